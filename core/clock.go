@@ -1,0 +1,41 @@
+package core
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// instant is one moment by both clocks of this machine. Leases are measured by the monotonic one; it stands
+// still while a virtual machine is suspended, which the wall clock gives away.
+type instant struct {
+	mono time.Duration // since the clock's base
+	wall int64         // Unix, in ns
+}
+
+// clock belongs to one Locker, so that a test's fake time has a base of its own.
+type clock struct {
+	base time.Time
+	skew atomic.Int64 // added to the wall clock; tests suspend a machine with it
+}
+
+func (c *clock) now() instant {
+	t := time.Now()
+	return instant{t.Sub(c.base), t.UnixNano() + c.skew.Load()}
+}
+
+func (c *clock) time(mono time.Duration) time.Time { return c.base.Add(mono) }
+
+// margin is how much earlier than Redis a holder counts a lease of d as over. The first part covers clocks
+// that run at different rates and Redis' granularity of 1 ms (the drift term of the RedLock description,
+// redis.io "Distributed Locks with Redis"), the second gives the cancelled handler time to notice before a
+// rival can start.
+func margin(d time.Duration) time.Duration {
+	drift := d/100 + 2*time.Millisecond
+	early := max(25*time.Millisecond, d/20)
+	return drift + early
+}
+
+// patience is how long one command for a lease of d may go unanswered before it is sent again, and how long
+// TryAcquire waits altogether: four tries fit into a lease, and a dial and a round trip between continents
+// into a try.
+func patience(d time.Duration) time.Duration { return min(d/4, time.Second) }

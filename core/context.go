@@ -1,0 +1,44 @@
+package core
+
+import "context"
+
+// lockContext is the context of a held lock: a cancellable child of the acquisition's context whose Err also
+// looks at the clock. Contexts derived from it see the cancellation, not the clock.
+type lockContext struct {
+	context.Context // from context.WithCancelCause
+	lock            *Lock
+}
+
+// Err is exact: past the deadline it is non-nil even if no timer has fired yet. Looking cancels the context
+// in that case, so that Done never contradicts it.
+func (c *lockContext) Err() error {
+	if err := c.lock.hold.err(); err != nil {
+		c.lock.hold.cancel(err) // whoever ended it may not have come to that yet
+	}
+	return c.Context.Err()
+}
+
+type heldKey struct{}
+
+func (c *lockContext) Value(key any) any {
+	if _, ok := key.(heldKey); ok {
+		return c.lock
+	}
+	return c.Context.Value(key)
+}
+
+// Held returns the locks that ctx carries, innermost first: those acquired with it or with a context it
+// descends from, unless they were released. One that was lost is still there; its Err says so.
+func Held(ctx context.Context) []*Lock {
+	var locks []*Lock
+	for {
+		lock, ok := ctx.Value(heldKey{}).(*Lock)
+		if !ok {
+			return locks
+		}
+		if !lock.hold.gone() {
+			locks = append(locks, lock)
+		}
+		ctx = lock.ctx.Context // past the lock's own context: the next one outwards
+	}
+}

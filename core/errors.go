@@ -1,0 +1,113 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The outcomes a caller may have to branch on. Match them with [errors.Is]; every error of this package
+// that concerns a key has the key in its text.
+var (
+	// ErrNotAcquired: somebody else holds the lock. The error that matches it is a [*HeldError], which
+	// knows for how long at least.
+	ErrNotAcquired = errors.New("holdfast: lock is held elsewhere")
+
+	// ErrLost: the lock was ours and is gone: the lease ran out, or Redis no longer has it as ours.
+	// Whatever ran under it may have run beside another holder; only the fencing token tells them apart.
+	ErrLost = errors.New("holdfast: lock was lost")
+
+	// ErrUnavailable: Redis could not be asked, refused to serve, or did not answer in time, so that we
+	// cannot know. It is neither "held elsewhere" nor "lost".
+	ErrUnavailable = errors.New("holdfast: no verdict from redis")
+
+	// ErrClosed: the [Locker] was shut down.
+	ErrClosed = errors.New("holdfast: locker is shut down")
+
+	// ErrSelfDeadlock: the context already holds this very lock, waiting for it would never end.
+	ErrSelfDeadlock = errors.New("holdfast: the context already holds this lock")
+
+	// ErrInvalid: a key, an option or another argument that can never work.
+	ErrInvalid = errors.New("holdfast: invalid argument")
+)
+
+// errReleased is what an ended lock reports after its own Release.
+var errReleased = errors.New("holdfast: lock was released")
+
+// HeldError says who holds a lock that could not be acquired. It matches [ErrNotAcquired].
+type HeldError struct {
+	Key string // as stored in Redis, prefix included
+
+	// TimeLeft is what the holder's lease had left when Redis answered, at least 1 ms; a holder that
+	// renews will have the lock longer. 0 where the key never expires, which only a foreign holder's
+	// can.
+	TimeLeft time.Duration
+
+	// Label is the holder's [WithLabel]; empty for one without a label and for foreign holders.
+	Label string
+}
+
+func (e *HeldError) Error() string {
+	by := ""
+	if e.Label != "" {
+		by = " by " + e.Label
+	}
+	left := ", without expiry"
+	if e.TimeLeft > 0 {
+		left = fmt.Sprintf(", %v of its lease left", e.TimeLeft)
+	}
+	return fmt.Sprintf("holdfast: %q is held elsewhere%s%s", e.Key, by, left)
+}
+
+// Is makes errors.Is(err, ErrNotAcquired) true.
+func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
+
+// opError is an outcome with the act, the key and the reason around it.
+type opError struct {
+	act     string // "acquire", "renew", ...
+	key     string
+	outcome error // one of the sentinels
+	cause   error // may be nil
+	context error // the caller's ended context, where that ended the wait; may be nil
+}
+
+func (e *opError) Error() string {
+	s := fmt.Sprintf("holdfast: %s %q: %s", e.act, e.key, bare(e.outcome))
+	if e.cause != nil {
+		s += ": " + bare(e.cause)
+	}
+	if e.context != nil {
+		s += ": " + bare(e.context)
+	}
+	return s
+}
+
+func (e *opError) Unwrap() []error {
+	errs := make([]error, 0, 3)
+	for _, err := range []error{e.outcome, e.cause, e.context} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// bare drops the package's name from a text that stands inside another of the package's errors.
+func bare(err error) string {
+	const name = "holdfast: "
+	s := err.Error()
+	if len(s) > len(name) && s[:len(name)] == name {
+		return s[len(name):]
+	}
+	return s
+}
+
+// invalid is an ErrInvalid with its reason.
+func invalid(format string, args ...any) error {
+	return &invalidError{fmt.Sprintf(format, args...)}
+}
+
+type invalidError struct{ reason string }
+
+func (e *invalidError) Error() string        { return "holdfast: " + e.reason }
+func (e *invalidError) Is(target error) bool { return target == ErrInvalid }

@@ -1,0 +1,78 @@
+package core
+
+import (
+	"context"
+	"time"
+)
+
+// State is what Redis says of a lock at one moment.
+type State struct {
+	Key   string // as stored, prefix included
+	Held  bool
+	Label string // of the holder, see WithLabel; empty for foreign holders and without a label
+
+	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
+	TimeLeft time.Duration
+
+	// Token is the last fencing token issued for the key. 0 if none is remembered: a fence is forgotten
+	// a minute after its last lease, and a foreign holder has none.
+	Token int64
+}
+
+// Inspect asks who holds a lock, for people and monitoring: by the time it returns the answer may be old.
+// It returns within ctx and within a quarter of the Locker's TTL, at most 1 s.
+//
+// Errors: [ErrUnavailable] (matching ctx.Err() where that ended it), [ErrClosed], [ErrInvalid].
+func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
+	if ctx == nil {
+		return State{}, invalid("nil context")
+	}
+	if key == "" {
+		return State{}, invalid("empty key")
+	}
+	names, err := nameKeys(l.cfg.prefix + key)
+	if err != nil {
+		return State{}, err
+	}
+	fail := &opError{act: "inspect", key: names.lock, outcome: ErrUnavailable}
+	if !l.gate.enter() {
+		fail.outcome = ErrClosed
+		return State{}, fail
+	}
+	defer l.gate.leave()
+
+	timer := time.NewTimer(patience(l.cfg.ttl))
+	defer timer.Stop()
+	for try := 1; ; try++ {
+		c := l.node.start(ctx, inspectScript, names.lock, names.fence)
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			fail.context = ctx.Err()
+			return State{}, fail
+		case <-timer.C:
+			fail.cause = errSilence
+			return State{}, fail
+		}
+		if c.err == nil {
+			r, ok := c.val.([]any)
+			if !ok || len(r) != 3 {
+				fail.cause = errReply
+				return State{}, fail
+			}
+			value, _ := r[0].(string)
+			left, _ := r[1].(int64)
+			s := State{Key: names.lock, Held: left != -2, Label: labelOf(value)}
+			s.Token, _ = r[2].(int64)
+			if left > 0 {
+				s.TimeLeft = time.Duration(left) * time.Millisecond
+			}
+			return s, nil
+		}
+		if try == triesOfOne || permanent(c.err) {
+			fail.cause = c.err
+			fail.context = ctx.Err()
+			return State{}, fail
+		}
+	}
+}

@@ -1,0 +1,8 @@
+-- Reports who holds a lock.
+-- KEYS: 1 lock, 2 fence
+-- Reply: {value or '', ms left (-1: never expires, -2: free), last token or 0}
+
+local holder = redis.call('GET', KEYS[1])
+local fence, err = recall(KEYS[2])
+if not fence then return err end
+return {holder or '', redis.call('PTTL', KEYS[1]), fence[1]}

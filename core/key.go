@@ -1,0 +1,102 @@
+package core
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+const (
+	maxKey = 512 // bytes of a stored key, prefix included
+
+	// Key hashes what is longer than maxJoined and keeps the beginning, for people who look at Redis.
+	maxJoined = 256
+	keptHead  = 128
+)
+
+// companion begins every suffix that turns a lock's key into that of its fence or of a tombstone.
+const companion = ":~"
+
+// Key joins user input into one lock key: Key("order", id) is "order:42". Different parts always make
+// different keys, whatever they contain: every byte of a part other than letters, digits and "-._@+=/,"
+// is written as %XX. The result has no braces (so that a Redis Cluster hashes all of it) and is at most
+// 256 bytes: of a longer one the beginning is kept and the whole is hashed (SHA-256).
+//
+// No parts, or one empty part, make "", which every method refuses. Other empty parts count: Key("order", "")
+// is "order:".
+func Key(parts ...string) string {
+	var b strings.Builder
+	for i, p := range parts {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		escape(&b, p)
+	}
+	if b.Len() <= maxJoined {
+		return b.String()
+	}
+	whole := b.String()
+	sum := sha256.Sum256([]byte(whole))
+	// '#' is escaped in parts, so that no shorter key can look like a hashed one.
+	return whole[:keptHead] + "#" + hex.EncodeToString(sum[:])
+}
+
+func escape(b *strings.Builder, s string) {
+	const digits = "0123456789ABCDEF"
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._@+=/,", c) >= 0:
+			b.WriteByte(c)
+		default:
+			b.WriteByte('%')
+			b.WriteByte(digits[c>>4])
+			b.WriteByte(digits[c&15])
+		}
+	}
+}
+
+// names are the Redis keys of one lock.
+type names struct {
+	lock  string
+	base  string // what companions append to: in the same Cluster slot as lock
+	fence string
+}
+
+func (n names) tombstone(owner string) string { return n.base + companion + "gone:" + owner }
+
+// nameKeys checks a stored key and derives its companions. A Cluster hashes what stands between the first
+// '{' and the next '}', if anything does, else the whole key; companions must land in the same slot:
+//
+//	order:42       {order:42}:~fence       the key becomes the tag
+//	{shop}order    {shop}order:~fence      its own tag stays the first
+//	a}b            refused                 {a}b} would be hashed as "a"
+//	{}x            refused                 an empty tag: no name with a suffix hashes like it
+func nameKeys(key string) (names, error) {
+	switch {
+	case key == "":
+		return names{}, invalid("empty key")
+	case len(key) > maxKey:
+		return names{}, invalid("key of %d bytes, %d are allowed (see Key): %.40q...", len(key), maxKey, key)
+	case strings.IndexByte(key, 0) >= 0:
+		return names{}, invalid("key with a NUL byte: %q", key)
+	case strings.Contains(key, companion):
+		return names{}, invalid("key with %q, which marks companion keys: %q", companion, key)
+	}
+	base := ""
+	if open := strings.IndexByte(key, '{'); open >= 0 {
+		switch end := strings.IndexByte(key[open+1:], '}'); {
+		case end == 0:
+			return names{}, invalid("key with an empty hash tag {}: %q", key)
+		case end > 0:
+			base = key
+		}
+	}
+	if base == "" {
+		if strings.IndexByte(key, '}') >= 0 {
+			return names{}, invalid("key with a } that belongs to no hash tag: %q", key)
+		}
+		base = "{" + key + "}"
+	}
+	return names{lock: key, base: base, fence: base + companion + "fence"}, nil
+}

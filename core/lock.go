@@ -1,0 +1,90 @@
+package core
+
+import (
+	"context"
+	"time"
+	"weak"
+)
+
+// Lock is a held lock. It is made by [Locker.Acquire] and [Locker.TryAcquire] and must be released; one that
+// is neither released nor reachable any more is not renewed. Its methods may be called concurrently.
+type Lock struct {
+	hold *hold
+	ctx  lockContext
+}
+
+func newLock(a *acquisition, at instant) *Lock {
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	l := a.locker
+	h := &hold{
+		locker: l, tenure: a.tenure, key: a.names.lock, token: a.tenure.token, traces: a.cfg.traces,
+		ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono, cancel: cancel,
+		index: -1, report: reportAfter * a.cfg.ttl,
+	}
+	h.limit = forever
+	if a.cfg.maxHold > 0 {
+		h.limit = at.mono + a.cfg.maxHold
+	}
+	h.trust(at, a.cfg.ttl)
+	lock := &Lock{hold: h}
+	lock.ctx = lockContext{Context: ctx, lock: lock}
+	h.handle = weak.Make(lock)
+	l.gate.join() // until the hold ends
+	l.sched.add(h)
+	return lock
+}
+
+// Key is the lock's key as stored in Redis, prefix included: the default resource for a fence.
+func (lk *Lock) Key() string { return lk.hold.key }
+
+// Token is the fencing token of this acquisition: larger than every token issued before for the key,
+// constant while held, positive and below 2^53.
+func (lk *Lock) Token() int64 { return lk.hold.token }
+
+// Context is live while the lock is held and the context of the acquisition is. It carries the lock, for
+// [Held]. Its cause is an [ErrLost] after a loss. Its Deadline is that of the acquisition's context, not the
+// lease, which moves with each renewal.
+func (lk *Lock) Context() context.Context { return &lk.ctx }
+
+// Deadline is when the lock counts as lost if no renewal or Extend succeeds: earlier than Redis drops it, by
+// 2 ms + ttl/100 for clock drift and max(25 ms, ttl/20) for the holder to notice. It moves with each
+// renewal. For an ended lock it is in the past.
+func (lk *Lock) Deadline() time.Time {
+	_ = lk.hold.err()
+	return lk.hold.locker.clock.time(time.Duration(lk.hold.deadline.Load()))
+}
+
+// Err is nil while the lock is held, whatever became of its context. Then it matches [ErrLost], or
+// [ErrClosed] where a Shutdown gave the lock up, or says that it was released. It compares clocks and is
+// exact, also right after the process was paused. Only where the wall clock shows that the machine was
+// suspended (or somebody set it forward past the lease) does it ask Redis, for at most a quarter of the TTL
+// or 1 s, and once.
+func (lk *Lock) Err() error { return lk.hold.err() }
+
+// Extend makes the lease last at least ttl (100 ms to 24 h) from now; it never shortens one. Renewal goes on
+// with the TTL of the acquisition. With [WithMaxHold] the lease is not extended beyond that.
+//
+// Errors: [ErrLost]; [ErrUnavailable] when Redis did not answer before ctx or the lease ended, in which case
+// it may have been extended all the same; [ErrInvalid].
+func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
+	if ctx == nil {
+		return invalid("nil context")
+	}
+	if ttl < minTTL || ttl > maxTTL {
+		return invalid("Extend(%v): want %v to %v", ttl, minTTL, maxTTL)
+	}
+	return lk.hold.extend(ctx, ttl.Truncate(time.Millisecond))
+}
+
+// Release frees the lock and ends its context. It works whether or not ctx has ended, and returns with ctx at
+// the latest (20 ms later if ctx had ended before, 5 s or a TTL if it never ends); where Redis has not
+// answered by then, the attempts go on in the background until the lease has run out.
+//
+// Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm. Releasing again
+// returns what the first call returned.
+func (lk *Lock) Release(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("nil context")
+	}
+	return lk.hold.release(ctx)
+}

@@ -1,0 +1,134 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Locker takes locks in one Redis. It is safe for concurrent use; a process needs one per Redis. Make it
+// with [New]; the zero value does not work.
+type Locker struct {
+	cfg   config
+	clock clock
+	gate  *gate
+	node  *node
+	sched *scheduler
+}
+
+// New makes a Locker on one Redis (or Valkey), on a Sentinel-managed master or on a Cluster. It sends nothing
+// yet. The client stays the caller's: it may be shared, and must not be closed before [Locker.Shutdown] has
+// returned. Its timeouts and retries do not matter for correctness.
+//
+// It returns an [ErrInvalid] for a nil client and for options that cannot work.
+func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
+	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
+		return nil, invalid("nil client")
+	}
+	l := &Locker{cfg: defaults(), gate: newGate()}
+	for _, o := range opts {
+		if o == nil {
+			return nil, invalid("nil option")
+		}
+		if err := o.apply(&l.cfg); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.cfg.check(); err != nil {
+		return nil, err
+	}
+	l.clock.base = time.Now()
+	l.node = &node{client: client, clock: &l.clock, gate: l.gate}
+	l.sched = newScheduler(l)
+	return l, nil
+}
+
+// sameRedis tells whether two Lockers use the same client, as far as can be seen.
+func (l *Locker) sameRedis(o *Locker) bool {
+	return l == o || reflect.TypeOf(l.node.client).Comparable() && l.node.client == o.node.client
+}
+
+// Do runs fn while it holds the lock: it acquires, hands fn the lock's context and releases when fn returns
+// or panics. fn must use that context, which ends when the lock is lost, and which [Held] finds the
+// fencing token in.
+//
+// The error is that of [Locker.Acquire], or fn's joined with that of [Lock.Release]. An [ErrLost] says that
+// fn may have run beside another holder; an [ErrUnavailable] beside a nil error of fn that the work was done
+// while the lock was held, but Redis did not confirm the release.
+func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {
+	if fn == nil {
+		return invalid("Do(%q) without a function", key)
+	}
+	lock, err := l.Acquire(ctx, key, opts...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		released := lock.Release(ctx)
+		if err == nil || released != nil {
+			err = errors.Join(err, released)
+		}
+	}()
+	return fn(lock.Context())
+}
+
+// Acquire takes the lock and keeps it until [Lock.Release]. While somebody else holds it, Acquire waits until
+// the context ends or [WithWait] is over. Work under the lock must use [Lock.Context], not ctx; prefer
+// [Locker.Do], which leaves no choice.
+//
+// Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock;
+// [ErrUnavailable] at once when Redis refuses for good, or when it could not be reached for as long as a
+// lease, or when the wait ended like that; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the
+// wait, the error matches ctx.Err() too. After an error nothing stays behind in Redis.
+func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
+	return l.acquire(ctx, key, opts, false)
+}
+
+// TryAcquire is Acquire without waiting for another holder. It returns within ctx and, where Redis does not
+// answer, within a quarter of the TTL, at most 1 s.
+func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
+	return l.acquire(ctx, key, opts, true)
+}
+
+// configure applies a call's options to the Locker's.
+func (l *Locker) configure(opts []CallOption, try bool) (*config, error) {
+	if len(opts) == 0 && !try {
+		return &l.cfg, nil
+	}
+	cfg := l.cfg
+	cfg.waitSet = false
+	for _, o := range opts {
+		if o == nil {
+			return nil, invalid("nil option")
+		}
+		if err := o.apply(&cfg); err != nil {
+			return nil, err
+		}
+	}
+	if try {
+		if cfg.waitSet {
+			return nil, invalid("TryAcquire does not wait, WithWait contradicts it")
+		}
+		cfg.wait = 0
+	}
+	return &cfg, cfg.check()
+}
+
+// Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
+// until they are released. It returns nil once all are, and then no goroutine of the Locker is left.
+//
+// If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and
+// their leases run out by themselves: Shutdown never frees a key under a live handler. Then it returns
+// ctx.Err(). Calls that the client still has under way at that moment end with the client's own timeouts.
+func (l *Locker) Shutdown(ctx context.Context) error {
+	l.gate.close()
+	err := l.gate.wait(ctx)
+	if err != nil {
+		l.sched.abandon()
+	}
+	l.sched.stop()
+	return err
+}

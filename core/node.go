@@ -1,0 +1,148 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// node is one Redis as a Locker talks to it.
+//
+// go-redis does not return when a context ends (by default its I/O does not look at it; a cancellation never
+// interrupts a read), and it sends a command again by itself after a network error. So each call runs on a
+// goroutine of its own, which its caller may stop listening to, and go-redis is told not to resend: the
+// tenure does that, and knows then what it knows.
+type node struct {
+	client redis.UniversalClient
+	clock  *clock
+	gate   *gate
+}
+
+// call is one script on its way.
+type call struct {
+	at   instant       // before it was sent
+	done chan struct{} // closed when val and err are set
+	val  any
+	err  error
+}
+
+// start sends s and returns at once. The context's values reach go-redis' hooks; its end stops what has not
+// been sent yet, and may or may not stop the rest.
+func (n *node) start(ctx context.Context, s *script, rest ...any) *call {
+	c := &call{at: n.clock.now(), done: make(chan struct{})}
+	args := s.args(rest...)
+	n.gate.join()
+	go func() {
+		defer n.gate.leave()
+		defer close(c.done)
+		c.val, c.err = n.run(ctx, s, args)
+	}()
+	return c
+}
+
+func (n *node) run(ctx context.Context, s *script, args []any) (any, error) {
+	val, err := n.process(ctx, args)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") { // a restart empties the script cache
+		return n.process(ctx, s.full(args))
+	}
+	return val, err
+}
+
+func (n *node) process(ctx context.Context, args []any) (any, error) {
+	cmd := command{redis.NewCmd(ctx, args...)}
+	if err := n.client.Process(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return cmd.Result()
+}
+
+// batch sends one script for many argument lists through a pipeline and hands each reply to done as soon as
+// the pipeline is through.
+func (n *node) batch(ctx context.Context, s *script, calls [][]any, done func(i int, val any, err error)) {
+	n.pipe(ctx, calls, func(i int, val any, err error) {
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			// The whole text for each: in a Cluster a script is known to one node and not to the next.
+			n.pipe(ctx, [][]any{s.full(calls[i])}, func(_ int, val any, err error) { done(i, val, err) })
+			return
+		}
+		done(i, val, err)
+	})
+}
+
+func (n *node) pipe(ctx context.Context, calls [][]any, done func(i int, val any, err error)) {
+	pipe := n.client.Pipeline()
+	cmds := make([]command, len(calls))
+	for i, args := range calls {
+		cmds[i] = command{redis.NewCmd(ctx, args...)}
+		_ = pipe.Process(ctx, cmds[i]) // queues; cannot fail
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for i, cmd := range cmds {
+		val, err := cmd.Result()
+		done(i, val, err)
+	}
+}
+
+// command is a go-redis command that go-redis must not send twice.
+type command struct{ *redis.Cmd }
+
+func (command) NoRetry() bool { return true }
+
+// errSilence stands for an answer that did not come in time.
+var errSilence = errors.New("no answer in time")
+
+// fleeting error replies: the server could not serve right now. The client follows MOVED and ASK itself;
+// they get here while a Cluster reshards.
+var fleeting = []string{
+	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY", "NOREPLICAS",
+	"MISCONF", "OOM", "UNBLOCKED", "ERR max number of clients",
+}
+
+// replyText is the text of an error reply, with the code in front; "" for any other error. Redis before 7
+// wraps an error from inside a script: "ERR Error running script (call to f_1f...): @user_script:12: OOM ...".
+func replyText(err error) string {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	s := reply.Error()
+	if strings.HasPrefix(s, "ERR Error running script") {
+		if i := strings.LastIndex(s, "user_script:"); i >= 0 {
+			s = strings.TrimLeft(s[i+len("user_script:"):], " -:0123456789")
+		}
+	}
+	return s
+}
+
+// permanent tells whether asking again can only fail again: a refusal for a reason that does not pass by
+// itself (WRONGTYPE, NOAUTH, NOPERM, a broken script, ...), or a closed client.
+func permanent(err error) bool {
+	if errors.Is(err, redis.ErrClosed) {
+		return true
+	}
+	text := replyText(err)
+	for _, prefix := range fleeting {
+		if strings.HasPrefix(text, prefix) {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// harmless tells whether a command that failed with err certainly changed nothing: it was never sent, or
+// Redis refused it with a code that comes before the first write. A general ERR may come from the middle of
+// a script.
+func harmless(err error) bool {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
+		return true
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	text := replyText(err)
+	return text != "" && !strings.HasPrefix(text, "ERR")
+}

@@ -1,0 +1,213 @@
+package core
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+)
+
+// batchSize is how many renewals share a pipeline: enough to make the round trip cheap, few enough that one
+// answer does not wait long for the others.
+const batchSize = 128
+
+// scheduler renews all locks of a Locker and ends those whose deadline passes. It is one timer and a heap: it
+// has a goroutine only at the moments when something is due, and none waits for Redis on behalf of the
+// scheduler. A renewal is sent in a batch on a goroutine of its own and the lock is put back for a retry;
+// the answer, whenever it comes, moves the lock again. So a Redis that hangs delays neither the next batch
+// nor the moment at which a lock is declared lost.
+type scheduler struct {
+	locker *Locker
+
+	mu    sync.Mutex // guards all below and the holds' heap fields; never held during I/O or in hooks
+	holds holdHeap
+	timer *time.Timer
+	armed time.Duration // when the timer fires; forever if it is not running
+}
+
+func newScheduler(l *Locker) *scheduler { return &scheduler{locker: l, armed: forever} }
+
+func (s *scheduler) add(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plan(h, h.renewPoint())
+	heap.Push(&s.holds, h)
+	s.arm()
+}
+
+// renewPoint is when a third of the TTL, counted from the start of the lease, has passed.
+func (h *hold) renewPoint() time.Duration {
+	end := time.Duration(h.deadline.Load())
+	if !h.renews || end >= h.limit {
+		return forever
+	}
+	return end + margin(h.ttl) - 2*h.ttl/3
+}
+
+// plan sets when to look at h: at its next renewal, or at its deadline if that is earlier.
+func (s *scheduler) plan(h *hold, renewAt time.Duration) {
+	h.renewAt = renewAt
+	h.next = min(renewAt, time.Duration(h.deadline.Load()))
+}
+
+func (s *scheduler) remove(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.index >= 0 {
+		heap.Remove(&s.holds, h.index)
+	}
+}
+
+// replan makes h due again at when.
+func (s *scheduler) replan(h *hold, when time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.index < 0 {
+		return
+	}
+	s.plan(h, when)
+	heap.Fix(&s.holds, h.index)
+	s.arm()
+}
+
+// arm sees to it that the timer fires when the first hold is due. A timer that is set too early stays: it
+// finds nothing and sets itself again. So locks that come and go quickly cost no timer operation.
+func (s *scheduler) arm() {
+	if len(s.holds) == 0 || s.holds[0].next >= s.armed {
+		return
+	}
+	s.armed = s.holds[0].next
+	d := max(0, s.armed-s.locker.clock.now().mono)
+	if s.timer == nil {
+		s.timer = time.AfterFunc(d, s.tick)
+	} else {
+		s.timer.Reset(d)
+	}
+}
+
+func (s *scheduler) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// abandon ends every hold without touching Redis.
+func (s *scheduler) abandon() {
+	s.mu.Lock()
+	holds := append([]*hold(nil), s.holds...)
+	s.mu.Unlock()
+	for _, h := range holds {
+		h.end(nil, &opError{act: "hold", key: h.key, outcome: ErrClosed})
+	}
+}
+
+// tick does what is due. Locks due a little later come along, so that many share a pipeline.
+func (s *scheduler) tick() {
+	var due, expired, long []*hold
+	s.mu.Lock()
+	s.armed = forever
+	now := s.locker.clock.now()
+	for len(s.holds) > 0 {
+		h := s.holds[0]
+		deadline := time.Duration(h.deadline.Load())
+		switch {
+		case deadline <= now.mono:
+			expired = append(expired, h)
+			h.next = now.mono + patience(h.ttl) // taken out when it has ended, and not if an answer saved it
+			heap.Fix(&s.holds, 0)
+			continue
+		case h.renewAt <= now.mono+h.ttl/32:
+			due = append(due, h)
+			if held := now.mono - h.began; held >= h.report {
+				h.report = 2 * held
+				long = append(long, h)
+			}
+			s.plan(h, now.mono+patience(h.ttl))
+			heap.Fix(&s.holds, 0)
+			continue
+		case h.next <= now.mono: // its deadline has moved
+			s.plan(h, h.renewAt)
+			heap.Fix(&s.holds, 0)
+			continue
+		}
+		break
+	}
+	s.arm()
+	s.mu.Unlock()
+
+	for _, h := range expired {
+		h.expire()
+	}
+	for len(due) > 0 {
+		n := min(len(due), batchSize)
+		s.send(due[:n:n], now)
+		due = due[n:]
+	}
+	for _, h := range long {
+		h.traces.emit(longHold, Event{Key: h.key, Token: h.token, Elapsed: now.mono - h.began})
+	}
+}
+
+// send renews holds in one pipeline, on a goroutine of its own.
+func (s *scheduler) send(holds []*hold, now instant) {
+	var calls [][]any
+	live := holds[:0]
+	for _, h := range holds {
+		if h.handle.Value() == nil {
+			// Nobody can release it any more, nor use its context. Whatever runs under it still has the
+			// rest of the lease.
+			h.lose(errAbandoned)
+			continue
+		}
+		live = append(live, h)
+		calls = append(calls, renewScript.args(h.key, h.tenure.owner, h.lease(now.mono, h.ttl).Milliseconds()))
+	}
+	if len(live) == 0 {
+		return
+	}
+	s.locker.gate.join()
+	go func() {
+		defer s.locker.gate.leave()
+		s.locker.node.batch(context.Background(), renewScript, calls, func(i int, val any, err error) {
+			s.answered(live[i], now, val, err)
+		})
+	}()
+}
+
+func (s *scheduler) answered(h *hold, sent instant, val any, err error) {
+	if err := h.renewed(sent, val, err); err == nil {
+		s.replan(h, h.renewPoint())
+		left := time.Duration(h.deadline.Load()) - s.locker.clock.now().mono
+		h.traces.emit(renewed, Event{Key: h.key, Token: h.token, TimeLeft: left})
+	} else if h.ended.Load() == nil {
+		h.failed(err)
+		s.replan(h, s.locker.clock.now().mono+max(10*time.Millisecond, h.ttl/50))
+	}
+}
+
+// holdHeap is a container/heap of holds by next.
+type holdHeap []*hold
+
+func (q holdHeap) Len() int           { return len(q) }
+func (q holdHeap) Less(i, j int) bool { return q[i].next < q[j].next }
+func (q holdHeap) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q *holdHeap) Push(x any) {
+	h := x.(*hold)
+	h.index = len(*q)
+	*q = append(*q, h)
+}
+
+func (q *holdHeap) Pop() any {
+	old := *q
+	h := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	h.index = -1
+	return h
+}

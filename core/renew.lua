@@ -1,0 +1,22 @@
+-- Lengthens a lease that is still this owner's; never shortens one.
+-- KEYS: 1 lock
+-- ARGV: 1 owner, 2 lease in ms; 0 asks without changing anything
+-- Replies:
+--   n > 0   held, for another n ms
+--   0       not held by this owner
+--   -1      held, and the key never expires (only where asked with 0: somebody made it persistent)
+--
+-- GETEX for the reason given in forget.lua.
+
+local holder = redis.pcall('GETEX', KEYS[1])
+if type(holder) == 'table' and holder.err then
+  if string.find(holder.err, 'WRONGTYPE', 1, true) then return 0 end
+  return holder
+end
+if holder ~= ARGV[1] then return 0 end
+
+local left = redis.call('PTTL', KEYS[1])
+local lease = tonumber(ARGV[2])
+if lease == 0 or left >= lease then return left end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return lease

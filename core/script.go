@@ -1,0 +1,62 @@
+package core
+
+import (
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+)
+
+var (
+	//go:embed fence.lua
+	fenceLua string
+	//go:embed acquire.lua
+	acquireLua string
+	//go:embed forget.lua
+	forgetLua string
+	//go:embed renew.lua
+	renewLua string
+	//go:embed inspect.lua
+	inspectLua string
+
+	acquireScript = newScript(3, fenceLua+acquireLua)
+	forgetScript  = newScript(3, fenceLua+forgetLua)
+	renewScript   = newScript(1, renewLua)
+	inspectScript = newScript(2, fenceLua+inspectLua)
+)
+
+// Replies of acquire.lua other than a token, and the first element of its refusal.
+const (
+	acquireHeld      = 0
+	acquireUndone    = -1
+	acquireExhausted = -2
+)
+
+// Replies of forget.lua.
+const (
+	forgetLost     = 0
+	forgetReleased = 1
+	forgetAlready  = 2
+	forgetUnknown  = 3
+)
+
+// script is a Lua script and the arguments that every call of it begins with, boxed once.
+type script struct {
+	keys int
+	sha  any // hex SHA-1 of the text, a string
+	text any // a string
+}
+
+func newScript(keys int, text string) *script {
+	sum := sha1.Sum([]byte(text))
+	return &script{keys: keys, sha: hex.EncodeToString(sum[:]), text: text}
+}
+
+// args returns a whole EVALSHA command; rest holds the keys and then the arguments.
+func (s *script) args(rest ...any) []any {
+	return append([]any{"evalsha", s.sha, s.keys}, rest...)
+}
+
+// full turns an EVALSHA command into the EVAL that also teaches the server the script.
+func (s *script) full(args []any) []any {
+	return append([]any{"eval", s.text, s.keys}, args[3:]...)
+}

@@ -1,0 +1,95 @@
+package core
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the
+// goroutine at work, renewals included, and must return soon; several may run at once.
+type Trace struct {
+	// Waiting: the first look found the lock held; Label and TimeLeft tell of the holder.
+	Waiting func(Event)
+	// Acquired: Token; Elapsed is how long it took, Attempts how many looks.
+	Acquired func(Event)
+	// Renewed: the lease was lengthened; TimeLeft is what it has now.
+	Renewed func(Event)
+	// Lost: Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how long it was held.
+	Lost func(Event)
+	// Released: Elapsed is how long it was held; Err is what Release returned.
+	Released func(Event)
+	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has
+	// doubled. A handler may hang: see WithMaxHold.
+	LongHold func(Event)
+	// NodeError: a command to Redis failed or went unanswered; Err says how. What came of the call as a whole
+	// is told elsewhere.
+	NodeError func(Event)
+}
+
+// Event is what a [Trace] hook is told; fields that a hook's comment does not name may be zero.
+type Event struct {
+	Key      string // as stored in Redis, prefix included
+	Token    int64
+	Label    string
+	Elapsed  time.Duration
+	TimeLeft time.Duration
+	Attempts int
+	Err      error
+}
+
+type traces []*Trace
+
+// emit calls one hook of every trace.
+func (ts traces) emit(hook func(*Trace) func(Event), e Event) {
+	for _, t := range ts {
+		if f := hook(t); f != nil {
+			f(e)
+		}
+	}
+}
+
+func waiting(t *Trace) func(Event)   { return t.Waiting }
+func acquired(t *Trace) func(Event)  { return t.Acquired }
+func renewed(t *Trace) func(Event)   { return t.Renewed }
+func lost(t *Trace) func(Event)      { return t.Lost }
+func released(t *Trace) func(Event)  { return t.Released }
+func longHold(t *Trace) func(Event)  { return t.LongHold }
+func nodeError(t *Trace) func(Event) { return t.NodeError }
+
+// LogTrace logs every event: losses, long holds, node errors and failed releases as warnings, the rest at
+// debug level.
+func LogTrace(log *slog.Logger) *Trace {
+	hook := func(level slog.Level, msg string) func(Event) {
+		return func(e Event) {
+			level := level
+			attrs := []slog.Attr{slog.String("key", e.Key)}
+			if e.Token != 0 {
+				attrs = append(attrs, slog.Int64("token", e.Token))
+			}
+			if e.Label != "" {
+				attrs = append(attrs, slog.String("label", e.Label))
+			}
+			if e.Elapsed != 0 {
+				attrs = append(attrs, slog.Duration("elapsed", e.Elapsed))
+			}
+			if e.TimeLeft != 0 {
+				attrs = append(attrs, slog.Duration("left", e.TimeLeft))
+			}
+			if e.Err != nil {
+				level = slog.LevelWarn
+				attrs = append(attrs, slog.String("err", e.Err.Error()))
+			}
+			log.LogAttrs(context.Background(), level, "holdfast: "+msg, attrs...)
+		}
+	}
+	return &Trace{
+		Waiting:   hook(slog.LevelDebug, "waiting"),
+		Acquired:  hook(slog.LevelDebug, "acquired"),
+		Renewed:   hook(slog.LevelDebug, "renewed"),
+		Lost:      hook(slog.LevelWarn, "lost"),
+		Released:  hook(slog.LevelDebug, "released"),
+		LongHold:  hook(slog.LevelWarn, "held for long"),
+		NodeError: hook(slog.LevelWarn, "redis error"),
+	}
+}
