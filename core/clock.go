@@ -35,6 +35,11 @@ func margin(d time.Duration) time.Duration {
 	return drift + early
 }
 
+// covering is a lease that leaves a holder at least d after its margin.
+func covering(d time.Duration) time.Duration {
+	return (d+margin(0))*100/94 + time.Millisecond // margin(x) <= margin(0) + x*6/100
+}
+
 // patience is how long one command for a lease of d may go unanswered before it is sent again, and how long
 // TryAcquire waits altogether: four tries fit into a lease, and a dial and a round trip between continents
 // into a try.

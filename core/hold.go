@@ -210,7 +210,7 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 	if h.limit == forever {
 		return d
 	}
-	return max(time.Millisecond, min(d, h.limit-now+margin(d)))
+	return max(time.Millisecond, min(d, covering(h.limit-now)))
 }
 
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {

@@ -103,7 +103,7 @@ func (s *scheduler) abandon() {
 	}
 }
 
-// tick does what is due. Locks due a little later come along, so that many share a pipeline.
+// tick does what is due; whatever it looks at gets a later time, or the loop would not end. Locks due a little later come along, so that many share a pipeline.
 func (s *scheduler) tick() {
 	var due, expired, long []*hold
 	s.mu.Lock()
@@ -113,9 +113,10 @@ func (s *scheduler) tick() {
 		h := s.holds[0]
 		deadline := time.Duration(h.deadline.Load())
 		switch {
-		case deadline <= now.mono:
+		case h.next <= now.mono && deadline <= now.mono:
 			expired = append(expired, h)
-			h.next = now.mono + patience(h.ttl) // taken out when it has ended, and not if an answer saved it
+			h.renewAt = now.mono + patience(h.ttl) // taken out when it has ended, and not if an answer saved it
+			h.next = h.renewAt
 			heap.Fix(&s.holds, 0)
 			continue
 		case h.renewAt <= now.mono+h.ttl/32:

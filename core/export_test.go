@@ -1,0 +1,59 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// SkewWall moves the wall clock that l sees, as a suspended machine's runs ahead of the monotonic one.
+func SkewWall(l *Locker, d time.Duration) { l.clock.skew.Add(int64(d)) }
+
+// Owner is the value that lk's tenure has in Redis.
+func Owner(lk *Lock) string { return lk.hold.tenure.owner }
+
+// Margin and Patience for tests that compute with them.
+var (
+	Margin   = margin
+	Patience = patience
+)
+
+// Under is how many calls, holds and goroutines of l are under way.
+func Under(l *Locker) int64 { return l.gate.n.Load() }
+
+// Script is one of the package's scripts, for tables of its replies.
+type Script struct{ s *script }
+
+var (
+	AcquireScript = Script{acquireScript}
+	ForgetScript  = Script{forgetScript}
+	RenewScript   = Script{renewScript}
+	InspectScript = Script{inspectScript}
+)
+
+// Run executes the script as a Locker does: once, with the text where the server does not know it.
+func (s Script) Run(ctx context.Context, client redis.UniversalClient, args ...any) (any, error) {
+	n := &node{client: client}
+	return n.run(ctx, s.s, s.s.args(args...))
+}
+
+// JudgeLate acquires key and has the answer judged as if it had been on its way for ago. It reports whether
+// that made a lock, and gives it back.
+func JudgeLate(l *Locker, key string, ago time.Duration) bool {
+	names, _ := nameKeys(key)
+	a := &acquisition{locker: l, ctx: context.Background(), cfg: &l.cfg, names: names}
+	a.newTenure()
+	c := a.tenure.acquire(a.ctx)
+	<-c.done
+	c.at.mono -= ago
+	lock, _ := a.judge(c)
+	if lock == nil {
+		return false
+	}
+	_ = lock.Release(a.ctx)
+	return true
+}
+
+// StopTimer keeps the scheduler from running.
+func StopTimer(l *Locker) { l.sched.stop() }

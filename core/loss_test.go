@@ -1,0 +1,358 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// The safety test: the holder's link is cut, a rival polls, and at the rival's first success the holder must
+// know. One run per way of cutting and of setting up the client.
+func TestHolderKnowsBeforeARivalHolds(t *testing.T) {
+	cuts := map[string]func(*servertest.Link){
+		"requests":         func(l *servertest.Link) { l.CutUp() },
+		"replies":          func(l *servertest.Link) { l.CutDown() },
+		"both":             func(l *servertest.Link) { l.CutUp(); l.CutDown() },
+		"connection reset": func(l *servertest.Link) { l.Refuse(errors.New("refused")); l.Reset() },
+		"slow":             func(l *servertest.Link) { l.DelayDown(20 * time.Second) },
+	}
+	clients := map[string]func(*redis.Options){
+		"default":         func(*redis.Options) {},
+		"no read timeout": func(o *redis.Options) { o.ReadTimeout = -1; o.WriteTimeout = -1 },
+		"many retries":    func(o *redis.Options) { o.MaxRetries = 10; o.ReadTimeout = 100 * time.Millisecond },
+		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+		"one connection":  func(o *redis.Options) { o.PoolSize = 4 },
+	}
+	for cut, do := range cuts {
+		for client, set := range clients {
+			for _, ttl := range []time.Duration{100 * time.Millisecond, time.Second, 15 * time.Second} {
+				t.Run(cut+"/"+client+"/"+ttl.String(), func(t *testing.T) {
+					bubble(t, func(t *testing.T, b *servertest.Bubble) { holderAgainstRival(t, b, do, set, ttl) })
+				})
+			}
+		}
+	}
+}
+
+func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest.Link), set func(*redis.Options), ttl time.Duration) {
+	rdb := b.Client(set)
+	holder := newLocker(t, rdb, core.WithTTL(ttl))
+	rival := newReplica(t, b, core.WithTTL(ttl))
+	lock, err := holder.Acquire(background, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(ttl * 7 / 3) // renewed a few times
+	if lock.Err() != nil {
+		t.Fatalf("lost on a healthy link: %v", lock.Err())
+	}
+	cut(b.Link(rdb))
+	begin := time.Now()
+	var stolen *core.Lock
+	for stolen == nil {
+		stolen, err = rival.TryAcquire(background, "k")
+		if stolen == nil {
+			var held *core.HeldError
+			if !errors.As(err, &held) {
+				t.Fatal(err)
+			}
+			// Every half a millisecond, but not while the lease cannot end.
+			time.Sleep(max(500*time.Microsecond, held.TimeLeft-3*time.Millisecond))
+		}
+		if time.Since(begin) > 10*ttl {
+			t.Fatal("the rival never got the lock")
+		}
+	}
+	if !isDone(lock.Context()) {
+		t.Error("two holders: the rival has the lock and the holder's Done is open")
+	}
+	wantIs(t, lock.Err(), core.ErrLost)
+	if err := lock.Context().Err(); err != context.Canceled { //nolint:errorlint // the contract of Context.Err
+		t.Errorf("the context's Err: got %v, want context.Canceled", err)
+	}
+	wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+	if lock.Deadline().After(time.Now()) {
+		t.Error("a lost lock has a deadline to come")
+	}
+	if lock.Token() >= stolen.Token() {
+		t.Errorf("the rival's token %d is not above %d", stolen.Token(), lock.Token())
+	}
+	b.Link(rdb).Refuse(nil)
+	b.Link(rdb).Heal()
+	time.Sleep(25 * time.Second) // everything that was on its way arrives
+	wantIs(t, lock.Err(), core.ErrLost)
+	wantIs(t, lock.Release(background), core.ErrLost)
+	time.Sleep(5 * time.Second)
+	if err := stolen.Err(); err != nil {
+		t.Errorf("the rival lost the lock to the old holder's late commands: %v", err)
+	}
+	release(t, stolen)
+	shutdown(t, holder)
+	shutdown(t, rival.Locker)
+}
+
+func TestLossIsSeenAtOnceWhenRedisHasAnotherOwner(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var got []core.Event
+		r := newReplica(t, b, core.WithTrace(&core.Trace{Lost: func(e core.Event) { got = append(got, e) }}))
+		lock := acquire(t, r.Locker, "k")
+		_ = b.Redis.Set("k", "somebody else's")
+		time.Sleep(5100 * time.Millisecond) // the next renewal
+		if !isDone(lock.Context()) {
+			t.Error("the context is live after a renewal found another owner")
+		}
+		wantIs(t, lock.Err(), core.ErrLost)
+		if lock.Deadline().After(time.Now()) {
+			t.Error("a lost lock has a deadline to come")
+		}
+		wantIs(t, lock.Extend(background, time.Minute), core.ErrLost)
+		wantIs(t, lock.Release(background), core.ErrLost)
+		time.Sleep(time.Second)
+		if v, _ := b.Redis.Get("k"); v != "somebody else's" {
+			t.Errorf("the other owner's key is now %q", v)
+		}
+		if len(got) != 1 || got[0].Key != "k" || got[0].Token != lock.Token() || !errors.Is(got[0].Err, core.ErrLost) {
+			t.Errorf("Trace.Lost: got %+v", got)
+		}
+	})
+}
+
+func TestReleaseAfterLossReportsLoss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		b.Redis.Del("k")
+		rival := acquire(t, c.Locker, "k")
+		wantIs(t, lock.Release(background), core.ErrLost) // nobody had noticed before
+		release(t, rival)
+
+		err := r.Do(background, "k", func(context.Context) error {
+			b.Redis.Del("k")
+			return nil
+		})
+		wantIs(t, err, core.ErrLost)
+	})
+}
+
+// A reply that confirms the renewal comes after the deadline: the lock stays lost.
+func TestRenewalAfterTheDeadlineDoesNotRevive(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithTTL(time.Second))
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k")
+		r.link.CutDown()
+		time.Sleep(950 * time.Millisecond) // the server renewed all the while; nobody here can know
+		wantIs(t, lock.Err(), core.ErrLost)
+		r.link.Heal()
+		time.Sleep(200 * time.Millisecond)
+		wantIs(t, lock.Err(), core.ErrLost)
+		if !isDone(lock.Context()) {
+			t.Error("the context came back to life")
+		}
+		wantIs(t, lock.Release(background), core.ErrLost)
+		time.Sleep(100 * time.Millisecond)
+		if b.Redis.Exists("k") {
+			t.Error("the handler is through and has released: the key should be gone")
+		}
+		shutdown(t, r.Locker)
+	})
+}
+
+// Err compares clocks: it is right even if no goroutine of the Locker has run since the deadline. A bubble's
+// timers fire in order, so here the check is made from a timer for the same moment.
+func TestErrDoesNotNeedATimer(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k", core.WithoutRenewal())
+		core.StopTimer(r.Locker)
+		time.Sleep(time.Until(lock.Deadline()) - time.Nanosecond)
+		if err := lock.Err(); err != nil || lock.Context().Err() != nil {
+			t.Errorf("before the deadline: %v, %v", err, lock.Context().Err())
+		}
+		time.Sleep(time.Nanosecond)
+		if isDone(lock.Context()) {
+			t.Fatal("something has fired, this test shows nothing")
+		}
+		if lock.Context().Err() == nil {
+			t.Error("the context's Err is nil at the deadline")
+		}
+		if !isDone(lock.Context()) {
+			t.Error("Done is open though Err is not nil")
+		}
+		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Release(background), core.ErrLost)
+	})
+}
+
+// A suspended machine: the monotonic clock stood still, the wall clock did not.
+func TestSuspendedMachineVerifiesTheHold(t *testing.T) {
+	t.Run("a rival came", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r, c := newReplica(t, b), newReplica(t, b)
+			lock := acquire(t, r.Locker, "k")
+			core.SkewWall(r.Locker, time.Minute)
+			b.Redis.Del("k") // expired by the server's clock
+			rival := acquire(t, c.Locker, "k")
+			if lock.Context().Err() == nil {
+				t.Error("the context's Err is nil while a rival holds")
+			}
+			wantIs(t, lock.Err(), core.ErrLost)
+			release(t, rival)
+		})
+	})
+	t.Run("the clock was set, nothing else", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			lock := acquire(t, r.Locker, "k")
+			core.SkewWall(r.Locker, time.Hour)
+			b.ResetCommands()
+			for range 100 {
+				if err := lock.Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := b.Commands().Total(); n > 2 { // EVALSHA, and EVAL as the script is new to the server
+				t.Errorf("%d commands to verify once", n)
+			}
+			time.Sleep(time.Hour)
+			if err := lock.Err(); err != nil {
+				t.Error(err)
+			}
+			release(t, lock)
+		})
+	})
+	t.Run("little is left of the lease", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			lock := acquire(t, r.Locker, "k", core.WithoutRenewal(), core.WithTTL(10*time.Second))
+			core.SkewWall(r.Locker, time.Minute)
+			b.Redis.SetTTL("k", 2*time.Second)
+			if err := lock.Err(); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Until(lock.Deadline()); got > 2*time.Second {
+				t.Errorf("deadline in %v, Redis has it for 2s", got)
+			}
+			time.Sleep(2 * time.Second)
+			wantIs(t, lock.Err(), core.ErrLost)
+		})
+	})
+	t.Run("redis does not answer", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			lock := acquire(t, r.Locker, "k")
+			core.SkewWall(r.Locker, time.Minute)
+			r.link.CutUp()
+			begin := time.Now()
+			wantIs(t, lock.Err(), core.ErrLost)
+			if d := time.Since(begin); d != time.Second {
+				t.Errorf("Err took %v, want 1s", d)
+			}
+			r.link.Heal()
+		})
+	})
+}
+
+// Every public call returns by its context's deadline with a server that accepts and says nothing.
+func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
+	clients := map[string]func(*redis.Options){
+		"default":         func(*redis.Options) {},
+		"no read timeout": func(o *redis.Options) { o.ReadTimeout = -1; o.WriteTimeout = -1; o.MaxRetries = 5 },
+		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+	}
+	for name, set := range clients {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := servertest.NewBubble(t)
+				rdb := b.Client(set)
+				l := newLocker(t, rdb)
+				lock := acquire(t, l, "k")
+				extended := acquire(t, l, "e", core.WithTTL(time.Hour))
+				b.Link(rdb).CutDown()
+				within := func(what string, limit time.Duration, f func(ctx context.Context) error) {
+					t.Helper()
+					ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+					defer cancel()
+					begin := time.Now()
+					err := f(ctx)
+					if d := time.Since(begin); d > limit {
+						t.Errorf("%s: returned after %v, want %v", what, d, limit)
+					}
+					wantIs(t, err, core.ErrUnavailable)
+				}
+				const soon = 200 * time.Millisecond
+				within("Acquire", soon, func(ctx context.Context) error { _, err := l.Acquire(ctx, "a"); return err })
+				within("TryAcquire", soon, func(ctx context.Context) error { _, err := l.TryAcquire(ctx, "t"); return err })
+				within("Do", soon, func(ctx context.Context) error { return l.Do(ctx, "d", func(context.Context) error { return nil }) })
+				within("Inspect", soon, func(ctx context.Context) error { _, err := l.Inspect(ctx, "k"); return err })
+				within("Extend", soon, func(ctx context.Context) error { return extended.Extend(ctx, time.Minute) })
+				within("Release", soon, lock.Release)
+				// Contexts that never end: own bounds.
+				within("TryAcquire without a deadline", time.Second, func(context.Context) error { _, err := l.TryAcquire(background, "t"); return err })
+				within("Inspect without a deadline", time.Second, func(context.Context) error { _, err := l.Inspect(background, "t"); return err })
+				within("Acquire with a short wait", time.Second, func(context.Context) error {
+					_, err := l.Acquire(background, "t", core.WithWait(10*time.Millisecond))
+					return err
+				})
+				within("Release without a deadline", 5*time.Second, func(context.Context) error { return extended.Release(background) })
+				ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+				defer cancel()
+				begin := time.Now()
+				if err := l.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 200*time.Millisecond {
+					t.Errorf("Shutdown: %v after %v", err, time.Since(begin))
+				}
+				b.Link(rdb).Heal()
+				time.Sleep(time.Minute)
+				if n := core.Under(l); n != 0 {
+					t.Errorf("%d calls under way a minute after the server came back", n)
+				}
+				if len(b.Redis.Keys()) > 0 {
+					for _, k := range b.Redis.Keys() {
+						if b.Redis.TTL(k) <= 0 {
+							t.Errorf("key %q never expires", k)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// A wrong address must not hang a call without a deadline for ever.
+func TestAcquireGivesUpOnAnOutageOfALease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		r.link.Refuse(errors.New("connection refused"))
+		begin := time.Now()
+		_, err := r.Acquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if d := time.Since(begin); d < 15*time.Second || d > 17*time.Second {
+			t.Errorf("gave up after %v, want about 15s", d)
+		}
+		begin = time.Now()
+		_, err = r.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if d := time.Since(begin); d > time.Second {
+			t.Errorf("TryAcquire: %v", d)
+		}
+		r.link.Refuse(nil)
+		release(t, acquire(t, r.Locker, "k"))
+		// A shorter outage in the middle of a wait is waited out.
+		c := newReplica(t, b)
+		lock := acquire(t, c.Locker, "k")
+		time.AfterFunc(2*time.Second, func() { r.link.Refuse(errors.New("refused")); r.link.Reset() })
+		time.AfterFunc(9*time.Second, func() { r.link.Refuse(nil) })
+		time.AfterFunc(20*time.Second, func() { release(t, lock) })
+		lock, err = r.Acquire(background, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, lock)
+	})
+}

@@ -1,0 +1,271 @@
+package core_test
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+func TestRenewalKeepsTheLockAtThreeCommandsPerLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var renewals atomic.Int64
+		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{Renewed: func(e core.Event) {
+			renewals.Add(1)
+			if e.Key != "k" || e.TimeLeft <= 2*time.Second || e.TimeLeft > 3*time.Second {
+				t.Errorf("Trace.Renewed: %+v", e)
+			}
+		}}))
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k")
+		b.ResetCommands()
+		time.Sleep(10 * time.Minute)
+		if err := lock.Err(); err != nil {
+			t.Error(err)
+		}
+		if n := b.Commands().Total(); n < 590 || n > 660 {
+			t.Errorf("%d renewals in 200 leases, want 3 each", n)
+		}
+		if n := renewals.Load(); n < 590 || n > 660 {
+			t.Errorf("Trace.Renewed came %d times", n)
+		}
+		release(t, lock)
+		b.ResetCommands()
+		time.Sleep(time.Minute)
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands for a released lock", n)
+		}
+	})
+}
+
+// Locks share pipelines and one timer. Ten thousand of them: see the test on a real server.
+func TestAThousandLocksWithoutAGoroutineEach(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		const n = 1_000
+		locks := make([]*core.Lock, n)
+		before := 0
+		for i := range locks {
+			lock, err := r.TryAcquire(background, "k"+strconv.Itoa(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			locks[i] = lock
+			if i == 0 {
+				before = runtime.NumGoroutine()
+			}
+		}
+		time.Sleep(time.Second)
+		if got := runtime.NumGoroutine(); got > before+10 {
+			t.Errorf("%d goroutines with one lock, %d with %d", before, got, n)
+		}
+		peak := 0
+		for range 120 { // three leases
+			time.Sleep(375 * time.Millisecond)
+			peak = max(peak, runtime.NumGoroutine())
+		}
+		if peak > before+n/10 {
+			t.Errorf("%d goroutines at the peak", peak)
+		}
+		for _, lock := range locks {
+			if err := lock.Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, lock := range locks {
+			release(t, lock)
+		}
+		shutdown(t, r.Locker)
+	})
+}
+
+// A hung renewal of one lock does not keep another from being renewed, nor from being lost in time.
+func TestHungRenewalDelaysNoOtherLock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithTTL(2*time.Second))
+		warm(t, r)
+		a := acquire(t, r.Locker, "a")
+		time.Sleep(300 * time.Millisecond) // another batch
+		c := acquire(t, r.Locker, "c")
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if kind(args) == "renew" && args[3] == "a" {
+				return servertest.LoseRequest
+			}
+			return servertest.Pass
+		})
+		time.Sleep(time.Until(a.Deadline()))
+		synctest.Wait() // timers of one moment fire in any order
+		if !isDone(a.Context()) {
+			t.Error("a's Done is open at its deadline")
+		}
+		time.Sleep(time.Minute)
+		if err := c.Err(); err != nil {
+			t.Errorf("c was lost with a: %v", err)
+		}
+		wantIs(t, a.Err(), core.ErrLost)
+		_ = a.Release(background)
+		release(t, c)
+		shutdown(t, r.Locker)
+	})
+}
+
+func TestTransientErrorsAreRetriedUntilTheDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var failures atomic.Int64
+		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{NodeError: func(e core.Event) {
+			failures.Add(1)
+			if e.Key != "k" || e.Err == nil {
+				t.Errorf("Trace.NodeError: %+v", e)
+			}
+		}}))
+		lock := acquire(t, r.Locker, "k")
+		for _, reply := range []string{"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "CLUSTERDOWN Hash slot not served", "ERR unknown"} {
+			b.Redis.SetError(reply)
+			time.Sleep(1500 * time.Millisecond)
+			b.Redis.SetError("")
+			time.Sleep(1500 * time.Millisecond)
+			if err := lock.Err(); err != nil {
+				t.Fatalf("lost to a passing %q: %v", reply, err)
+			}
+		}
+		if n := failures.Load(); n == 0 || n > 200 {
+			t.Errorf("%d failures told", n)
+		}
+		b.Redis.SetError("READONLY You can't write against a read only replica.")
+		time.Sleep(3 * time.Second)
+		wantIs(t, lock.Err(), core.ErrLost)
+		b.Redis.SetError("")
+		_ = lock.Release(background)
+		shutdown(t, r.Locker)
+	})
+}
+
+func TestWithoutRenewalEndsWithItsLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k", core.WithoutRenewal(), core.WithTTL(10*time.Second))
+		b.ResetCommands()
+		if got, want := time.Until(lock.Deadline()), 10*time.Second-core.Margin(10*time.Second); got != want {
+			t.Errorf("deadline in %v, want %v", got, want)
+		}
+		time.Sleep(time.Until(lock.Deadline()))
+		synctest.Wait()
+		if !isDone(lock.Context()) {
+			t.Error("Done is open at the deadline")
+		}
+		wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands", n)
+		}
+		wantIs(t, lock.Release(background), core.ErrLost)
+
+		lock = acquire(t, r.Locker, "e", core.WithoutRenewal(), core.WithTTL(10*time.Second))
+		for range 10 {
+			time.Sleep(8 * time.Second)
+			if err := lock.Extend(background, 10*time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		release(t, lock)
+	})
+}
+
+func TestMaxHoldEndsAHungHold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b)
+		lock := acquire(t, r.Locker, "k", core.WithTTL(4*time.Second), core.WithMaxHold(10*time.Second))
+		time.Sleep(9900 * time.Millisecond)
+		if err := lock.Err(); err != nil {
+			t.Errorf("before the end: %v", err)
+		}
+		if err := lock.Extend(background, time.Hour); err != nil {
+			t.Error(err)
+		}
+		if d := time.Until(lock.Deadline()); d != 100*time.Millisecond {
+			t.Errorf("deadline in %v, want 100ms: MaxHold also bounds Extend", d)
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		wantIs(t, lock.Err(), core.ErrLost)
+		if !isDone(lock.Context()) || !contains(lock.Err(), "WithMaxHold") {
+			t.Errorf("got %v, want a loss that names WithMaxHold", lock.Err())
+		}
+		if !b.Redis.Exists("k") {
+			t.Error("freed under a live handler")
+		}
+		begin := time.Now()
+		rival, err := c.Acquire(background, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(begin); waited > 4*time.Second {
+			t.Errorf("the rival waited %v beyond MaxHold, more than a lease", waited)
+		}
+		release(t, rival)
+		wantIs(t, lock.Release(background), core.ErrLost)
+	})
+}
+
+func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var mu sync.Mutex
+		var lost []core.Event
+		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{Lost: func(e core.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			lost = append(lost, e)
+		}}))
+		kept := acquire(t, r.Locker, "kept")
+		byContext := acquire(t, r.Locker, "by context").Context() // whoever has the context has the lock
+		func() { _ = acquire(t, r.Locker, "forgotten") }()
+		for range 30 {
+			runtime.GC()
+			time.Sleep(time.Second)
+		}
+		if b.Redis.Exists("forgotten") {
+			t.Error("a lock that nobody can reach is still renewed")
+		}
+		mu.Lock()
+		if len(lost) != 1 || lost[0].Key != "forgotten" || !contains(lost[0].Err, "unreachable") {
+			t.Errorf("Trace.Lost: got %+v", lost)
+		}
+		mu.Unlock()
+		if err := kept.Err(); err != nil {
+			t.Error(err)
+		}
+		if err := byContext.Err(); err != nil {
+			t.Error(err)
+		}
+		release(t, kept)
+		release(t, core.Held(byContext)[0])
+		shutdown(t, r.Locker) // does not wait for the forgotten one
+	})
+}
+
+func TestLongHoldIsReported(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var mu sync.Mutex
+		var got []time.Duration
+		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{LongHold: func(e core.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, e.Elapsed.Round(5*time.Second))
+		}}))
+		lock := acquire(t, r.Locker, "k")
+		time.Sleep(9 * time.Minute)
+		release(t, lock)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(got) != 4 || got[0] != time.Minute || got[1] != 2*time.Minute || got[3] != 8*time.Minute {
+			t.Errorf("reported after %v, want after 1, 2, 4 and 8 minutes", got)
+		}
+	})
+}

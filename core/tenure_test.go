@@ -1,0 +1,395 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// kind tells the scripts apart on the wire, by their number of keys and of arguments.
+func kind(args []string) string {
+	if len(args) < 3 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
+		return ""
+	}
+	switch args[2] + "/" + string(rune('0'+len(args)-3)) {
+	case "3/6":
+		return "acquire"
+	case "3/7":
+		return "forget"
+	case "1/3":
+		return "renew"
+	case "2/2":
+		return "inspect"
+	}
+	return ""
+}
+
+// first judges the first command of a kind and passes the others.
+func first(want string, v servertest.Verdict) func([]string) servertest.Verdict {
+	var n atomic.Int64
+	return func(args []string) servertest.Verdict {
+		if kind(args) == want && n.Add(1) == 1 {
+			return v
+		}
+		return servertest.Pass
+	}
+}
+
+// warm teaches the server the scripts, so that every command under test is one EVALSHA.
+func warm(t *testing.T, r *replica) {
+	t.Helper()
+	lock := acquire(t, r.Locker, "warm-up")
+	if err := lock.Extend(background, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	release(t, lock)
+}
+
+// Rule 1 and the record in the fence: whatever becomes of the first acquire, the second one gets the lock
+// under the same tenure, with the token that the first was given.
+func TestAcquireIsResentUntilAnswered(t *testing.T) {
+	for name, fate := range map[string]servertest.Verdict{
+		"reply lost":                        servertest.LoseReply,
+		"reply lost and connection closed":  servertest.LoseReplyAndClose,
+		"request lost":                      servertest.LoseRequest,
+		"request lost and connection ended": servertest.LoseRequestAndClose,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				r := newReplica(t, b)
+				warm(t, r)
+				b.ResetCommands()
+				r.link.OnCommand(first("acquire", fate))
+				lock, err := r.Acquire(background, "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if fence, _ := b.Redis.Get("{k}:~fence"); !strings.HasPrefix(fence, tokenText(lock)+" "+tokenText(lock)+" "+tokenText(lock)) {
+					t.Errorf("fence %q, want one tenure with token %d alone", fence, lock.Token())
+				}
+				time.Sleep(time.Hour)
+				if err := lock.Err(); err != nil {
+					t.Error(err)
+				}
+				release(t, lock)
+				if b.Redis.Exists("k") {
+					t.Error("the key is still there")
+				}
+				shutdown(t, r.Locker)
+			})
+		})
+	}
+}
+
+// Rule 3: an acquire that arrives after its caller gave up and cleaned up finds the tombstone.
+func TestDelayedAcquireDoesNotLeakAKey(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		until := make(chan struct{})
+		r.link.OnCommand(first("acquire", servertest.HoldRequest(until)))
+		ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		_, err := r.Acquire(ctx, "k")
+		wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+		if d := time.Since(begin); d != 300*time.Millisecond {
+			t.Errorf("returned after %v, want with its context", d)
+		}
+		time.Sleep(5 * time.Second) // the clean-up goes out
+		close(until)
+		time.Sleep(time.Second)
+		if b.Redis.Exists("k") {
+			t.Error("the delayed acquire took the lock for nobody")
+		}
+		shutdown(t, r.Locker)
+		for _, key := range b.Redis.Keys() {
+			if b.Redis.TTL(key) <= 0 {
+				t.Errorf("key %q never expires", key)
+			}
+		}
+	})
+}
+
+// The same with two acquires: one delayed, the resent one answered, the lock held and released before the
+// delayed one arrives.
+func TestDelayedAcquireAfterTheReleaseOfItsTenure(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		until := make(chan struct{})
+		r.link.OnCommand(first("acquire", servertest.HoldRequest(until)))
+		lock, err := r.Acquire(background, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, lock)
+		close(until)
+		time.Sleep(time.Second)
+		if b.Redis.Exists("k") {
+			t.Error("the delayed acquire took the lock for nobody")
+		}
+		shutdown(t, r.Locker)
+	})
+}
+
+// A delayed acquire while the tenure holds neither shortens the lease nor mints another token.
+func TestDelayedAcquireDuringItsTenureChangesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		until := make(chan struct{})
+		r.link.OnCommand(first("acquire", servertest.HoldRequest(until)))
+		lock, err := r.Acquire(background, "k", core.WithTTL(4*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Extend(background, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := b.Redis.Get("{k}:~fence")
+		close(until)
+		time.Sleep(time.Second)
+		if got := b.Redis.TTL("k"); got != 59*time.Second {
+			t.Errorf("TTL %v, want 59s", got)
+		}
+		if after, _ := b.Redis.Get("{k}:~fence"); after != before {
+			t.Errorf("fence was %q and is %q", before, after)
+		}
+		release(t, lock)
+	})
+}
+
+// A cancelled acquire leaves no key, whether the grant is under way or on its way back.
+func TestCancelledAcquireLeavesNoKey(t *testing.T) {
+	for name, fate := range map[string]func(until chan struct{}) servertest.Verdict{
+		"request delayed": func(c chan struct{}) servertest.Verdict { return servertest.HoldRequest(c) },
+		"reply delayed":   func(c chan struct{}) servertest.Verdict { return servertest.HoldReply(c) },
+		"reply lost":      func(chan struct{}) servertest.Verdict { return servertest.LoseReply },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				r := newReplica(t, b)
+				warm(t, r)
+				until := make(chan struct{})
+				r.link.OnCommand(first("acquire", fate(until)))
+				ctx, cancel := context.WithCancel(background)
+				time.AfterFunc(50*time.Millisecond, cancel)
+				time.AfterFunc(100*time.Millisecond, func() { close(until) })
+				_, err := r.Acquire(ctx, "k")
+				wantIs(t, err, core.ErrUnavailable, context.Canceled)
+				time.Sleep(2 * time.Second)
+				if b.Redis.Exists("k") {
+					t.Error("a cancelled acquire left the key behind")
+				}
+				shutdown(t, r.Locker)
+			})
+		})
+	}
+}
+
+// A clean-up that is not needed is not sent: the reply that came late was a refusal.
+func TestCancelledWaitSendsNoCleanUpAfterARefusal(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		warm(t, c)
+		lock := acquire(t, a.Locker, "k")
+		until := make(chan struct{})
+		c.link.OnCommand(first("acquire", servertest.HoldReply(until)))
+		b.ResetCommands()
+		ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
+		defer cancel()
+		time.AfterFunc(100*time.Millisecond, func() { close(until) })
+		_, err := c.Acquire(ctx, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		shutdown(t, c.Locker)
+		if n := c.link.Commands().Total(); n != 1 {
+			t.Errorf("got %d commands, want the acquire alone", n)
+		}
+		release(t, lock)
+	})
+}
+
+// Rule 1: a release that arrives late, after its tenure ended otherwise and the next one began, touches
+// nothing.
+func TestDelayedReleaseDoesNotFreeALaterHold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		warm(t, a)
+		lock := acquire(t, a.Locker, "k")
+		until := make(chan struct{})
+		a.link.OnCommand(first("forget", servertest.HoldRequest(until)))
+		release(t, lock) // the resent one
+		next := acquire(t, c.Locker, "k")
+		again := acquire(t, a.Locker, "other") // same Locker, to be sure nothing is shared
+		close(until)
+		time.Sleep(time.Second)
+		if v, _ := b.Redis.Get("k"); v != core.Owner(next) {
+			t.Errorf("the key has %q, want the later hold's", v)
+		}
+		if err := next.Err(); err != nil {
+			t.Error(err)
+		}
+		release(t, next)
+		release(t, again)
+	})
+}
+
+// Rule 2: a renewal that arrives late does not cut a lease that was extended since.
+func TestDelayedRenewalDoesNotShortenAnExtendedLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k", core.WithTTL(15*time.Second))
+		until := make(chan struct{})
+		r.link.OnCommand(first("renew", servertest.HoldRequest(until)))
+		time.Sleep(5500 * time.Millisecond) // the first renewal is on its way
+		if err := lock.Extend(background, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		close(until)
+		time.Sleep(500 * time.Millisecond)
+		if got := b.Redis.TTL("k"); got < 59*time.Second {
+			t.Errorf("TTL %v, want about 59.5s: the late renewal cut it", got)
+		}
+		release(t, lock)
+	})
+}
+
+// A renewal that arrives after the release does not touch the next holder's lease either.
+func TestDelayedRenewalDoesNotLengthenALaterHold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		warm(t, a)
+		lock := acquire(t, a.Locker, "k", core.WithTTL(15*time.Second))
+		until := make(chan struct{})
+		a.link.OnCommand(first("renew", servertest.HoldRequest(until)))
+		time.Sleep(5500 * time.Millisecond)
+		release(t, lock)
+		next := acquire(t, c.Locker, "k", core.WithTTL(time.Second), core.WithoutRenewal())
+		close(until)
+		time.Sleep(500 * time.Millisecond)
+		if got := b.Redis.TTL("k"); got != 500*time.Millisecond {
+			t.Errorf("TTL of the later hold: %v, want 500ms", got)
+		}
+		release(t, next)
+	})
+}
+
+// The fence tells a resent release how its tenure ended, however many others came and went since.
+func TestResentReleaseReportsWhatHappened(t *testing.T) {
+	others := func(t *testing.T, c *replica, n int) {
+		t.Helper()
+		for range n {
+			release(t, acquire(t, c.Locker, "k"))
+		}
+	}
+	t.Run("released, reply lost, others since", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			a, c := newReplica(t, b), newReplica(t, b)
+			warm(t, a)
+			lock := acquire(t, a.Locker, "k")
+			a.link.OnCommand(first("forget", servertest.LoseReply))
+			done := make(chan error)
+			go func() { done <- lock.Release(background) }()
+			time.Sleep(100 * time.Millisecond)
+			others(t, c, 30)
+			if err := <-done; err != nil {
+				t.Errorf("got %v, want nil: it was released", err)
+			}
+		})
+	})
+	t.Run("lost, request delayed, others since", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			a, c := newReplica(t, b), newReplica(t, b)
+			warm(t, a)
+			lock := acquire(t, a.Locker, "k")
+			a.link.OnCommand(first("forget", servertest.LoseRequest))
+			b.Redis.Del("k") // an operator, say
+			done := make(chan error)
+			go func() { done <- lock.Release(background) }()
+			time.Sleep(100 * time.Millisecond)
+			others(t, c, 30)
+			if err := <-done; !errors.Is(err, core.ErrLost) {
+				t.Errorf("got %v, want ErrLost", err)
+			}
+		})
+	})
+	t.Run("nothing is known any more", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			a := newReplica(t, b)
+			warm(t, a)
+			lock := acquire(t, a.Locker, "k")
+			a.link.OnCommand(first("forget", servertest.LoseReply))
+			done := make(chan error)
+			go func() { done <- lock.Release(background) }()
+			time.Sleep(100 * time.Millisecond)
+			b.Redis.FlushAll()
+			if err := <-done; !errors.Is(err, core.ErrUnavailable) {
+				t.Errorf("got %v, want ErrUnavailable", err)
+			}
+		})
+	})
+}
+
+// A grant whose answer took longer than the lease is not a hold.
+func TestAnswerAfterTheLeaseIsNotAHold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		r.link.DelayDown(150 * time.Millisecond)
+		lock, err := r.TryAcquire(background, "k", core.WithTTL(100*time.Millisecond))
+		if err == nil {
+			t.Fatalf("got a lock with deadline in %v", time.Until(lock.Deadline()))
+		}
+		wantIs(t, err, core.ErrUnavailable)
+		r.link.DelayDown(0)
+		time.Sleep(3 * time.Second)
+		if b.Redis.Exists("k") {
+			t.Error("the key stayed")
+		}
+		shutdown(t, r.Locker)
+	})
+	// The process was paused with the answer already in its buffers: a grant that is read when the deadline
+	// has passed. Redis may still have the key; it is undone.
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		for _, ago := range []time.Duration{14100 * time.Millisecond, 15 * time.Second, time.Hour} {
+			if held := core.JudgeLate(r.Locker, "k", ago); held {
+				t.Errorf("an answer %v after its command made a lock of 15s", ago)
+			}
+			time.Sleep(time.Second) // it is undone
+		}
+		if held := core.JudgeLate(r.Locker, "k", 14*time.Second); !held {
+			t.Error("an answer 14s after its command did not make a lock of 15s")
+		}
+		shutdown(t, r.Locker)
+		if b.Redis.Exists("k") {
+			t.Error("the key stayed")
+		}
+	})
+}
+
+func TestRestartedServerLearnsTheScriptsAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		value := core.Owner(lock)
+		b.Restart()
+		_ = b.Redis.Set("k", value) // persistence kept the lock, not the scripts
+		b.Redis.SetTTL("k", 15*time.Second)
+		time.Sleep(time.Minute)
+		if err := lock.Err(); err != nil {
+			t.Errorf("after a restart that kept the data: %v", err)
+		}
+		release(t, lock)
+		b.Restart()
+		release(t, acquire(t, r.Locker, "k"))
+	})
+}
