@@ -164,9 +164,12 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 	return nil, nil
 }
 
-// failed notes that a look told nothing.
+// failed notes that a look told nothing. Silence is a poor reason: what failed before it says more.
 func (a *acquisition) failed(err error) {
-	a.held, a.err = nil, err
+	if err != errSilence || !a.failing {
+		a.err = err
+	}
+	a.held = nil
 	if !a.failing {
 		a.failing, a.outage = true, a.locker.clock.now().mono
 	}

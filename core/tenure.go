@@ -183,7 +183,10 @@ func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, caus
 	cause = errSilence
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		life := 0
-		if t.settle(); t.tainted || len(t.pending) > 0 {
+		if !t.settle() {
+			return nil, nil // the acquires turned out to have changed nothing
+		}
+		if t.tainted || len(t.pending) > 0 {
 			life = tombstoneLife
 		}
 		c := t.node.start(context.WithoutCancel(ctx), forgetScript, t.names.lock, t.names.fence, t.gone,

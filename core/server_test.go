@@ -1,0 +1,409 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// Tests on real servers. Where they wait, they wait for an event, with a bound that only a hang reaches.
+
+const hang = 30 * time.Second
+
+// within fails the test if f has not returned after hang.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(hang):
+		t.Fatalf("%s: still not done after %v", what, hang)
+	}
+}
+
+// obtain is acquire for a machine that may be busy: it waits.
+func obtain(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
+	t.Helper()
+	lock, err := l.Acquire(background, key, opts...)
+	if err != nil {
+		t.Fatalf("Acquire(%q): %v", key, err)
+	}
+	return lock
+}
+
+func TestServerCostsTwoCommandsPerAcquireAndRelease(t *testing.T) {
+	server := servertest.Redis(t)
+	l := newLocker(t, server.Client())
+	release(t, acquire(t, l, "k"))
+	server.ResetStats(t)
+	const n = 100
+	for range n {
+		lock := acquire(t, l, "k")
+		if _, err := l.TryAcquire(background, "k"); !errors.Is(err, core.ErrNotAcquired) {
+			t.Fatal(err)
+		}
+		release(t, lock)
+	}
+	stats := server.CommandStats(t)
+	if stats["evalsha"] != 3*n || stats["eval"] != 0 {
+		t.Errorf("%d acquire+release and as many refusals: %d EVALSHA and %d EVAL, want %d and 0", n, stats["evalsha"], stats["eval"], 3*n)
+	}
+	shutdown(t, l)
+}
+
+// What Redis answers when it does not serve, and what becomes of it: each in the right outcome, with the key
+// and Redis' word in the text, and nothing left behind.
+func TestServerRefusals(t *testing.T) {
+	ctx := func() context.Context {
+		ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	check := func(t *testing.T, l *core.Locker, word string, permanent bool) {
+		t.Helper()
+		_, err := l.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if !contains(err, `"k"`, word) || errors.Is(err, core.ErrNotAcquired) || errors.Is(err, core.ErrLost) {
+			t.Errorf("TryAcquire: got %v, want ErrUnavailable with %q", err, word)
+		}
+		_, err = l.Acquire(ctx(), "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if errors.Is(err, context.DeadlineExceeded) == permanent {
+			t.Errorf("Acquire: got %v; waiting can help: %v", err, !permanent)
+		}
+	}
+	t.Run("WRONGTYPE", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		rdb.LPush(background, "k", "x")
+		check(t, l, "WRONGTYPE", true)
+		_, err := l.Inspect(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+
+		lock := acquire(t, l, "m")
+		rdb.Del(background, "m")
+		rdb.LPush(background, "m", "x")
+		wantIs(t, lock.Extend(background, time.Minute), core.ErrLost)
+		wantIs(t, lock.Release(background), core.ErrLost)
+		if rdb.LLen(background, "m").Val() != 1 {
+			t.Error("the foreign list is gone")
+		}
+	})
+	t.Run("OOM", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		lock := acquire(t, l, "held")
+		rdb.ConfigSet(background, "maxmemory", "1")
+		check(t, l, "OOM", false)
+		if err := lock.Extend(background, time.Minute); err != nil {
+			t.Errorf("a renewal needs no memory: %v", err)
+		}
+		release(t, lock) // nor may a release fail for want of it
+		if rdb.Exists(background, "held").Val() != 0 {
+			t.Error("not released")
+		}
+	})
+	t.Run("READONLY", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb, core.WithTTL(2*time.Second))
+		lock := obtain(t, l, "held")
+		if err := rdb.SlaveOf(background, "127.0.0.1", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		check(t, l, "READONLY", false)
+		// A replica that lags would not have the key: that is no loss, as long as the lease runs.
+		for _, script := range []core.Script{core.RenewScript, core.ForgetScript} {
+			args := []any{"lagging", "me", 1000}
+			if script == core.ForgetScript {
+				args = forgetArgs("me", 70, 0)
+			}
+			if got, err := script.Run(background, rdb, args...); !contains(err, "READONLY") {
+				t.Errorf("got %v, %v, want READONLY", got, err)
+			}
+		}
+		err := lock.Extend(ctx(), time.Minute)
+		wantIs(t, err, core.ErrUnavailable)
+		within(t, "the loss", func() { <-lock.Context().Done() })
+		wantIs(t, lock.Err(), core.ErrLost)
+		_ = lock.Release(background)
+	})
+	t.Run("NOAUTH", func(t *testing.T) {
+		server := servertest.Redis(t)
+		rdb := server.Client()
+		rdb.ConfigSet(background, "requirepass", "secret")
+		check(t, newLocker(t, server.Client()), "NOAUTH", true)
+		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Password = "wrong" })), "WRONGPASS", true)
+	})
+	t.Run("NOPERM", func(t *testing.T) {
+		server := servertest.Redis(t)
+		rdb := server.Client()
+		if err := rdb.Do(background, "ACL", "SETUSER", "app", "on", ">p", "+@all", "~other:*").Err(); err != nil {
+			t.Fatal(err)
+		}
+		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Username, o.Password = "app", "p" })), "NOPERM", true)
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		server := servertest.Redis(t)
+		l := newLocker(t, server.Client(), core.WithTTL(4*time.Second)) // a clean-up may go on for that long
+		server.Kill()
+		check(t, l, "connection refused", false)
+		shutdown(t, l)
+	})
+	t.Run("closed client", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		_ = rdb.Close()
+		check(t, l, "closed", true)
+	})
+}
+
+// The least that an ACL must allow.
+func TestServerACL(t *testing.T) {
+	server := servertest.Redis(t)
+	rdb := server.Client()
+	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "-@all",
+		"+evalsha", "+eval", "+get", "+getex", "+set", "+del", "+exists", "+pttl", "+pexpire", "+time"}
+	if err := rdb.Do(background, acl...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	l := newLocker(t, server.Client(func(o *redis.Options) {
+		o.Username, o.Password, o.DisableIdentity = "app", "p", true
+	}), core.WithTTL(2*time.Second))
+	lock := obtain(t, l, "job:1")
+	if err := lock.Extend(background, 2*time.Second); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Inspect(background, "job:1"); err != nil {
+		t.Error(err)
+	}
+	release(t, lock)
+}
+
+func TestServerRestartEmptyIsNoticedAndTokensRise(t *testing.T) {
+	server := servertest.Redis(t)
+	l := newLocker(t, server.Client(), core.WithTTL(2*time.Second))
+	lock := obtain(t, l, "k")
+	server.Kill()
+	server.Start()
+	rival := newLocker(t, server.Client())
+	other, err := rival.Acquire(background, "k") // the restart forgot the first holder
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", other.Token(), lock.Token())
+	}
+	within(t, "the loss", func() { <-lock.Context().Done() })
+	wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+	wantIs(t, lock.Release(background), core.ErrLost)
+	if err := other.Err(); err != nil {
+		t.Error(err)
+	}
+	release(t, other)
+	shutdown(t, l)
+}
+
+// Redis hangs. The holder knows at its deadline, by all three ways, and calls come back.
+func TestServerHangs(t *testing.T) {
+	for name, set := range map[string]func(*redis.Options){
+		"default":         func(*redis.Options) {},
+		"no timeout":      func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 },
+		"many retries":    func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = 10, 50*time.Millisecond },
+		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Redis(t)
+			l := newLocker(t, server.Client(set), core.WithTTL(2*time.Second))
+			lock := obtain(t, l, "k")
+			server.Pause()
+			for lock.Err() == nil {
+				if time.Now().After(lock.Deadline()) && lock.Err() == nil {
+					t.Fatal("Err is nil after the deadline")
+				}
+				runtime.Gosched()
+			}
+			if lock.Context().Err() == nil || !isDone(lock.Context()) {
+				t.Error("the context is live after a loss")
+			}
+			within(t, "calls on a hung server", func() {
+				_, err := l.TryAcquire(background, "x")
+				wantIs(t, err, core.ErrUnavailable)
+				ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+				defer cancel()
+				_, err = l.Acquire(ctx, "y")
+				wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+				_, err = l.Inspect(ctx, "k")
+				wantIs(t, err, core.ErrUnavailable)
+				wantIs(t, lock.Release(ctx), core.ErrLost)
+			})
+			server.Resume()
+			rival := newLocker(t, server.Client())
+			next, err := rival.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if next.Token() <= lock.Token() {
+				t.Errorf("token %d after %d", next.Token(), lock.Token())
+			}
+			release(t, next)
+			shutdown(t, l)
+			rdb := server.Client()
+			for _, key := range []string{"k", "x", "y"} {
+				if rdb.Exists(background, key).Val() != 0 {
+					t.Errorf("%s was left behind", key)
+				}
+			}
+		})
+	}
+}
+
+// The safety test over TCP: the link of the holder is cut, a rival takes over.
+func TestServerLinkIsCut(t *testing.T) {
+	for name, cut := range map[string]func(*servertest.FaultProxy){
+		"requests": func(p *servertest.FaultProxy) { p.CutUp() },
+		"replies":  func(p *servertest.FaultProxy) { p.CutDown() },
+		"both":     func(p *servertest.FaultProxy) { p.CutUp(); p.CutDown() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Redis(t)
+			proxy := servertest.Proxy(t, server.Addr())
+			rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
+			defer rdb.Close()
+			l := newLocker(t, rdb, core.WithTTL(2*time.Second))
+			rival := newLocker(t, server.Client(), core.WithTTL(2*time.Second), core.WithPolling(time.Millisecond, 2*time.Millisecond))
+			lock := obtain(t, l, "k")
+			cut(proxy)
+			next, err := rival.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(lock.Err(), core.ErrLost) || lock.Context().Err() == nil {
+				t.Error("two holders")
+			}
+			if next.Token() <= lock.Token() {
+				t.Errorf("token %d after %d", next.Token(), lock.Token())
+			}
+			proxy.Heal() // what was held back arrives
+			wantIs(t, lock.Release(background), core.ErrLost)
+			shutdown(t, l)
+			if err := next.Err(); err != nil {
+				t.Errorf("late commands took the lock from the rival: %v", err)
+			}
+			release(t, next)
+		})
+	}
+}
+
+func TestServerTenThousandLocks(t *testing.T) {
+	server := servertest.Redis(t)
+	rdb := server.Client()
+	// A lease so long that a slow machine does not lose one, renewed often enough to be seen.
+	l := newLocker(t, rdb, core.WithTTL(6*time.Second))
+	const n = 10_000
+	locks := make([]*core.Lock, n)
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < n; i += 8 {
+				lock, err := l.Acquire(background, "k"+strconv.Itoa(i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				locks[i] = lock
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	server.ResetStats(t)
+	first := locks[n-1].Deadline()
+	within(t, "two renewals of each lock", func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		peak := 0
+		for {
+			<-tick.C
+			peak = max(peak, runtime.NumGoroutine())
+			low := locks[0].Deadline()
+			for _, lock := range locks {
+				if d := lock.Deadline(); d.Before(low) {
+					low = d
+				}
+			}
+			if low.After(first.Add(3 * time.Second)) {
+				break
+			}
+		}
+		if peak > 1000 {
+			t.Errorf("%d goroutines for %d locks", peak, n)
+		}
+	})
+	for _, lock := range locks {
+		if err := lock.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < n; i += 8 {
+				if err := locks[i].Release(background); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	shutdown(t, l)
+	if keys := rdb.Keys(background, "k*").Val(); len(keys) != 0 {
+		t.Errorf("%d locks left behind", len(keys))
+	}
+}
+
+// Mutual exclusion and rising tokens with many goroutines in several Lockers, on a counter that is not safe.
+func TestServerMutualExclusion(t *testing.T) {
+	server := servertest.Redis(t)
+	var wg sync.WaitGroup
+	inside, last, holds := 0, int64(0), 0
+	for i := range 4 {
+		l := newLocker(t, server.Client(), core.WithLabel(fmt.Sprint("locker-", i)), core.WithPolling(time.Millisecond, 3*time.Millisecond))
+		for range 4 {
+			wg.Go(func() {
+				for range 25 {
+					err := l.Do(background, "k", func(ctx context.Context) error {
+						inside++
+						token := core.Held(ctx)[0].Token()
+						if inside != 1 || token <= last {
+							t.Errorf("%d inside, token %d after %d", inside, token, last)
+						}
+						last = token
+						holds++
+						inside--
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	within(t, "the work", wg.Wait)
+	if holds != 400 {
+		t.Errorf("%d holds, want 400", holds)
+	}
+}
