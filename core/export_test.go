@@ -57,3 +57,9 @@ func JudgeLate(l *Locker, key string, ago time.Duration) bool {
 
 // StopTimer keeps the scheduler from running.
 func StopTimer(l *Locker) { l.sched.stop() }
+
+// NameKeys is the lock's key and its companions.
+func NameKeys(key string) ([]string, error) {
+	n, err := nameKeys(key)
+	return []string{n.lock, n.fence, n.tombstone("owner")}, err
+}

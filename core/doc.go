@@ -1,0 +1,68 @@
+// Package core is a lock in Redis for Go services that run on several replicas. Every acquisition carries a
+// fencing token, so that a database can refuse a holder that was paused past its lease.
+//
+//	locker, err := holdfast.New(rdb)
+//	...
+//	err = locker.Do(ctx, holdfast.Key("order", id), func(ctx context.Context) error {
+//		return ship(ctx, id) // one replica at a time; ctx ends if the lock is lost
+//	})
+//
+// Do is the form to use: it leaves no way to go on with the old context. [Locker.Acquire] waits until its
+// context ends, [Locker.TryAcquire] does not wait, both renew the lease until [Lock.Release]. Use one name for
+// one resource everywhere: a Gin route, a task and a cron job that build their key with Key("order", id)
+// exclude each other.
+//
+// # Guarantees
+//
+//   - Mutual exclusion within the lease. While [Lock.Err] is nil nobody else has the lock, as long as Redis
+//     keeps its data and its clock is not set forward. The deadline of a hold counts from before the command
+//     was sent and ends max(25 ms, ttl/20) plus a drift margin before Redis' own. Err, [Lock.Deadline] and
+//     the Err of [Lock.Context] compare clocks, and so are right at the first instruction after a pause;
+//     Done follows as soon as the runtime's timers allow.
+//   - Fencing. [Lock.Token] is larger than every token issued before for the key: across holders,
+//     processes, and loss of all data. It is a hybrid logical clock, max(last+1, the server's time in µs),
+//     below 2^53, so that Lua, JSON and JavaScript carry it exactly.
+//   - Three outcomes stay apart: [ErrNotAcquired], somebody else holds it; [ErrLost], it was ours and is
+//     gone; [ErrUnavailable], nobody can know. See their comments for the rest.
+//   - Every call returns by its context's deadline, whatever the client's timeouts and retries are, and a
+//     cancelled call leaves no lock behind.
+//   - Two commands per acquire and release, one for a try that fails; renewals travel together in
+//     pipelines. Fencing adds no round trip.
+//   - The key is the canonical one, SET key value NX PX ttl with a random value: other lock libraries and
+//     scripts that use it on the same key and holdfast exclude each other.
+//   - Everything holdfast writes expires by itself.
+//
+// # Limits
+//
+// A lease can end under a handler that is paused or does not look at its context, and no lock service can
+// prevent that: work that must not be done twice has to be fenced where it is stored, by the token.
+//
+// One Redis with asynchronous replication may forget a lock when it fails over or restarts without its data:
+// then two may hold it until the first one's next renewal, a third of a lease later. The second has the larger
+// token. The same goes for FLUSHALL, for eviction (use a maxmemory-policy other than allkeys-*), for a clock
+// of Redis that is set forward, and for a redis.Ring whose shards come and go. After such a loss of data
+// tokens still rise if the clock of Redis does.
+//
+// Waiting is by polling with random pauses, so that there is no order among waiters.
+//
+// A lock covers what runs under its context until Release, not goroutines that outlive it. A [Lock] that is
+// dropped without Release is renewed until it has been garbage collected; work that goes on without it, and
+// without its context, is not protected.
+//
+// A call returns in time also where Redis is silent, but go-redis does not interrupt a read: its goroutine
+// and its connection stay until the client's ReadTimeout (3 s by default). Leave it set.
+//
+// # Keys, commands and ACL
+//
+// A lock named K is the string K. Beside it there are, in the same Cluster slot, {K}:~fence (the last token
+// and how the last holds ended; for a lease and a minute) and, only after a lost reply, {K}:~gone:<owner>
+// (for a minute). Where K has a hash tag of its own, K:~fence and so on. An ACL must allow these keys and
+// EVALSHA, EVAL, GET, GETEX, SET, DEL, EXISTS, PTTL, PEXPIRE and TIME. Redis 6.2 or later, or Valkey.
+//
+// # How it works
+//
+// Acquiring, renewing and releasing are one Lua script each. An acquisition is a tenure with an owner id of
+// its own, the value of the key; what makes lost, resent and delayed commands harmless is written down at
+// the type tenure. The scheduler of renewals is a timer and a heap, and holds are ended by comparing
+// clocks; see the types scheduler and hold.
+package core

@@ -1,0 +1,190 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+func TestBadOptionsAreRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		rdb := b.Client()
+		var typedNil *redis.Client
+		for _, client := range []redis.UniversalClient{nil, typedNil} {
+			if _, err := core.New(client); !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("New(%v): %v", client, err)
+			}
+		}
+		bad := map[string][]core.CallOption{
+			"TTL too short":           {core.WithTTL(99 * time.Millisecond)},
+			"TTL too long":            {core.WithTTL(24*time.Hour + 1)},
+			"TTL negative":            {core.WithTTL(-time.Second)},
+			"wait negative":           {core.WithWait(-1)},
+			"MaxHold zero":            {core.WithMaxHold(0)},
+			"MaxHold below TTL":       {core.WithMaxHold(14 * time.Second)},
+			"MaxHold without renewal": {core.WithMaxHold(time.Minute), core.WithoutRenewal()},
+			"label too long":          {core.WithLabel(strings.Repeat("x", 65))},
+			"label with a newline":    {core.WithLabel("a\nb")},
+			"label not UTF-8":         {core.WithLabel("\xff")},
+			"nil trace":               {core.WithTrace(nil)},
+			"nil option":              {nil},
+		}
+		l := newLocker(t, rdb)
+		for name, opts := range bad {
+			var all []core.Option
+			for _, o := range opts {
+				all = append(all, o)
+			}
+			if _, err := core.New(rdb, all...); !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("New with %s: got %v, want ErrInvalid", name, err)
+			}
+			if _, err := l.Acquire(background, "k", opts...); !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("Acquire with %s: got %v, want ErrInvalid", name, err)
+			}
+		}
+		for _, o := range []core.Option{core.WithPolling(0, time.Second), core.WithPolling(time.Second, time.Millisecond)} {
+			if _, err := core.New(rdb, o); !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("New with bad polling: %v", err)
+			}
+		}
+		_, err := l.TryAcquire(background, "k", core.WithWait(time.Second))
+		wantIs(t, err, core.ErrInvalid)
+		_, err = newLocker(t, rdb, core.WithWait(time.Second)).TryAcquire(background, "k2") // a default does no harm
+		if err != nil {
+			t.Error(err)
+		}
+		// A call's option may contradict the Locker's.
+		_, err = newLocker(t, rdb, core.WithoutRenewal()).TryAcquire(background, "k", core.WithMaxHold(time.Minute))
+		wantIs(t, err, core.ErrInvalid)
+		var none context.Context
+		_, err = l.Acquire(none, "k")
+		wantIs(t, err, core.ErrInvalid)
+	})
+}
+
+func TestCallOptionsWinAndTracesAddUp(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var mu sync.Mutex
+		var heard []string
+		trace := func(name string) core.CallOption {
+			return core.WithTrace(&core.Trace{Acquired: func(core.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				heard = append(heard, name)
+			}})
+		}
+		r := newReplica(t, b, core.WithTTL(30*time.Second), core.WithLabel("locker"), trace("locker"))
+		lock := acquire(t, r.Locker, "a", core.WithTTL(2*time.Second), core.WithLabel("call"), trace("call"))
+		if got := b.Redis.TTL("a"); got != 2*time.Second || !strings.HasPrefix(core.Owner(lock), "call:") {
+			t.Errorf("TTL %v, value %q, want the call's", got, core.Owner(lock))
+		}
+		plain := acquire(t, r.Locker, "b")
+		if got := b.Redis.TTL("b"); got != 30*time.Second || !strings.HasPrefix(core.Owner(plain), "locker:") {
+			t.Errorf("TTL %v, value %q, want the Locker's", got, core.Owner(plain))
+		}
+		if got := strings.Join(heard, " "); got != "locker call locker" {
+			t.Errorf("traces heard: %q", got)
+		}
+		release(t, lock)
+		release(t, plain)
+	})
+}
+
+func TestTraceTellsTheStoryOfALock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var mu sync.Mutex
+		var log strings.Builder
+		r := newReplica(t, b, core.WithLabel("api-1"), core.WithTrace(core.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu},
+			&slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey || a.Key == "token" {
+					return slog.Attr{}
+				}
+				return a
+			}})))))
+		c := newReplica(t, b, core.WithLabel("api-2"))
+		first := acquire(t, c.Locker, "k")
+		time.AfterFunc(time.Second, func() { release(t, first) })
+		lock, err := r.Acquire(background, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5*time.Second + time.Millisecond)
+		release(t, lock)
+		lost := acquire(t, r.Locker, "lost")
+		b.Redis.Del("lost")
+		time.Sleep(5*time.Second + time.Millisecond)
+		_ = lost.Release(background)
+		time.Sleep(time.Second)
+		r.link.Refuse(errors.New("refused"))
+		r.link.Reset()
+		_, _ = r.TryAcquire(background, "down")
+
+		mu.Lock()
+		defer mu.Unlock()
+		story := []string{
+			`level=DEBUG msg="holdfast: waiting" key=k label=api-2 left=15s`,
+			`level=DEBUG msg="holdfast: acquired" key=k label=api-1 elapsed=1`,
+			`level=DEBUG msg="holdfast: renewed" key=k left=1`,
+			`level=DEBUG msg="holdfast: released" key=k elapsed=5`,
+			`level=WARN msg="holdfast: lost" key=lost elapsed=`,
+			`level=WARN msg="holdfast: released" key=lost elapsed=5.001s err="holdfast: hold`,
+			`level=WARN msg="holdfast: redis error" key=down err=`,
+		}
+		rest := log.String()
+		for _, line := range story {
+			i := strings.Index(rest, line)
+			if i < 0 {
+				t.Fatalf("no %q in\n%s", line, log.String())
+			}
+			rest = rest[i:]
+		}
+	})
+}
+
+type locked struct {
+	mu *sync.Mutex
+	w  *strings.Builder
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b, core.WithLabel("api-1"), core.WithoutRenewal())
+		lock := acquire(t, c.Locker, "order:1")
+		_, err := r.TryAcquire(background, "order:1")
+		same(t, err, `holdfast: "order:1" is held elsewhere by api-1, 15s of its lease left`)
+		ctx, cancel := context.WithTimeout(background, 0)
+		defer cancel()
+		_, err = r.Acquire(ctx, "order:1")
+		same(t, err, `holdfast: acquire "order:1": no verdict from redis: context deadline exceeded`)
+		b.Redis.Del("order:1")
+		same(t, lock.Release(background), `holdfast: release "order:1": lock was lost`)
+		_ = b.Redis.Set("foreign", "v")
+		_, err = r.TryAcquire(background, "foreign")
+		same(t, err, `holdfast: "foreign" is held elsewhere, without expiry`)
+		b.Redis.SetError("NOAUTH Authentication required.")
+		_, err = r.TryAcquire(background, "order:1")
+		same(t, err, `holdfast: acquire "order:1": no verdict from redis: NOAUTH Authentication required.`)
+		b.Redis.SetError("")
+	})
+}
+
+func same(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
