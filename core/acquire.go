@@ -10,7 +10,10 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if ctx == nil {
 		return nil, invalid("nil context")
 	}
-	cfg, err := l.configure(opts, try)
+	cfg, err := l.configure(opts)
+	if err == nil && try && cfg.waitSet {
+		err = invalid("TryAcquire does not wait, WithWait contradicts it")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +34,10 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		}
 	}
 
-	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, began: l.clock.now().mono}
+	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.clock.now().mono}
+	if try {
+		a.wait = 0
+	}
 	a.newTenure()
 	lock, err := a.run()
 	if err != nil {
@@ -55,6 +61,7 @@ type acquisition struct {
 	ctx      context.Context
 	cfg      *config
 	names    names
+	wait     time.Duration // as in config
 	tenure   *tenure
 	began    time.Duration
 	attempts int
@@ -87,8 +94,8 @@ const (
 
 // listen waits for done (which may be nil) for at most d.
 func (a *acquisition) listen(done <-chan struct{}, d time.Duration) why {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	timer := a.locker.node.timer(d)
+	defer a.locker.node.rest(timer)
 	select {
 	case <-done:
 		return answered
@@ -136,7 +143,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 	switch {
 	case v.held != nil:
 		a.held, a.err, a.failing = v.held, nil, false
-		if !a.told && a.cfg.wait != 0 {
+		if !a.told && a.wait != 0 {
 			a.told = true
 			a.cfg.traces.emit(waiting, Event{Key: a.names.lock, Label: v.held.Label, TimeLeft: v.held.TimeLeft})
 		}
@@ -180,10 +187,10 @@ func (a *acquisition) failed(err error) {
 // WithWait bounds the waiting for others, patience that for Redis.
 func (a *acquisition) allowed() time.Duration {
 	d := patience(a.cfg.ttl)
-	if a.cfg.wait < 0 {
+	if a.wait < 0 {
 		return d
 	}
-	end := a.began + max(a.cfg.wait, d)
+	end := a.began + max(a.wait, d)
 	return min(d, max(0, end-a.locker.clock.now().mono))
 }
 
@@ -194,11 +201,11 @@ func (a *acquisition) more() bool {
 		return false
 	}
 	switch {
-	case a.cfg.wait < 0:
+	case a.wait < 0:
 		return true
 	case a.held != nil:
-		return !a.last && now-a.began < a.cfg.wait
-	case a.cfg.wait > 0 && now-a.began < a.cfg.wait:
+		return !a.last && now-a.began < a.wait
+	case a.wait > 0 && now-a.began < a.wait:
 		return true
 	}
 	// Redis failed to serve, and the time to wait for others is over, or there was none.
@@ -214,8 +221,8 @@ func (a *acquisition) next() time.Duration {
 	if a.held != nil && a.held.TimeLeft > 0 {
 		d = min(d, a.held.TimeLeft+rand.N(a.cfg.pollMin))
 	}
-	if a.cfg.wait > 0 {
-		if left := a.began + a.cfg.wait - a.locker.clock.now().mono; left > 0 && left <= d {
+	if a.wait > 0 {
+		if left := a.began + a.wait - a.locker.clock.now().mono; left > 0 && left <= d {
 			a.last, d = true, left
 		}
 	}

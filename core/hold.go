@@ -57,6 +57,8 @@ type hold struct {
 // ending is why a hold is over.
 type ending struct{ err error }
 
+var releasedEnding = &ending{errReleased}
+
 // errUnconfirmed: the wall clock ran past the lease while the monotonic one did not, and Redis did not say
 // that the lock is still ours.
 var (
@@ -123,12 +125,16 @@ func (h *hold) lose(reason error) { h.end(nil, h.loss(reason)) }
 // end moves the hold to its end, once, if cond (which may be nil) still holds. It reports whether this call
 // did it. A concurrent confirm is either before, and cond sees it, or after, and finds the hold ended.
 func (h *hold) end(cond func() bool, err error) bool {
+	e := releasedEnding
+	if err != errReleased {
+		e = &ending{err}
+	}
 	h.mu.Lock()
 	if h.ended.Load() != nil || cond != nil && !cond() {
 		h.mu.Unlock()
 		return false
 	}
-	h.ended.Store(&ending{err})
+	h.ended.Store(e)
 	now := h.locker.clock.now().mono
 	h.deadline.Store(min(h.deadline.Load(), int64(now)))
 	h.mu.Unlock()
@@ -156,8 +162,8 @@ func (h *hold) ask() {
 	if h.renews {
 		lease = h.lease(now.mono, h.ttl)
 	}
-	timer := time.NewTimer(patience(h.ttl))
-	defer timer.Stop()
+	timer := h.tenure.node.timer(patience(h.ttl))
+	defer h.tenure.node.rest(timer)
 	c := h.startRenew(context.Background(), lease)
 	select {
 	case <-c.done:
@@ -214,8 +220,8 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 }
 
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	timer := h.tenure.node.timer(0)
+	defer h.tenure.node.rest(timer)
 	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
 		if err := h.err(); err != nil {

@@ -41,8 +41,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	}
 	defer l.gate.leave()
 
-	timer := time.NewTimer(patience(l.cfg.ttl))
-	defer timer.Stop()
+	timer := l.node.timer(patience(l.cfg.ttl))
+	defer l.node.rest(timer)
 	for try := 1; ; try++ {
 		c := l.node.start(ctx, inspectScript, names.lock, names.fence)
 		select {

@@ -40,6 +40,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if err := l.cfg.check(); err != nil {
 		return nil, err
 	}
+	l.cfg.waitSet = false
 	l.clock.base = time.Now()
 	l.node = &node{client: client, clock: &l.clock, gate: l.gate}
 	l.sched = newScheduler(l)
@@ -94,12 +95,11 @@ func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption)
 }
 
 // configure applies a call's options to the Locker's.
-func (l *Locker) configure(opts []CallOption, try bool) (*config, error) {
-	if len(opts) == 0 && !try {
+func (l *Locker) configure(opts []CallOption) (*config, error) {
+	if len(opts) == 0 {
 		return &l.cfg, nil
 	}
 	cfg := l.cfg
-	cfg.waitSet = false
 	for _, o := range opts {
 		if o == nil {
 			return nil, invalid("nil option")
@@ -107,12 +107,6 @@ func (l *Locker) configure(opts []CallOption, try bool) (*config, error) {
 		if err := o.apply(&cfg); err != nil {
 			return nil, err
 		}
-	}
-	if try {
-		if cfg.waitSet {
-			return nil, invalid("TryAcquire does not wait, WithWait contradicts it")
-		}
-		cfg.wait = 0
 	}
 	return &cfg, cfg.check()
 }

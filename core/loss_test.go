@@ -146,6 +146,20 @@ func TestReleaseAfterLossReportsLoss(t *testing.T) {
 
 // A reply that confirms the renewal comes after the deadline: the lock stays lost.
 func TestRenewalAfterTheDeadlineDoesNotRevive(t *testing.T) {
+	// Nobody had noticed the deadline when the reply came: the process was stopped, or its timers are late.
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithTTL(time.Second))
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k")
+		r.link.CutDown()
+		time.Sleep(850 * time.Millisecond)
+		core.StopTimer(r.Locker)
+		time.Sleep(100 * time.Millisecond)
+		r.link.Heal()
+		time.Sleep(100 * time.Millisecond)
+		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Release(background), core.ErrLost)
+	})
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b, core.WithTTL(time.Second))
 		warm(t, r)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -19,6 +21,21 @@ type node struct {
 	client redis.UniversalClient
 	clock  *clock
 	gate   *gate
+	timers sync.Pool // of stopped *time.Timer; its own, as a timer belongs to one synctest bubble
+}
+
+// timer returns one that fires after d; give it back with rest.
+func (n *node) timer(d time.Duration) *time.Timer {
+	if t, ok := n.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+func (n *node) rest(t *time.Timer) {
+	t.Stop()
+	n.timers.Put(t)
 }
 
 // call is one script on its way.
@@ -31,9 +48,9 @@ type call struct {
 
 // start sends s and returns at once. The context's values reach go-redis' hooks; its end stops what has not
 // been sent yet, and may or may not stop the rest.
-func (n *node) start(ctx context.Context, s *script, rest ...any) *call {
+func (n *node) start(ctx context.Context, s *script, args ...any) *call {
 	c := &call{at: n.clock.now(), done: make(chan struct{})}
-	args := s.args(rest...)
+	args = s.args(args...)
 	n.gate.join()
 	go func() {
 		defer n.gate.leave()
@@ -45,7 +62,7 @@ func (n *node) start(ctx context.Context, s *script, rest ...any) *call {
 
 func (n *node) run(ctx context.Context, s *script, args []any) (any, error) {
 	val, err := n.process(ctx, args)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") { // a restart empties the script cache
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") { // a restart empties the script cache
 		return n.process(ctx, s.full(args))
 	}
 	return val, err

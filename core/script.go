@@ -51,9 +51,10 @@ func newScript(keys int, text string) *script {
 	return &script{keys: keys, sha: hex.EncodeToString(sum[:]), text: text}
 }
 
-// args returns a whole EVALSHA command; rest holds the keys and then the arguments.
-func (s *script) args(rest ...any) []any {
-	return append([]any{"evalsha", s.sha, s.keys}, rest...)
+// args returns a whole EVALSHA command of the keys and then the arguments.
+func (s *script) args(args ...any) []any {
+	all := make([]any, 0, 3+len(args))
+	return append(append(all, "evalsha", s.sha, s.keys), args...)
 }
 
 // full turns an EVALSHA command into the EVAL that also teaches the server the script.

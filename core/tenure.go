@@ -39,10 +39,12 @@ const (
 //     acquire that is still on its way finds it and does nothing.
 type tenure struct {
 	node  *node
-	names names
 	owner string
-	gone  string // key of the tombstone
 	ttl   time.Duration
+	key   string
+
+	// The arguments that its scripts have in common, boxed once.
+	lock, fence, gone, id any
 
 	token   int64 // 0 until granted
 	sent    time.Duration
@@ -58,7 +60,10 @@ func newTenure(n *node, names names, label string, ttl time.Duration) *tenure {
 	if label != "" {
 		owner = label + ":" + owner
 	}
-	return &tenure{node: n, names: names, owner: owner, gone: names.tombstone(owner), ttl: ttl}
+	return &tenure{
+		node: n, owner: owner, ttl: ttl, key: names.lock,
+		lock: names.lock, fence: names.fence, gone: names.tombstone(owner), id: owner,
+	}
 }
 
 // labelOf takes the label out of a lock's value, if it has the form of ours.
@@ -72,8 +77,8 @@ func labelOf(value string) string {
 
 // acquire sends one acquire.
 func (t *tenure) acquire(ctx context.Context) *call {
-	c := t.node.start(ctx, acquireScript, t.names.lock, t.names.fence, t.gone,
-		t.owner, t.ttl.Milliseconds(), fenceLife)
+	c := t.node.start(ctx, acquireScript, t.lock, t.fence, t.gone,
+		t.id, t.ttl.Milliseconds(), fenceLife)
 	t.sent = c.at.mono
 	return c
 }
@@ -107,7 +112,7 @@ func (t *tenure) read(c *call) verdict {
 			left, ok1 := r[1].(int64)
 			value, ok2 := r[2].(string)
 			if ok1 && ok2 {
-				return verdict{held: newHeldError(t.names.lock, left, value)}
+				return verdict{held: newHeldError(t.key, left, value)}
 			}
 		}
 	}
@@ -170,51 +175,55 @@ func (t *tenure) undo() {
 // limit or until ctx ends. It returns ErrLost or ErrUnavailable, with the last failure behind it, where it
 // did not free the lock.
 func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, cause error) {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+	now := t.node.clock.now
+	end := now().mono + limit
 	done := ctx.Done()
 	if ctx.Err() != nil {
 		done = nil
-		timer.Reset(min(limit, releaseGrace))
+		end = now().mono + min(limit, releaseGrace)
 	}
-	again := time.NewTimer(patience(t.ttl))
-	defer again.Stop()
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	timer := t.node.timer(0)
+	defer t.node.rest(timer)
 
 	cause = errSilence
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		life := 0
 		if !t.settle() {
 			return nil, nil // the acquires turned out to have changed nothing
 		}
+		life := 0
 		if t.tainted || len(t.pending) > 0 {
 			life = tombstoneLife
 		}
-		c := t.node.start(context.WithoutCancel(ctx), forgetScript, t.names.lock, t.names.fence, t.gone,
-			t.owner, t.token, fenceLife, life)
-		wait := c.done
-		for waited := false; !waited; {
+		c := t.node.start(ctx, forgetScript, t.lock, t.fence, t.gone, t.id, t.token, fenceLife, life)
+		timer.Reset(min(patience(t.ttl), end-now().mono))
+		select {
+		case <-c.done:
+			if c.err == nil {
+				return t.forgot(c.val)
+			}
+			cause = c.err
+			t.resent = t.resent || !harmless(c.err)
+			if permanent(c.err) {
+				return ErrUnavailable, cause
+			}
+			timer.Reset(min(pause, end-now().mono))
 			select {
-			case <-wait:
-				if c.err == nil {
-					return t.forgot(c.val)
-				}
-				cause = c.err
-				t.resent = t.resent || !harmless(c.err)
-				if permanent(c.err) {
-					return ErrUnavailable, cause
-				}
-				wait = nil
-				again.Reset(pause)
-			case <-again.C:
-				waited = true
 			case <-done:
 				return ErrUnavailable, cause
 			case <-timer.C:
-				return ErrUnavailable, cause
 			}
+		case <-done:
+			t.resent = true
+			return ErrUnavailable, cause
+		case <-timer.C:
+			t.resent = true
 		}
-		t.resent = t.resent || wait != nil
-		again.Reset(patience(t.ttl))
+		if now().mono >= end {
+			return ErrUnavailable, cause
+		}
 	}
 }
 
