@@ -1,0 +1,140 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// What Redis answers when it does not serve, and what becomes of it: each in the right outcome, with the key
+// and Redis' word in the text, and nothing left behind.
+func TestServerRefusals(t *testing.T) {
+	ctx := func() context.Context {
+		ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	check := func(t *testing.T, l *core.Locker, word string, permanent bool) {
+		t.Helper()
+		_, err := l.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if !contains(err, `"k"`, word) || errors.Is(err, core.ErrNotAcquired) || errors.Is(err, core.ErrLost) {
+			t.Errorf("TryAcquire: got %v, want ErrUnavailable with %q", err, word)
+		}
+		_, err = l.Acquire(ctx(), "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if errors.Is(err, context.DeadlineExceeded) == permanent {
+			t.Errorf("Acquire: got %v; waiting can help: %v", err, !permanent)
+		}
+	}
+	t.Run("WRONGTYPE", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		rdb.LPush(background, "k", "x")
+		check(t, l, "WRONGTYPE", true)
+		_, err := l.Inspect(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+
+		lock := acquire(t, l, "m")
+		rdb.Del(background, "m")
+		rdb.LPush(background, "m", "x")
+		wantIs(t, lock.Extend(background, time.Minute), core.ErrLost)
+		wantIs(t, lock.Release(background), core.ErrLost)
+		if rdb.LLen(background, "m").Val() != 1 {
+			t.Error("the foreign list is gone")
+		}
+	})
+	t.Run("OOM", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		lock := acquire(t, l, "held")
+		rdb.ConfigSet(background, "maxmemory", "1")
+		check(t, l, "OOM", false)
+		if err := lock.Extend(background, time.Minute); err != nil {
+			t.Errorf("a renewal needs no memory: %v", err)
+		}
+		release(t, lock) // nor may a release fail for want of it
+		if rdb.Exists(background, "held").Val() != 0 {
+			t.Error("not released")
+		}
+	})
+	t.Run("READONLY", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb, core.WithTTL(2*time.Second))
+		lock := obtain(t, l, "held")
+		if err := rdb.SlaveOf(background, "127.0.0.1", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		check(t, l, "READONLY", false)
+		// A replica that lags would not have the key: that is no loss, as long as the lease runs.
+		for _, script := range []core.Script{core.RenewScript, core.ForgetScript} {
+			args := []any{"lagging", "me", 1000}
+			if script == core.ForgetScript {
+				args = forgetArgs("me", 70, 0)
+			}
+			if got, err := script.Run(background, rdb, args...); !contains(err, "READONLY") {
+				t.Errorf("got %v, %v, want READONLY", got, err)
+			}
+		}
+		err := lock.Extend(ctx(), time.Minute)
+		wantIs(t, err, core.ErrUnavailable)
+		within(t, "the loss", func() { <-lock.Context().Done() })
+		wantIs(t, lock.Err(), core.ErrLost)
+		_ = lock.Release(background)
+	})
+	t.Run("NOAUTH", func(t *testing.T) {
+		server := servertest.Redis(t)
+		rdb := server.Client()
+		rdb.ConfigSet(background, "requirepass", "secret")
+		check(t, newLocker(t, server.Client()), "NOAUTH", true)
+		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Password = "wrong" })), "WRONGPASS", true)
+	})
+	t.Run("NOPERM", func(t *testing.T) {
+		server := servertest.Redis(t)
+		rdb := server.Client()
+		if err := rdb.Do(background, "ACL", "SETUSER", "app", "on", ">p", "+@all", "~other:*").Err(); err != nil {
+			t.Fatal(err)
+		}
+		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Username, o.Password = "app", "p" })), "NOPERM", true)
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		server := servertest.Redis(t)
+		l := newLocker(t, server.Client(), core.WithTTL(4*time.Second)) // a clean-up may go on for that long
+		server.Kill()
+		check(t, l, "connection refused", false)
+		shutdown(t, l)
+	})
+	t.Run("closed client", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		_ = rdb.Close()
+		check(t, l, "closed", true)
+	})
+}
+
+// The least that an ACL must allow.
+func TestServerACL(t *testing.T) {
+	server := servertest.Redis(t)
+	rdb := server.Client()
+	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "-@all",
+		"+evalsha", "+eval", "+get", "+getex", "+set", "+del", "+exists", "+pttl", "+pexpire", "+time"}
+	if err := rdb.Do(background, acl...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	l := newLocker(t, server.Client(func(o *redis.Options) {
+		o.Username, o.Password, o.DisableIdentity = "app", "p", true
+	}), core.WithTTL(2*time.Second))
+	lock := obtain(t, l, "job:1")
+	if err := lock.Extend(background, 2*time.Second); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Inspect(background, "job:1"); err != nil {
+		t.Error(err)
+	}
+	release(t, lock)
+}
