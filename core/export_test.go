@@ -55,6 +55,13 @@ func JudgeLate(l *Locker, key string, ago time.Duration) bool {
 	return true
 }
 
+// Scheduled is how many holds the scheduler knows.
+func Scheduled(l *Locker) int {
+	l.sched.mu.Lock()
+	defer l.sched.mu.Unlock()
+	return len(l.sched.holds)
+}
+
 // StopTimer keeps the scheduler from running.
 func StopTimer(l *Locker) { l.sched.stop() }
 

@@ -90,6 +90,9 @@ func shutdown(t *testing.T, l *core.Locker) {
 	if n := core.Under(l); n != 0 {
 		t.Errorf("%d calls or holds under way after Shutdown", n)
 	}
+	if n := core.Scheduled(l); n != 0 {
+		t.Errorf("%d holds in the scheduler after Shutdown", n)
+	}
 }
 
 var background = context.Background()

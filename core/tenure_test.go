@@ -87,6 +87,28 @@ func TestAcquireIsResentUntilAnswered(t *testing.T) {
 	}
 }
 
+// The tenure resends, go-redis does not: it would send four times, each time unseen.
+func TestGoRedisDoesNotResend(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if kind(args) != "" {
+				return servertest.LoseReplyAndClose
+			}
+			return servertest.Pass
+		})
+		b.ResetCommands()
+		_, err := r.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if n := b.Commands().Total(); n > 4 { // three tries, and the first clean-up may be out
+			t.Errorf("%d commands reached the server, want the three tries", n)
+		}
+		r.link.OnCommand(nil)
+		shutdown(t, r.Locker)
+	})
+}
+
 // Rule 3: an acquire that arrives after its caller gave up and cleaned up finds the tombstone.
 func TestDelayedAcquireDoesNotLeakAKey(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
