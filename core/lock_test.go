@@ -179,10 +179,12 @@ func TestDoHoldsUntilTheFunctionReturnsOrPanics(t *testing.T) {
 	})
 }
 
+type who struct{}
+
 func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		parent, cancel := context.WithTimeout(context.WithValue(background, "who", "me"), time.Hour) //nolint:staticcheck
+		parent, cancel := context.WithTimeout(context.WithValue(background, who{}, "me"), time.Hour)
 		defer cancel()
 		lock, err := r.Acquire(parent, "k")
 		if err != nil {
@@ -191,8 +193,8 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 		ctx := lock.Context()
 		child, stop := context.WithCancel(ctx)
 		defer stop()
-		if ctx.Value("who") != "me" || ctx.Err() != nil {
-			t.Errorf("got value %v, Err %v", ctx.Value("who"), ctx.Err())
+		if ctx.Value(who{}) != "me" || ctx.Err() != nil {
+			t.Errorf("got value %v, Err %v", ctx.Value(who{}), ctx.Err())
 		}
 		if d, ok := ctx.Deadline(); !ok || time.Until(d) != time.Hour {
 			t.Errorf("Deadline: got %v, %v, want the parent's", d, ok)

@@ -67,7 +67,7 @@ func TestServerRefusals(t *testing.T) {
 		rdb := servertest.Redis(t).Client()
 		l := newLocker(t, rdb, core.WithTTL(2*time.Second))
 		lock := obtain(t, l, "held")
-		if err := rdb.SlaveOf(background, "127.0.0.1", "1").Err(); err != nil {
+		if err := rdb.Do(background, "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 			t.Fatal(err)
 		}
 		check(t, l, "READONLY", false)

@@ -1,0 +1,175 @@
+package layout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// modulePath is the module under test.
+const modulePath = "github.com/holdfast-go/holdfast"
+
+// The modules that the project builds on; nothing else is required directly.
+const (
+	goRedis   = "github.com/redis/go-redis/v9"
+	gin       = "github.com/gin-gonic/gin"
+	asynq     = "github.com/hibiken/asynq"
+	cron      = "github.com/robfig/cron/v3"
+	miniredis = "github.com/alicebob/miniredis/v2"
+)
+
+// allowed lists, for each package of the top level, the modules that it may
+// import beside the standard library, and whether it may import core. A
+// package below one of them is held to the same rule.
+var allowed = map[string]struct {
+	core    bool
+	modules []string
+}{
+	"core":      {modules: []string{goRedis}},
+	"ginlock":   {core: true, modules: []string{gin}},
+	"asynqlock": {core: true, modules: []string{asynq, goRedis}},
+	"cronlock":  {core: true, modules: []string{cron}},
+	"sqlfence":  {core: true},
+}
+
+// A pkg is one entry of `go list -deps -json`.
+type pkg struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	Module     *struct{ Path string }
+}
+
+func (p pkg) module() string {
+	if p.Module == nil {
+		return ""
+	}
+	return p.Module.Path
+}
+
+// owner returns which package of the top level a path belongs to.
+func owner(importPath string) string {
+	rest, ok := strings.CutPrefix(importPath, modulePath+"/")
+	if !ok {
+		return ""
+	}
+	top, _, _ := strings.Cut(rest, "/")
+	return top
+}
+
+// importBreaches checks the import graph against allowed.
+func importBreaches(graph map[string]pkg) []string {
+	var breaches []string
+	for _, path := range slices.Sorted(maps.Keys(graph)) {
+		rule, ok := allowed[owner(path)]
+		if !ok {
+			continue
+		}
+		for _, imported := range graph[path].Imports {
+			to, known := graph[imported]
+			switch top := owner(imported); {
+			case known && to.Standard, imported == "C":
+			case top == owner(path):
+			case top == "core" && rule.core:
+			case known && slices.Contains(rule.modules, to.module()):
+			default:
+				breaches = append(breaches, fmt.Sprintf("%s must not import %s", path, imported))
+			}
+		}
+	}
+	return append(breaches, coreBreaches(graph)...)
+}
+
+// coreBreaches checks that everything reachable from core is the standard
+// library, core, go-redis, or reachable from go-redis. The direct rule alone
+// would miss a package that core reaches in a roundabout way.
+func coreBreaches(graph map[string]pkg) []string {
+	fromRedis := map[string]bool{}
+	for path, p := range graph {
+		if p.module() == goRedis {
+			reach(graph, path, fromRedis)
+		}
+	}
+	fromCore := map[string]bool{}
+	for path := range graph {
+		if owner(path) == "core" {
+			reach(graph, path, fromCore)
+		}
+	}
+	var breaches []string
+	for _, path := range slices.Sorted(maps.Keys(fromCore)) {
+		if p := graph[path]; !p.Standard && path != "C" && owner(path) != "core" && !fromRedis[path] {
+			breaches = append(breaches, fmt.Sprintf("core must not depend on %s", path))
+		}
+	}
+	return breaches
+}
+
+func reach(graph map[string]pkg, path string, seen map[string]bool) {
+	if seen[path] {
+		return
+	}
+	seen[path] = true
+	for _, next := range graph[path].Imports {
+		reach(graph, next, seen)
+	}
+}
+
+// A modFile is the part of `go mod edit -json` that matters here.
+type modFile struct {
+	Require []struct {
+		Path     string
+		Indirect bool
+	}
+	Replace []struct{ Old struct{ Path string } }
+}
+
+// requireBreaches checks what the root module asks of those who use it.
+func requireBreaches(mod modFile) []string {
+	var breaches []string
+	for _, r := range mod.Require {
+		if !r.Indirect && !slices.Contains([]string{goRedis, gin, asynq, cron, miniredis}, r.Path) {
+			breaches = append(breaches, "go.mod must not require "+r.Path+" directly: give it a nested module")
+		}
+	}
+	for _, r := range mod.Replace {
+		breaches = append(breaches, "go.mod must not replace "+r.Old.Path+": that does not reach users")
+	}
+	return breaches
+}
+
+// topLevel is all that may lie there beside dot-files.
+var topLevel = []string{
+	"go.mod", "go.sum", "go.work", "go.work.sum",
+	"core", "ginlock", "asynqlock", "cronlock", "sqlfence", "examples", "internal",
+	"README.md", "LICENSE", "CHANGELOG.md", "Makefile",
+}
+
+// topLevelBreaches checks the first elements of slash-separated file names.
+func topLevelBreaches(files []string) []string {
+	found := map[string]bool{}
+	for _, file := range files {
+		top, _, _ := strings.Cut(file, "/")
+		found[top] = true
+	}
+	var breaches []string
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if !strings.HasPrefix(name, ".") && !slices.Contains(topLevel, name) {
+			breaches = append(breaches, name+" must not lie at the top level")
+		}
+	}
+	return breaches
+}
+
+// maxLines is what one idea fits in.
+const maxLines = 400
+
+// lengthBreaches checks one Go source file.
+func lengthBreaches(file string, source []byte) []string {
+	lines := strings.Count(string(source), "\n")
+	if !strings.HasSuffix(file, ".go") || lines <= maxLines {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s has %d lines, more than %d", file, lines, maxLines)}
+}

@@ -1,0 +1,120 @@
+package servertest
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// process is a child that does not outlive the test binary.
+type process struct {
+	cmd  *exec.Cmd
+	log  *tail
+	done chan struct{} // closed once the child is gone and reaped
+}
+
+// spawn starts cmd. The kernel ties the parent-death signal to the thread that
+// forked, not to the process, and the runtime ends threads when it likes: the
+// goroutine that forks therefore keeps its thread for the child's whole life.
+func spawn(cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, log: &tail{}, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	dieWithParent(cmd)
+
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// gone reports whether the child has ended.
+func (p *process) gone() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill ends the child at once, also a stopped one, and waits for it.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = resumeProcess(p.cmd.Process)
+	<-p.done
+}
+
+// stop asks the child to end with its own shutdown signal, which lets it take
+// its children along, and kills it when it does not.
+func (p *process) stop(patience time.Duration) {
+	_ = resumeProcess(p.cmd.Process)
+	_ = quitProcess(p.cmd.Process)
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.kill()
+	}
+}
+
+// tail keeps the end of what a child printed, for the message of a failure.
+type tail struct {
+	mu  sync.Mutex // guards buf; never held while writing anywhere else
+	buf bytes.Buffer
+}
+
+const tailBytes = 16 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(p)
+	if over := t.buf.Len() - tailBytes; over > 0 {
+		t.buf.Next(over)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}
+
+// poll calls ready every few milliseconds until it returns nil, the child
+// ends, or the patience is over.
+func (p *process) poll(patience time.Duration, ready func() error) error {
+	deadline := time.Now().Add(patience)
+	pause := time.NewTicker(5 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		err := ready()
+		if p.gone() {
+			return fmt.Errorf("it ended: %v\n%s", p.cmd.ProcessState, p.log)
+		}
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not ready after %v: %w\n%s", patience, err, p.log)
+		}
+		select {
+		case <-pause.C:
+		case <-p.done:
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package servertest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// through returns a real server, a proxy before it, and a client of the proxy
+// with an open connection.
+func through(t *testing.T) (*Server, *FaultProxy, *redis.Client) {
+	t.Helper()
+	s := Redis(t)
+	p := Proxy(t, s.Addr())
+	o := &redis.Options{Addr: p.Addr()}
+	impatient(o)
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	if err := rdb.Ping(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return s, p, rdb
+}
+
+func TestProxyCutUpHoldsRequestsUntilHeal(t *testing.T) {
+	ctx := context.Background()
+	s, p, rdb := through(t)
+	p.CutUp()
+	if err := rdb.Set(ctx, "k", "v", 0).Err(); !isTimeout(err) {
+		t.Fatalf("cut upwards: got error %v, want a time-out", err)
+	}
+	direct := s.Client()
+	if err := direct.Get(ctx, "k").Err(); !errors.Is(err, redis.Nil) {
+		t.Fatalf("the request crossed the cut: %v", err)
+	}
+	p.Heal()
+	// The client has closed that connection by now; the request still arrives.
+	eventually(t, "the held request", func() bool { return direct.Get(ctx, "k").Val() == "v" })
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		t.Errorf("after the heal: %v", err)
+	}
+}
+
+func TestProxyCutDownLetsTheServerAct(t *testing.T) {
+	ctx := context.Background()
+	s, p, rdb := through(t)
+	p.CutDown()
+	if err := rdb.Set(ctx, "k", "v", 0).Err(); !isTimeout(err) {
+		t.Fatalf("cut downwards: got error %v, want a time-out", err)
+	}
+	if got := s.Client().Get(ctx, "k").Val(); got != "v" {
+		t.Errorf("the server did not act: k is %q", got)
+	}
+	p.Heal()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		t.Errorf("after the heal: %v", err)
+	}
+}
+
+func TestProxyDeliversRepliesHeldByACut(t *testing.T) {
+	_, p, _ := through(t)
+	c, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p.CutDown()
+	if _, err := io.WriteString(c, "*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := c.Read(make([]byte, 1)); !isTimeout(err) {
+		t.Fatalf("read %d bytes across the cut, error %v", n, err)
+	}
+	p.Heal()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	got := make([]byte, len("+PONG\r\n$2\r\nhi\r\n"))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "+PONG\r\n$2\r\nhi\r\n" {
+		t.Errorf("after the heal: got %q, %v", got, err)
+	}
+}
+
+func TestProxyAcceptsConnectionsDuringACut(t *testing.T) {
+	ctx := context.Background()
+	s, p, _ := through(t)
+	p.CutUp()
+	c, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatalf("connect during a cut: %v", err)
+	}
+	if _, err := io.WriteString(c, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	p.Heal()
+	direct := s.Client()
+	eventually(t, "the held request", func() bool { return direct.Get(ctx, "k").Val() == "v" })
+}
+
+func TestProxyResetEndsConnections(t *testing.T) {
+	_, p, _ := through(t)
+	c, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	eventually(t, "both connections", func() bool { return p.Conns() == 2 })
+	p.Reset()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after Reset: got error %v, want a reset", err)
+	}
+	eventually(t, "no connection", func() bool { return p.Conns() == 0 })
+}
+
+func TestProxyEndsWithItsTest(t *testing.T) {
+	s := Redis(t)
+	var c net.Conn
+	t.Run("connects", func(t *testing.T) {
+		p := Proxy(t, s.Addr())
+		var err error
+		if c, err = net.Dial("tcp", p.Addr()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the connection", func() bool { return p.Conns() == 1 })
+		p.CutUp()
+	})
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("got error %v, want a closed connection", err)
+	}
+}
+
+func TestProxyDelaysBothWays(t *testing.T) {
+	_, p, rdb := through(t)
+	const d = 40 * time.Millisecond
+	p.Delay(d)
+	start := time.Now()
+	if err := rdb.Ping(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := time.Since(start); got < 2*d {
+		t.Errorf("a round trip took %v, want at least %v", got, 2*d)
+	}
+}
+
+func TestProxyDropsReplyBytesThenCloses(t *testing.T) {
+	ctx := context.Background()
+	s, p, rdb := through(t)
+	p.DropDown(1)
+	if err := rdb.Set(ctx, "k", "v", 0).Err(); err == nil || isTimeout(err) {
+		t.Errorf("dropped reply: got error %v, want a closed connection", err)
+	}
+	if got := s.Client().Get(ctx, "k").Val(); got != "v" {
+		t.Errorf("the server did not act: k is %q", got)
+	}
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		t.Errorf("only one connection was to be closed: %v", err)
+	}
+}
+
+func TestProxyJudgesCommandsOfARealServer(t *testing.T) {
+	ctx := context.Background()
+	s, p, rdb := through(t)
+	p.OnCommand(func(args []string) Verdict {
+		if args[0] == "incr" {
+			return LoseReply
+		}
+		return Pass
+	})
+	if err := rdb.Incr(ctx, "n").Err(); !isTimeout(err) {
+		t.Errorf("lost reply: got error %v, want a time-out", err)
+	}
+	if got := s.Client().Get(ctx, "n").Val(); got != "1" {
+		t.Errorf("n is %q, want 1", got)
+	}
+}
+
+// TestProxyPassesOtherProtocols uses first bytes that could begin half a RESP
+// value, which must not be waited for.
+func TestProxyPassesOtherProtocols(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "+\x00\x00hello\n")
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}
+	}()
+	p := Proxy(t, l.Addr().String())
+	c, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	r := bufio.NewReader(c)
+	if got, err := r.ReadString('\n'); got != "+\x00\x00hello\n" {
+		t.Fatalf("greeting: got %q, %v", got, err)
+	}
+	for _, text := range []string{":\x00\x00login\n", "*2\r\n"} {
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.ReadString('\n'); got != text {
+			t.Errorf("echo: got %q, %v, want %q", got, err, text)
+		}
+	}
+}

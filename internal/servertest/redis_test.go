@@ -1,0 +1,169 @@
+package servertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// impatient makes a client give up soon and never try twice.
+func impatient(o *redis.Options) {
+	o.ReadTimeout = 200 * time.Millisecond
+	o.MaxRetries = -1
+	o.DialerRetries = 1
+}
+
+// eventually polls ok for as long as a loaded machine may need.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	limit := time.NewTimer(10 * time.Second)
+	defer limit.Stop()
+	for !ok() {
+		select {
+		case <-again.C:
+		case <-limit.C:
+			t.Fatalf("%s: not within 10 s", what)
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func TestRestartedServerIsEmptyOnTheSamePort(t *testing.T) {
+	ctx := context.Background()
+	s := Redis(t)
+	rdb := s.Client(impatient)
+	if err := rdb.Set(ctx, "k", "v", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	addr, pid := s.Addr(), s.Pid()
+
+	s.Kill()
+	if err := rdb.Get(ctx, "k").Err(); err == nil || errors.Is(err, redis.Nil) {
+		t.Fatalf("a killed server answered: %v", err)
+	}
+	s.Start()
+	if s.Addr() != addr || s.Pid() == pid {
+		t.Errorf("restarted at %s with process %d, want %s and another process than %d", s.Addr(), s.Pid(), addr, pid)
+	}
+	if err := s.Client().Get(ctx, "k").Err(); !errors.Is(err, redis.Nil) {
+		t.Errorf("data after a restart: got error %v, want redis.Nil", err)
+	}
+}
+
+func TestPausedServerAnswersAfterResume(t *testing.T) {
+	ctx := context.Background()
+	s := Redis(t)
+	rdb := s.Client(impatient)
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Pause()
+	if err := rdb.Set(ctx, "k", "v", 0).Err(); !isTimeout(err) {
+		t.Fatalf("a paused server: got error %v, want a time-out", err)
+	}
+	s.Resume()
+	// The kernel took the request, so it is served in the end.
+	eventually(t, "the request sent during the pause", func() bool {
+		return rdb.Get(ctx, "k").Val() == "v"
+	})
+}
+
+func TestPausedServerIsKilledWithTheTest(t *testing.T) {
+	var s *Server
+	t.Run("pauses", func(t *testing.T) {
+		s = Redis(t)
+		s.Pause()
+	})
+	if !s.proc.gone() {
+		t.Error("a paused server outlived its test")
+	}
+}
+
+func TestServerTakesArguments(t *testing.T) {
+	s := Redis(t, "--maxmemory", "123456789")
+	got, err := s.Client().ConfigGet(context.Background(), "maxmemory").Result()
+	if err != nil || got["maxmemory"] != "123456789" {
+		t.Errorf("maxmemory: got %v, %v", got, err)
+	}
+	Redis(t, "--requirepass", "secret") // ready although it refuses our PING
+}
+
+func TestCommandStatsCountCallsWithoutHandshakes(t *testing.T) {
+	ctx := context.Background()
+	s := Redis(t)
+	rdb := s.Client()
+	rdb.Set(ctx, "k", "v", 0)
+	s.ResetStats(t)
+	for range 3 {
+		rdb.Get(ctx, "k")
+	}
+	s.Client().Del(ctx, "k")
+	got := s.CommandStats(t)
+	if want := (Counts{"get": 3, "del": 1}); !maps.Equal(got, want) || got.Total() != 4 {
+		t.Errorf("got %v, total %d, want %v", got, got.Total(), want)
+	}
+}
+
+func TestCommandStatsRefuseWhatTheyCannotRead(t *testing.T) {
+	if got, err := parseCommandStats("# Commandstats\r\ncmdstat_get:calls=x,usec=1\r\n"); err == nil {
+		t.Errorf("got %v, want an error", got)
+	}
+}
+
+// TestServerDiesWithTheTestBinary runs itself as a child that starts a server
+// and is then killed, which leaves it no chance to clean up.
+func TestServerDiesWithTheTestBinary(t *testing.T) {
+	if os.Getenv("SERVERTEST_CHILD") == "1" {
+		s := Redis(t)
+		fmt.Printf("server %s\n", s.Addr())
+		_ = os.Stdout.Sync()
+		select {}
+	}
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("the kernel ties children to their parent on Linux only")
+	}
+	if _, err := redisBinary(); err != nil {
+		require(t, "redis-server", err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTheTestBinary$", "-test.v")
+	cmd.Env = append(os.Environ(), "SERVERTEST_CHILD=1")
+	child, err := spawn(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer child.kill()
+	var addr string
+	eventually(t, "the child's server", func() bool {
+		_, rest, ok := strings.Cut(child.log.String(), "server ")
+		addr, _, _ = strings.Cut(rest, "\n")
+		return ok && strings.Contains(rest, "\n")
+	})
+	if err := dial(addr); err != nil {
+		t.Fatalf("the child's server does not answer: %v", err)
+	}
+	child.kill()
+	eventually(t, "the end of the child's server", func() bool { return dial(addr) != nil })
+}
+
+func dial(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
