@@ -38,21 +38,28 @@ func (s Script) Run(ctx context.Context, client redis.UniversalClient, args ...a
 	return n.run(ctx, s.s, s.s.args(args...))
 }
 
-// JudgeLate acquires key and has the answer judged as if it had been on its way for ago. It reports whether
-// that made a lock, and gives it back.
-func JudgeLate(l *Locker, key string, ago time.Duration) bool {
+// JudgeLate acquires key and has the answer judged as if it had been on its way for ago and ctx had not
+// ended before. It reports whether that made a lock; nothing stays.
+func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bool {
 	names, _ := nameKeys(key)
-	a := &acquisition{locker: l, ctx: context.Background(), cfg: &l.cfg, names: names}
+	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, names: names}
 	a.newTenure()
-	c := a.tenure.acquire(a.ctx)
+	c := a.tenure.acquire(context.Background())
 	<-c.done
 	c.at.mono -= ago
 	lock, _ := a.judge(c)
 	if lock == nil {
+		a.tenure.undo()
 		return false
 	}
-	_ = lock.Release(a.ctx)
+	_ = lock.Release(ctx)
 	return true
+}
+
+// NameKeys is the lock's key and its companions.
+func NameKeys(key string) ([]string, error) {
+	n, err := nameKeys(key)
+	return []string{n.lock, n.fence, n.tombstone("owner")}, err
 }
 
 // Scheduled is how many holds the scheduler knows.
@@ -64,9 +71,3 @@ func Scheduled(l *Locker) int {
 
 // StopTimer keeps the scheduler from running.
 func StopTimer(l *Locker) { l.sched.stop() }
-
-// NameKeys is the lock's key and its companions.
-func NameKeys(key string) ([]string, error) {
-	n, err := nameKeys(key)
-	return []string{n.lock, n.fence, n.tombstone("owner")}, err
-}
