@@ -183,15 +183,15 @@ func (a *acquisition) failed(err error) {
 	a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: err})
 }
 
-// allowed is how long the next look may take. A wait shorter than that does not cut the first one short:
-// WithWait bounds the waiting for others, patience that for Redis.
+// allowed is how long the next look may take. WithWait bounds the waiting for others and patience that for
+// Redis: the first look may take longer than a short wait, and so may the last, which is at the end of it,
+// if Redis has been answering.
 func (a *acquisition) allowed() time.Duration {
 	d := patience(a.cfg.ttl)
-	if a.wait < 0 {
+	if a.wait < 0 || a.held != nil {
 		return d
 	}
-	end := a.began + max(a.wait, d)
-	return min(d, max(0, end-a.locker.clock.now().mono))
+	return min(d, a.began+max(a.wait, d)-a.locker.clock.now().mono)
 }
 
 // more tells whether to look again.

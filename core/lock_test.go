@@ -129,6 +129,10 @@ func TestWaitEndsWithContextOrWithWait(t *testing.T) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: no context ended", err)
 		}
+		_ = cause(3*time.Second, func() error { // the last look is at the end, and is waited for
+			_, err := c.Acquire(background, "k", core.WithWait(3*time.Second))
+			return err
+		})
 		_ = cause(0, func() error {
 			_, err := c.Acquire(background, "k", core.WithWait(0))
 			return err

@@ -97,7 +97,8 @@ func WithTTL(d time.Duration) CallOption {
 }
 
 // WithWait bounds how long Acquire and Do wait for another holder, beside the context. Default: until the
-// context ends. 0 does not wait at all, like TryAcquire.
+// context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
+// not answer is given a quarter of the TTL, at most 1 s, beyond it.
 func WithWait(max time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if max < 0 {
