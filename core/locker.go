@@ -112,7 +112,8 @@ func (l *Locker) configure(opts []CallOption) (*config, error) {
 }
 
 // Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
-// until they are released. It returns nil once all are, and then no goroutine of the Locker is left.
+// until they are released. It returns nil once all are and all clean-ups are through (while Redis is away those
+// try for up to a lease), and then no goroutine of the Locker is left.
 //
 // If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and
 // their leases run out by themselves: Shutdown never frees a key under a live handler. Then it returns

@@ -109,3 +109,27 @@ func TestAcquireGivesUpOnAnOutageOfALease(t *testing.T) {
 		release(t, lock)
 	})
 }
+
+// The clean-up goes on for as long as the last acquire that can have taken effect may hold the lock, not for
+// a lease after the last vain attempt to connect.
+func TestCleanUpEndsWithTheLeaseThatMayBeThere(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, c.Locker, "k")
+		begin := time.Now()
+		time.AfterFunc(2*time.Second, func() {
+			r.link.Refuse(errors.New("refused"))
+			r.link.OnCommand(func([]string) servertest.Verdict { return servertest.LoseRequest })
+			time.Sleep(time.Second) // a look goes unanswered
+			r.link.Reset()
+		})
+		_, err := r.Acquire(background, "k", core.WithWait(12*time.Second))
+		wantIs(t, err, core.ErrUnavailable)
+		shutdown(t, r.Locker)
+		if d := time.Since(begin); d > 19*time.Second {
+			t.Errorf("Shutdown returned after %v, want a lease after the last command that was sent, at 3s", d)
+		}
+		release(t, lock)
+	})
+}

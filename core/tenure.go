@@ -47,7 +47,7 @@ type tenure struct {
 	lock, fence, gone, id any
 
 	token   int64 // 0 until granted
-	sent    time.Duration
+	sent    time.Duration // when the latest acquire that may have taken effect went out
 	tainted bool    // rule 3: an acquire failed in a way that leaves its outcome open
 	pending []*call // acquires that nobody listens to any more and that may still be answered
 	resent  bool    // a forget went out and was not answered
@@ -77,10 +77,7 @@ func labelOf(value string) string {
 
 // acquire sends one acquire.
 func (t *tenure) acquire(ctx context.Context) *call {
-	c := t.node.start(ctx, acquireScript, t.lock, t.fence, t.gone,
-		t.id, t.ttl.Milliseconds(), fenceLife)
-	t.sent = c.at.mono
-	return c
+	return t.node.start(ctx, acquireScript, t.lock, t.fence, t.gone, t.id, t.ttl.Milliseconds(), fenceLife)
 }
 
 // verdict is what an answered acquire means.
@@ -92,8 +89,12 @@ type verdict struct {
 
 // read takes an answered acquire into account.
 func (t *tenure) read(c *call) verdict {
+	if c.err != nil && harmless(c.err) {
+		return verdict{err: c.err}
+	}
+	t.sent = max(t.sent, c.at.mono)
 	if c.err != nil {
-		t.tainted = t.tainted || !harmless(c.err)
+		t.tainted = true
 		return verdict{err: c.err}
 	}
 	switch r := c.val.(type) {
@@ -131,6 +132,15 @@ func newHeldError(key string, left int64, value string) *HeldError {
 // leave stops listening to an acquire.
 func (t *tenure) leave(c *call) { t.pending = append(t.pending, c) }
 
+// last is when the lease of the latest acquire that may have taken effect ends at the latest.
+func (t *tenure) last() time.Duration {
+	sent := t.sent
+	for _, c := range t.pending {
+		sent = max(sent, c.at.mono)
+	}
+	return sent + t.ttl
+}
+
 // settle looks at the acquires nobody listens to and reports whether Redis may hold, or come to hold, the
 // lock for this tenure.
 func (t *tenure) settle() bool {
@@ -166,7 +176,7 @@ func (t *tenure) undo() {
 		}
 		if t.settle() {
 			// Once the last acquire's lease has run out there is nothing left to undo.
-			_, _ = t.forget(context.Background(), t.sent+t.ttl-t.node.clock.now().mono)
+			_, _ = t.forget(context.Background(), t.last()-t.node.clock.now().mono)
 		}
 	}()
 }
