@@ -29,7 +29,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	}
 	defer l.gate.leave()
 	for _, held := range Held(ctx) {
-		if held.Key() == names.lock && held.hold.locker.sameRedis(l) && held.Err() == nil {
+		if held.Key() == names.lock && held.hold.locker.sameRedis(l) && held.hold.lapsed() == nil {
 			return nil, &opError{act: "acquire", key: names.lock, outcome: ErrSelfDeadlock}
 		}
 	}
@@ -150,10 +150,12 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 		return nil, nil
 	case v.granted:
 		if err := a.ctx.Err(); err != nil {
+			a.held, a.err = nil, nil
 			return nil, a.failure(err)
 		}
-		now := a.locker.clock.now()
-		if deadline := call.at.mono + a.cfg.ttl - margin(a.cfg.ttl); now.mono < deadline {
+		// By both clocks: the machine may have been suspended while the answer was on its way.
+		now, lease := a.locker.clock.now(), a.cfg.ttl-margin(a.cfg.ttl)
+		if now.mono < call.at.mono+lease && now.wall < call.at.wall+int64(lease) {
 			return newLock(a, call.at), nil
 		}
 		// Held by then for Redis, perhaps, but not for us. Rule 1: it is undone, so its id is used up.
@@ -163,9 +165,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 		return nil, nil
 	}
 	a.failed(v.err)
-	if v.err == errUndone {
-		a.newTenure()
-	} else if v.err == errExhausted || permanent(v.err) {
+	if v.err == errExhausted || permanent(v.err) {
 		return nil, a.failure(nil)
 	}
 	return nil, nil

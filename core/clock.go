@@ -41,6 +41,6 @@ func covering(d time.Duration) time.Duration {
 }
 
 // patience is how long one command for a lease of d may go unanswered before it is sent again, and how long
-// TryAcquire waits altogether: four tries fit into a lease, and a dial and a round trip between continents
-// into a try.
+// TryAcquire waits altogether: four tries fit into a lease. A dial and a round trip must fit into a try, so that
+// a lease of 100 ms works next to its Redis only.
 func patience(d time.Duration) time.Duration { return min(d/4, time.Second) }

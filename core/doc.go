@@ -39,15 +39,16 @@
 //
 // One Redis with asynchronous replication may forget a lock when it fails over or restarts without its data:
 // then two may hold it until the first one's next renewal, a third of a lease later. The second has the larger
-// token. The same goes for FLUSHALL, for eviction (use a maxmemory-policy other than allkeys-*), for a clock
-// of Redis that is set forward, and for a redis.Ring whose shards come and go. After such a loss of data
-// tokens still rise if the clock of Redis does.
+// token. The same goes for FLUSHALL, for eviction (use a maxmemory-policy other than allkeys-* and volatile-*),
+// for a clock of Redis that is set forward, and for a redis.Ring whose shards come and go. Tokens are forgotten
+// with the data, and after a TTL and a minute; from then on they rise because the clock of Redis does. A clock
+// that is set back by more than that, or a failover to a server whose clock is behind, can repeat them.
 //
 // Waiting is by polling with random pauses, so that there is no order among waiters.
 //
 // A lock covers what runs under its context until Release, not goroutines that outlive it. A [Lock] that is
-// dropped without Release is renewed until it has been garbage collected; work that goes on without it, and
-// without its context, is not protected.
+// dropped without Release is renewed until it has been garbage collected, which a context derived from its own
+// and never cancelled prevents; work that goes on without it, and without its context, is not protected.
 //
 // A call returns in time also where Redis is silent, but go-redis does not interrupt a read: its goroutine
 // and its connection stay until the client's ReadTimeout (3 s by default). Leave it set.
@@ -55,7 +56,7 @@
 // # Keys, commands and ACL
 //
 // A lock named K is the string K. Beside it there are, in the same Cluster slot, {K}:~fence (the last token
-// and how the last holds ended; for a lease and a minute) and, only after a lost reply, {K}:~gone:<owner>
+// and how the last holds ended; for a TTL and a minute) and, only after a lost reply, {K}:~gone:<owner>
 // (for a minute). Where K has a hash tag of its own, K:~fence and so on. An ACL must allow these keys and
 // EVALSHA, EVAL, GET, GETEX, SET, DEL, EXISTS, PTTL, PEXPIRE and TIME. Redis 6.2 or later, or Valkey.
 //

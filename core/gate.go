@@ -13,10 +13,15 @@ type gate struct {
 	once    sync.Once
 	closing chan struct{}
 	idle    chan struct{} // capacity 1; written when n falls to 0 after closing
+
+	over    context.Context // ends with Shutdown, and what goes on in the background with it
+	abandon context.CancelFunc
 }
 
 func newGate() *gate {
-	return &gate{closing: make(chan struct{}), idle: make(chan struct{}, 1)}
+	g := &gate{closing: make(chan struct{}), idle: make(chan struct{}, 1)}
+	g.over, g.abandon = context.WithCancel(context.Background())
+	return g
 }
 
 // enter counts one more, unless the gate is closing. Counting comes before looking: Shutdown closes first

@@ -39,6 +39,7 @@ type hold struct {
 
 	deadline atomic.Int64 // monotonic, since the clock's base
 	wall     atomic.Int64 // the same moment as the wall clock saw it coming; Unix, ns
+	longest  atomic.Int64 // the longest lease that Extend asked for
 	ended    atomic.Pointer[ending]
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
 	verify   sync.Mutex // one question to Redis at a time; held during I/O
@@ -51,6 +52,7 @@ type hold struct {
 	index   int           // in its heap, -1 outside
 	next    time.Duration // when to look at this hold
 	renewAt time.Duration
+	asked   bool          // a renewal is under way
 	report  time.Duration // next LongHold, since began
 }
 
@@ -72,9 +74,11 @@ var (
 // trust sets the deadline from a command that was sent at at and left the lease with d to run. It never takes
 // the deadline back: no script shortens a lease.
 func (h *hold) trust(at instant, d time.Duration) {
-	m := margin(d)
-	h.deadline.Store(max(h.deadline.Load(), int64(min(at.mono+d-m, h.limit))))
-	h.wall.Store(max(h.wall.Load(), at.wall+int64(d-m)))
+	d -= margin(d)
+	if end := int64(min(at.mono+d, h.limit)); end > h.deadline.Load() {
+		h.deadline.Store(end)
+		h.wall.Store(at.wall + int64(d)) // also where that is earlier: somebody set the clock back
+	}
 }
 
 // confirm is trust for a hold in use: an answer that comes after the hold has ended, or after its deadline,
@@ -85,7 +89,7 @@ func (h *hold) confirm(at instant, d time.Duration) error {
 		h.trust(at, d)
 	}
 	h.mu.Unlock()
-	return h.err()
+	return h.lapsed()
 }
 
 // err is nil while the lock is held.
@@ -104,6 +108,17 @@ func (h *hold) err() error {
 		}
 		h.ask()
 	}
+}
+
+// lapsed is err by the monotonic clock alone: it never asks Redis.
+func (h *hold) lapsed() error {
+	if h.ended.Load() == nil && h.locker.clock.now().mono >= time.Duration(h.deadline.Load()) {
+		h.expire()
+	}
+	if e := h.ended.Load(); e != nil {
+		return e.err
+	}
+	return nil
 }
 
 // expire ends the hold if its deadline has passed.
@@ -183,10 +198,11 @@ func (h *hold) ask() {
 		left = h.ttl.Milliseconds()
 	}
 	h.mu.Lock()
-	if h.ended.Load() == nil {
-		h.deadline.Store(0)
-		h.wall.Store(0)
-		h.trust(c.at, time.Duration(left)*time.Millisecond)
+	if h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load()) {
+		d := time.Duration(left) * time.Millisecond
+		d -= margin(d)
+		h.deadline.Store(int64(min(c.at.mono+d, h.limit)))
+		h.wall.Store(c.at.wall + int64(d))
 	}
 	h.mu.Unlock()
 	h.locker.sched.replan(h, h.renewPoint())
@@ -216,15 +232,15 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 	if h.limit == forever {
 		return d
 	}
-	return max(time.Millisecond, min(d, covering(h.limit-now)))
+	return max(time.Millisecond, min(d, covering(min(d, h.limit-now))))
 }
 
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 	timer := h.tenure.node.timer(0)
 	defer h.tenure.node.rest(timer)
 	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		if err := h.err(); err != nil {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if err := h.lapsed(); err != nil { // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
 			return err
 		}
 		if fail.context = ctx.Err(); fail.context != nil {
@@ -233,7 +249,9 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		now := h.locker.clock.now().mono
 		left := time.Duration(h.deadline.Load()) - now
 		timer.Reset(min(left, patience(h.ttl)))
-		c := h.startRenew(context.WithoutCancel(ctx), h.lease(now, ttl))
+		lease := h.lease(now, ttl)
+		h.longest.Store(max(h.longest.Load(), int64(lease)))
+		c := h.startRenew(context.WithoutCancel(ctx), lease)
 		select {
 		case <-c.done:
 		case <-timer.C:
@@ -249,11 +267,12 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 			return nil
 		}
 		fail.cause = err
-		if h.ended.Load() == nil {
-			h.failed(err)
-			if permanent(err) {
-				return fail
-			}
+		if h.ended.Load() != nil {
+			continue
+		}
+		h.failed(err)
+		if permanent(err) {
+			return fail
 		}
 		timer.Reset(min(left, pause))
 		select {
@@ -280,6 +299,11 @@ func (h *hold) release(ctx context.Context) error {
 	h.mu.Unlock()
 	if !first {
 		select {
+		case <-done: // also where ctx has ended
+			return h.result
+		default:
+		}
+		select {
 		case <-done:
 			return h.result
 		case <-ctx.Done():
@@ -290,7 +314,7 @@ func (h *hold) release(ctx context.Context) error {
 	h.locker.gate.join()
 	defer h.locker.gate.leave()
 	defer close(done)
-	_ = h.err() // a deadline that has passed makes it a loss, not a release
+	_ = h.lapsed() // a deadline that has passed makes it a loss, not a release
 	h.released.Store(true)
 	if h.end(nil, errReleased) || errors.Is(h.err(), ErrClosed) {
 		h.result = h.forget(ctx)
@@ -324,6 +348,6 @@ func (h *hold) forgetLater() {
 	h.locker.gate.join()
 	go func() {
 		defer h.locker.gate.leave()
-		_, _ = h.tenure.forget(context.Background(), h.ttl)
+		_, _ = h.tenure.forget(h.locker.gate.over, max(h.ttl, time.Duration(h.longest.Load())))
 	}()
 }

@@ -14,8 +14,8 @@ type State struct {
 	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
 	TimeLeft time.Duration
 
-	// Token is the last fencing token issued for the key. 0 if none is remembered: a fence is forgotten
-	// a minute after its last lease, and a foreign holder has none.
+	// Token is the last fencing token issued for the key. 0 if none is remembered: a fence is forgotten a
+	// TTL and a minute after the acquisition, however long the lock is held, and a foreign holder has none.
 	Token int64
 }
 

@@ -90,6 +90,9 @@ func nameKeys(key string) (names, error) {
 			return names{}, invalid("key with an empty hash tag {}: %q", key)
 		case end > 0:
 			base = key
+			if open == 0 && end == len(key)-2 {
+				base += companion // or {x} would share the companions of x
+			}
 		}
 	}
 	if base == "" {

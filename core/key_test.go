@@ -117,3 +117,18 @@ func TestKeyRules(t *testing.T) {
 		release(t, lock)
 	})
 }
+
+func TestTaggedAndPlainNameAreTwoLocks(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		warm(t, a)
+		lock := acquire(t, a.Locker, "x")
+		other := acquire(t, c.Locker, "{x}")
+		a.link.OnCommand(first("forget", servertest.LoseReply))
+		if err := lock.Release(background); err != nil {
+			t.Errorf("released, reply lost: %v", err)
+		}
+		b.Redis.Del("{x}")
+		wantIs(t, other.Release(background), core.ErrLost)
+	})
+}

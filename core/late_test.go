@@ -132,3 +132,24 @@ func TestResentReleaseReportsWhatHappened(t *testing.T) {
 		})
 	})
 }
+
+// The server fell back to a fence from before the tenure, and another one came since: nothing tells the two
+// apart but that this release is the first.
+func TestReleaseAfterAFailoverToAnOlderStateReportsLoss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		release(t, acquire(t, a.Locker, "k"))
+		old, _ := b.Redis.Get("{k}:~fence")
+		time.Sleep(time.Second)
+		lock := acquire(t, a.Locker, "k") // not replicated
+		b.Restart()
+		_ = b.Redis.Set("{k}:~fence", old)
+		b.Redis.SetTTL("{k}:~fence", time.Minute)
+		time.Sleep(time.Second)
+		rival := acquire(t, c.Locker, "k")
+		release(t, acquire(t, a.Locker, "other")) // a has noticed that its connection is dead
+		err := lock.Release(background)
+		wantIs(t, err, core.ErrLost)
+		release(t, rival)
+	})
+}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"runtime"
 	"time"
 	"weak"
 )
@@ -11,6 +12,8 @@ import (
 type Lock struct {
 	hold *hold
 	ctx  lockContext
+
+	parent context.Context // that of the acquisition
 }
 
 func newLock(a *acquisition, at instant) *Lock {
@@ -22,15 +25,17 @@ func newLock(a *acquisition, at instant) *Lock {
 		index: -1, report: reportAfter * a.cfg.ttl,
 	}
 	h.limit = forever
-	if a.cfg.maxHold > 0 {
+	if a.cfg.maxHold > 0 && a.cfg.maxHold < forever-at.mono {
 		h.limit = at.mono + a.cfg.maxHold
 	}
 	h.trust(at, a.cfg.ttl)
-	lock := &Lock{hold: h}
+	lock := &Lock{hold: h, parent: a.ctx}
 	lock.ctx = lockContext{Context: ctx, lock: lock}
 	h.handle = weak.Make(lock)
 	l.gate.join() // until the hold ends
-	l.sched.add(h)
+	if !l.sched.add(h) {
+		h.end(nil, &opError{act: "hold", key: h.key, outcome: ErrClosed})
+	}
 	return lock
 }
 
@@ -51,7 +56,9 @@ func (lk *Lock) Context() context.Context { return &lk.ctx }
 // renewal. For an ended lock it is in the past.
 func (lk *Lock) Deadline() time.Time {
 	_ = lk.hold.err()
-	return lk.hold.locker.clock.time(time.Duration(lk.hold.deadline.Load()))
+	now := lk.hold.locker.clock.now()
+	left := min(time.Duration(lk.hold.deadline.Load())-now.mono, time.Duration(lk.hold.wall.Load()-now.wall))
+	return lk.hold.locker.clock.time(now.mono + left)
 }
 
 // Err is nil while the lock is held, whatever became of its context. Then it matches [ErrLost], or
@@ -73,6 +80,7 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < minTTL || ttl > maxTTL {
 		return invalid("Extend(%v): want %v to %v", ttl, minTTL, maxTTL)
 	}
+	defer runtime.KeepAlive(lk) // or the scheduler takes the hold for a forgotten one
 	return lk.hold.extend(ctx, ttl.Truncate(time.Millisecond))
 }
 
@@ -86,5 +94,9 @@ func (lk *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
+	if ctx == lk.Context() {
+		ctx = lk.parent // its own ends with the release, which would leave that releaseGrace
+	}
+	defer runtime.KeepAlive(lk)
 	return lk.hold.release(ctx)
 }

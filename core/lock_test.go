@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -307,5 +308,49 @@ func TestExtendLengthensAndNeverShortens(t *testing.T) {
 		cancel()
 		wantIs(t, lock.Extend(ended, time.Minute), core.ErrUnavailable, context.Canceled)
 		release(t, lock)
+	})
+}
+
+func TestWaitMayBeHuge(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		c := newReplica(t, b)
+		time.Sleep(time.Second)
+		c.link.Delay(2 * time.Millisecond)
+		l, err := c.Acquire(background, "k", core.WithWait(math.MaxInt64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, l)
+	})
+}
+
+func TestSecondReleaseReturnsTheFirstResult(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		release(t, lock)
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		n := 0
+		for range 100 {
+			if lock.Release(ctx) != nil {
+				n++
+			}
+		}
+		if n > 0 {
+			t.Errorf("%d of 100 differ from the first", n)
+		}
+	})
+}
+
+// It ends with the release itself, which must not count as a caller who gave up.
+func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		r.link.Delay(15 * time.Millisecond)
+		lock := acquire(t, r.Locker, "k")
+		if err := lock.Release(lock.Context()); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -21,7 +21,8 @@ type Locker struct {
 
 // New makes a Locker on one Redis (or Valkey), on a Sentinel-managed master or on a Cluster. It sends nothing
 // yet. The client stays the caller's: it may be shared, and must not be closed before [Locker.Shutdown] has
-// returned. Its timeouts and retries do not matter for correctness.
+// returned. Its timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are
+// below a minute.
 //
 // It returns an [ErrInvalid] for a nil client and for options that cannot work.
 func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
@@ -112,18 +113,22 @@ func (l *Locker) configure(opts []CallOption) (*config, error) {
 }
 
 // Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
-// until they are released. It returns nil once all are and all clean-ups are through (while Redis is away those
+// until they are released or lost. It returns nil once all are and all clean-ups are through (while Redis is away those
 // try for up to a lease), and then no goroutine of the Locker is left.
 //
 // If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and
 // their leases run out by themselves: Shutdown never frees a key under a live handler. Then it returns
 // ctx.Err(). Calls that the client still has under way at that moment end with the client's own timeouts.
 func (l *Locker) Shutdown(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("nil context")
+	}
 	l.gate.close()
 	err := l.gate.wait(ctx)
 	if err != nil {
 		l.sched.abandon()
 	}
 	l.sched.stop()
+	l.gate.abandon()
 	return err
 }

@@ -24,6 +24,9 @@ type node struct {
 	timers sync.Pool // of stopped *time.Timer; its own, as a timer belongs to one synctest bubble
 }
 
+// many tells whether there may be several servers behind the client, of which one can hang.
+func (n *node) many() bool { _, one := n.client.(*redis.Client); return !one }
+
 // timer returns one that fires after d; give it back with rest.
 func (n *node) timer(d time.Duration) *time.Timer {
 	if t, ok := n.timers.Get().(*time.Timer); ok {
@@ -77,16 +80,21 @@ func (n *node) process(ctx context.Context, args []any) (any, error) {
 }
 
 // batch sends one script for many argument lists through a pipeline and hands each reply to done as soon as
-// the pipeline is through.
+// the pipeline is through. What the server does not know goes out again with the text, each with its own: in a
+// Cluster one node may know the script and the next may not.
 func (n *node) batch(ctx context.Context, s *script, calls [][]any, done func(i int, val any, err error)) {
+	var again [][]any
+	var index []int
 	n.pipe(ctx, calls, func(i int, val any, err error) {
-		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			// The whole text for each: in a Cluster a script is known to one node and not to the next.
-			n.pipe(ctx, [][]any{s.full(calls[i])}, func(_ int, val any, err error) { done(i, val, err) })
+		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			again, index = append(again, s.full(calls[i])), append(index, i)
 			return
 		}
 		done(i, val, err)
 	})
+	if len(again) > 0 {
+		n.pipe(ctx, again, func(i int, val any, err error) { done(index[i], val, err) })
+	}
 }
 
 func (n *node) pipe(ctx context.Context, calls [][]any, done func(i int, val any, err error)) {

@@ -133,3 +133,52 @@ func TestCleanUpEndsWithTheLeaseThatMayBeThere(t *testing.T) {
 		release(t, lock)
 	})
 }
+
+func TestReleaseGoesOnUntilAnExtendedLeaseIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k")
+		if err := lock.Extend(background, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		r.link.Refuse(errors.New("refused"))
+		r.link.Reset()
+		wantIs(t, lock.Release(background), core.ErrUnavailable)
+		time.Sleep(30 * time.Second)
+		r.link.Refuse(nil)
+		time.Sleep(time.Minute)
+		if b.Redis.Exists("k") {
+			t.Errorf("key is still there for %v", b.Redis.TTL("k"))
+		}
+	})
+}
+
+func TestExtendTriesAgainSoonAfterALongSilence(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k", core.WithTTL(10*time.Minute), core.WithoutRenewal())
+		n := 0
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if kind(args) != "renew" {
+				return servertest.Pass
+			}
+			switch n++; {
+			case n <= 15:
+				return servertest.LoseReply
+			case n == 16:
+				return servertest.LoseReplyAndClose
+			}
+			return servertest.Pass
+		})
+		begin := time.Now()
+		done := make(chan error)
+		go func() { done <- lock.Extend(background, 10*time.Minute) }()
+		err := <-done
+		if d := time.Since(begin); d > 35*time.Second || err != nil {
+			t.Errorf("took %v: %v", d, err)
+		}
+		_ = lock.Release(background)
+	})
+}

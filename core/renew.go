@@ -23,16 +23,22 @@ type scheduler struct {
 	holds holdHeap
 	timer *time.Timer
 	armed time.Duration // when the timer fires; forever if it is not running
+	over  bool          // abandoned: no hold is accepted any more
 }
 
 func newScheduler(l *Locker) *scheduler { return &scheduler{locker: l, armed: forever} }
 
-func (s *scheduler) add(h *hold) {
+// add reports whether it took h on; not so after abandon.
+func (s *scheduler) add(h *hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
 	s.plan(h, h.renewPoint())
 	heap.Push(&s.holds, h)
 	s.arm()
+	return true
 }
 
 // renewPoint is when a third of the TTL, counted from the start of the lease, has passed.
@@ -65,6 +71,7 @@ func (s *scheduler) replan(h *hold, when time.Duration) {
 	if h.index < 0 {
 		return
 	}
+	h.asked = false
 	s.plan(h, when)
 	heap.Fix(&s.holds, h.index)
 	s.arm()
@@ -96,6 +103,7 @@ func (s *scheduler) stop() {
 // abandon ends every hold without touching Redis.
 func (s *scheduler) abandon() {
 	s.mu.Lock()
+	s.over = true
 	holds := append([]*hold(nil), s.holds...)
 	s.mu.Unlock()
 	for _, h := range holds {
@@ -105,9 +113,16 @@ func (s *scheduler) abandon() {
 
 // tick does what is due; whatever it looks at gets a later time, or the loop would not end. Locks due a little later come along, so that many share a pipeline.
 func (s *scheduler) tick() {
-	var due, expired, long []*hold
+	var due, alone, expired, long []*hold
 	s.mu.Lock()
 	s.armed = forever
+	if len(s.holds) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	// A hold leaves the gate after the heap, so the count is not 0 here, and Shutdown waits for this goroutine.
+	s.locker.gate.join()
+	defer s.locker.gate.leave()
 	now := s.locker.clock.now()
 	for len(s.holds) > 0 {
 		h := s.holds[0]
@@ -119,8 +134,13 @@ func (s *scheduler) tick() {
 			h.next = h.renewAt
 			heap.Fix(&s.holds, 0)
 			continue
-		case h.renewAt <= now.mono+h.ttl/32:
-			due = append(due, h)
+		case h.renewAt <= now.mono+patience(h.ttl)/8: // less than the time to the retry, or this would not end
+			if h.asked && s.locker.node.many() { // perhaps another shard keeps its pipeline waiting
+				alone = append(alone, h)
+			} else {
+				due = append(due, h)
+			}
+			h.asked = true
 			if held := now.mono - h.began; held >= h.report {
 				h.report = 2 * held
 				long = append(long, h)
@@ -146,6 +166,9 @@ func (s *scheduler) tick() {
 		s.send(due[:n:n], now)
 		due = due[n:]
 	}
+	for i := range alone {
+		s.send(alone[i:i+1:i+1], now)
+	}
 	for _, h := range long {
 		h.traces.emit(longHold, Event{Key: h.key, Token: h.token, Elapsed: now.mono - h.began})
 	}
@@ -156,6 +179,9 @@ func (s *scheduler) send(holds []*hold, now instant) {
 	var calls [][]any
 	live := holds[:0]
 	for _, h := range holds {
+		if h.ended.Load() != nil {
+			continue
+		}
 		if h.handle.Value() == nil {
 			// Nobody can release it any more, nor use its context. Whatever runs under it still has the
 			// rest of the lease.

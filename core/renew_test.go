@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"strconv"
 	"sync"
@@ -268,4 +269,32 @@ func TestLongHoldIsReported(t *testing.T) {
 			t.Errorf("reported after %v, want after 1, 2, 4 and 8 minutes", got)
 		}
 	})
+}
+
+func TestLongLeaseIsRenewed(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k", core.WithTTL(time.Minute))
+		time.Sleep(21 * time.Second)
+		if err := lock.Err(); err != nil {
+			t.Error(err)
+		}
+		release(t, lock)
+		shutdown(t, r.Locker)
+	})
+}
+
+func TestMaxHoldMayBeHuge(t *testing.T) {
+	for _, d := range []time.Duration{math.MaxInt64, 4 * 365 * 24 * time.Hour} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			a := newReplica(t, b)
+			time.Sleep(time.Second)
+			l := acquire(t, a.Locker, "k", core.WithMaxHold(d))
+			time.Sleep(30 * time.Second)
+			if err := l.Err(); err != nil {
+				t.Errorf("%v: %v", d, err)
+			}
+			_ = l.Release(background)
+		})
+	}
 }

@@ -24,10 +24,10 @@ var (
 	inspectScript = newScript(2, fenceLua+inspectLua)
 )
 
-// Replies of acquire.lua other than a token, and the first element of its refusal.
+// Replies of acquire.lua other than a token: the first element of its refusal, and a failure. The third, -1 for
+// a tenure that was undone, only ever answers an acquire that nobody waits for.
 const (
 	acquireHeld      = 0
-	acquireUndone    = -1
 	acquireExhausted = -2
 )
 

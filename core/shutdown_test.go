@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
@@ -79,5 +80,99 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 		}
 		wantIs(t, late.Release(background), core.ErrLost)
 		shutdown(t, r.Locker)
+	})
+}
+
+// whenAsked is a context that does something when its Err is looked at for the second time.
+type whenAsked struct {
+	context.Context
+	n int
+	f func()
+}
+
+func (c *whenAsked) Err() error {
+	if c.n++; c.n == 2 {
+		c.f()
+	}
+	return c.Context.Err()
+}
+
+// The grant is judged after the forced Shutdown has ended all holds: it must not make another.
+func TestForcedShutdownAgainstAGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		ended, cancel := context.WithCancel(background)
+		cancel()
+		ctx := &whenAsked{Context: background, f: func() { _ = r.Shutdown(ended) }}
+		lock, err := r.Acquire(ctx, "k")
+		if err != nil {
+			t.Fatalf("the test has no grant any more: %v", err)
+		}
+		if ctx.n < 2 {
+			t.Fatal("Shutdown did not run, this test shows nothing")
+		}
+		if lock.Context().Err() == nil {
+			t.Error("a forced Shutdown left a lock alive")
+		}
+		wantIs(t, lock.Err(), core.ErrClosed)
+		time.Sleep(time.Hour)
+		if b.Redis.Exists("k") {
+			t.Error("it is renewed after an hour")
+		}
+		_ = lock.Release(background)
+	})
+}
+
+// The scheduler is held up in a hook while its other lock is released and the Locker shut down.
+func TestNothingIsRenewedAfterShutdown(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		block := make(chan struct{})
+		r := newReplica(t, b)
+		h1 := acquire(t, r.Locker, "expires", core.WithoutRenewal(), core.WithTTL(1*time.Second),
+			core.WithTrace(&core.Trace{Lost: func(core.Event) { <-block }}))
+		_ = h1
+		// deadline of h1: 1s - 12ms - 50ms = 938ms
+		h2 := make([]*core.Lock, 0)
+		time.Sleep(938*time.Millisecond - 800*time.Millisecond)
+		// h2: ttl 2.4s: renewal after 800ms
+		h2 = append(h2, acquire(t, r.Locker, "due", core.WithTTL(2400*time.Millisecond)))
+		time.Sleep(900 * time.Millisecond) // tick is in the Lost hook
+		release(t, h2[0])
+		done := make(chan error)
+		go func() { done <- r.Shutdown(background) }()
+		synctest.Wait()
+		b.ResetCommands()
+		close(block)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := core.Under(r.Locker); n != 0 {
+			t.Error("under way:", n)
+		}
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands for a released lock", n)
+		}
+	})
+}
+
+func TestForcedShutdownEndsBackgroundWork(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithTTL(24*time.Hour))
+		lock := acquire(t, r.Locker, "k")
+		r.link.CutUp()
+		ctx, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		_ = lock.Release(ctx)
+		ctx, cancel = context.WithTimeout(background, time.Second)
+		defer cancel()
+		_ = r.Shutdown(ctx)
+		time.Sleep(time.Minute)
+		if n := core.Under(r.Locker); n != 0 {
+			t.Errorf("%d under way a minute after", n)
+		}
+		r.link.Heal()
+		r.link.Reset()
+		time.Sleep(time.Minute)
 	})
 }

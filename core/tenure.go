@@ -11,7 +11,6 @@ import (
 
 var (
 	errReply     = errors.New("unexpected reply")
-	errUndone    = errors.New("the acquisition was already undone")
 	errExhausted = errors.New("fencing tokens have reached 2^53")
 	errForgotten = errors.New("an unanswered release, and no record of it")
 	errLate      = errors.New("the answer came after the lease had ended")
@@ -46,11 +45,11 @@ type tenure struct {
 	// The arguments that its scripts have in common, boxed once.
 	lock, fence, gone, id any
 
-	token   int64 // 0 until granted
+	token   int64         // 0 until granted
 	sent    time.Duration // when the latest acquire that may have taken effect went out
-	tainted bool    // rule 3: an acquire failed in a way that leaves its outcome open
-	pending []*call // acquires that nobody listens to any more and that may still be answered
-	resent  bool    // a forget went out and was not answered
+	tainted bool          // rule 3: an acquire failed in a way that leaves its outcome open
+	pending []*call       // acquires that nobody listens to any more and that may still be answered
+	resent  bool          // a forget went out and was not answered
 }
 
 func newTenure(n *node, names names, label string, ttl time.Duration) *tenure {
@@ -103,8 +102,6 @@ func (t *tenure) read(c *call) verdict {
 		case r > 0:
 			t.token = r
 			return verdict{granted: true}
-		case r == acquireUndone:
-			return verdict{err: errUndone}
 		case r == acquireExhausted:
 			return verdict{err: errExhausted}
 		}
@@ -176,7 +173,7 @@ func (t *tenure) undo() {
 		}
 		if t.settle() {
 			// Once the last acquire's lease has run out there is nothing left to undo.
-			_, _ = t.forget(context.Background(), t.last()-t.node.clock.now().mono)
+			_, _ = t.forget(t.node.gate.over, t.last()-t.node.clock.now().mono)
 		}
 	}()
 }
@@ -239,8 +236,14 @@ func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, caus
 
 func (t *tenure) forgot(val any) (outcome, cause error) {
 	switch val {
-	case int64(forgetReleased), int64(forgetAlready):
+	case int64(forgetReleased):
 		return nil, nil
+	case int64(forgetAlready):
+		if t.resent {
+			return nil, nil
+		}
+		// Not by us: the server fell back to a state from before this tenure, and another one came since.
+		return ErrLost, nil
 	case int64(forgetLost):
 		return ErrLost, nil
 	case int64(forgetUnknown):

@@ -1,0 +1,195 @@
+package core_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// A suspended machine: the monotonic clock stood still, the wall clock did not.
+func TestSuspendedMachineVerifiesTheHold(t *testing.T) {
+	t.Run("a rival came", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r, c := newReplica(t, b), newReplica(t, b)
+			lock := acquire(t, r.Locker, "k")
+			core.SkewWall(r.Locker, time.Minute)
+			b.Redis.Del("k") // expired by the server's clock
+			rival := acquire(t, c.Locker, "k")
+			if lock.Context().Err() == nil {
+				t.Error("the context's Err is nil while a rival holds")
+			}
+			wantIs(t, lock.Err(), core.ErrLost)
+			release(t, rival)
+		})
+	})
+	t.Run("the clock was set, nothing else", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			lock := acquire(t, r.Locker, "k")
+			core.SkewWall(r.Locker, time.Hour)
+			b.ResetCommands()
+			for range 100 {
+				if err := lock.Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := b.Commands().Total(); n > 2 { // EVALSHA, and EVAL as the script is new to the server
+				t.Errorf("%d commands to verify once", n)
+			}
+			time.Sleep(time.Hour)
+			if err := lock.Err(); err != nil {
+				t.Error(err)
+			}
+			release(t, lock)
+		})
+	})
+	t.Run("little is left of the lease", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			lock := acquire(t, r.Locker, "k", core.WithoutRenewal(), core.WithTTL(10*time.Second))
+			core.SkewWall(r.Locker, time.Minute)
+			b.Redis.SetTTL("k", 2*time.Second)
+			if err := lock.Err(); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Until(lock.Deadline()); got > 2*time.Second {
+				t.Errorf("deadline in %v, Redis has it for 2s", got)
+			}
+			time.Sleep(2 * time.Second)
+			wantIs(t, lock.Err(), core.ErrLost)
+		})
+	})
+	t.Run("redis does not answer", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			lock := acquire(t, r.Locker, "k")
+			core.SkewWall(r.Locker, time.Minute)
+			r.link.CutUp()
+			begin := time.Now()
+			wantIs(t, lock.Err(), core.ErrLost)
+			if d := time.Since(begin); d != time.Second {
+				t.Errorf("Err took %v, want 1s", d)
+			}
+			r.link.Heal()
+		})
+	})
+}
+
+func TestSuspensionIsSeenAfterTheClockWasSetBack(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		core.SkewWall(r.Locker, -time.Hour)
+		time.Sleep(58 * time.Second) // renewed many times
+		core.SkewWall(r.Locker, 10*time.Minute)
+		b.Redis.Del("k") // expired by the server's clock
+		rival := acquire(t, c.Locker, "k")
+		wantIs(t, lock.Err(), core.ErrLost)
+		release(t, rival)
+	})
+}
+
+func TestSuspensionDuringAcquireHandsOutNoLostLock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b)
+		warm(t, r)
+		r.link.DelayDown(100 * time.Millisecond)
+		var rival *core.Lock
+		time.AfterFunc(50*time.Millisecond, func() {
+			core.SkewWall(r.Locker, time.Minute)
+			b.Redis.Del("k")
+			rival = acquire(t, c.Locker, "k")
+		})
+		lock, err := r.TryAcquire(background, "k")
+		if err == nil {
+			t.Errorf("a lock was handed out that is lost: %v", lock.Err())
+		}
+		release(t, rival)
+	})
+}
+
+func TestDeadlineAfterAShortSuspension(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k", core.WithTTL(time.Minute), core.WithoutRenewal())
+		core.SkewWall(r.Locker, 50*time.Second)
+		b.Redis.SetTTL("k", 10*time.Second)
+		if d := time.Until(lock.Deadline()); d > 10*time.Second {
+			t.Errorf("deadline in %v, lease in 10s", d)
+		}
+		_ = lock.Release(background)
+	})
+}
+
+func TestVerificationAfterTheDeadlineDoesNotRevive(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithTTL(time.Second))
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k")
+		core.StopTimer(r.Locker) // timers are late
+		time.Sleep(900 * time.Millisecond)
+		core.SkewWall(r.Locker, time.Minute)
+		r.link.DelayDown(100 * time.Millisecond)
+		wantIs(t, lock.Err(), core.ErrLost)
+		r.link.DelayDown(0)
+		_ = lock.Release(background)
+	})
+}
+
+func TestCallsReturnByTheirContextAfterASuspension(t *testing.T) {
+	for _, what := range []string{"release", "extend", "acquire"} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			lock := acquire(t, r.Locker, "k")
+			core.SkewWall(r.Locker, time.Minute)
+			r.link.CutUp()
+			parent := background
+			if what == "acquire" {
+				parent = lock.Context()
+			}
+			ctx, cancel := context.WithTimeout(parent, 50*time.Millisecond)
+			defer cancel()
+			begin := time.Now()
+			switch what {
+			case "release":
+				_ = lock.Release(ctx)
+			case "extend":
+				_ = lock.Extend(ctx, time.Minute)
+			case "acquire":
+				_, _ = r.Acquire(ctx, "k")
+			}
+			if d := time.Since(begin); d > 70*time.Millisecond {
+				t.Errorf("%s took %v", what, d)
+			}
+			r.link.Heal()
+			_ = lock.Release(background)
+		})
+	}
+}
+
+func TestLockIsNotForgottenWhileItIsReleased(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var lost error
+		r := newReplica(t, b, core.WithTrace(&core.Trace{Lost: func(e core.Event) { lost = e.Err }}))
+		warm(t, r)
+		done := make(chan error, 1)
+		func() {
+			lock := acquire(t, r.Locker, "k")
+			time.Sleep(4800 * time.Millisecond)
+			core.SkewWall(r.Locker, time.Minute)
+			r.link.DelayDown(400 * time.Millisecond)
+			go func() { done <- lock.Release(background) }()
+		}()
+		time.Sleep(10 * time.Millisecond)
+		for range 5 {
+			runtime.GC()
+		}
+		if err := <-done; err != nil {
+			t.Errorf("Release: %v, lost: %v", err, lost)
+		}
+	})
+}
