@@ -111,7 +111,8 @@ func (s *scheduler) abandon() {
 	}
 }
 
-// tick does what is due; whatever it looks at gets a later time, or the loop would not end. Locks due a little later come along, so that many share a pipeline.
+// tick does what is due; whatever it looks at gets a later time, or the loop would not end. Locks that are due a
+// little later come along, so that many share a pipeline.
 func (s *scheduler) tick() {
 	var due, alone, expired, long []*hold
 	s.mu.Lock()
