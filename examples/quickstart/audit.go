@@ -1,0 +1,99 @@
+package main
+
+import "fmt"
+
+// line is a product's line of the table.
+type line struct {
+	product                 string
+	requests, sold, refused int
+	waited, busy            int64
+	longest                 int64 // ns
+	stockLeft               int
+	soldTwice               int // sales of a unit that was sold already
+}
+
+// audit compares what the customers were told with what the books say. It returns the lines of the table and
+// every invariant that broke, in words:
+//
+//   - no unit was sold twice, and none that was not there;
+//   - units sold and units left make up the stock at the beginning;
+//   - whoever got a 200 has exactly one sale, of the very unit named, and nobody else has any;
+//   - nobody was sent away while there was stock left.
+func audit(products []string, stock int, answers []answer, books *ledger) (lines []line, broken []string) {
+	report := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
+
+	byOrder := map[string][]sale{}
+	units := map[string]map[int]int{} // product, serial: how often sold
+	rows := map[string]int{}
+	for _, s := range books.sales {
+		byOrder[s.order] = append(byOrder[s.order], s)
+		if units[s.product] == nil {
+			units[s.product] = map[int]int{}
+		}
+		units[s.product][s.serial]++
+		rows[s.product]++
+	}
+
+	told := map[string]*line{}
+	var wrong, unasked int
+	for _, p := range products {
+		told[p] = &line{product: p}
+	}
+	for _, a := range answers {
+		l := told[a.product]
+		l.requests++
+		sales := byOrder[a.order]
+		delete(byOrder, a.order)
+		switch {
+		case a.verdict == bought:
+			l.sold++
+			if len(sales) != 1 || sales[0].product != a.product || sales[0].serial != a.serial {
+				wrong++
+			}
+		case a.verdict == refused:
+			l.refused++
+			fallthrough
+		default:
+			unasked += len(sales)
+		}
+	}
+	for _, sales := range byOrder {
+		unasked += len(sales)
+	}
+
+	for _, p := range products {
+		l := told[p]
+		left, listed := books.stock[p]
+		l.stockLeft = left
+		phantom := 0
+		for serial, n := range units[p] {
+			l.soldTwice += n - 1
+			if serial < 1 || serial > stock {
+				phantom++
+			}
+		}
+		if !listed {
+			report("%s: gone from the products", p)
+		}
+		if l.soldTwice > 0 {
+			report("%s: %d sales were of a unit that was sold already", p, l.soldTwice)
+		}
+		if phantom > 0 {
+			report("%s: %d serial numbers were sold that never existed", p, phantom)
+		}
+		if rows[p]+left != stock {
+			report("%s: %d sold and %d left of %d", p, rows[p], left, stock)
+		}
+		if l.refused > 0 && left > 0 {
+			report("%s: %d customers were refused with %d left", p, l.refused, left)
+		}
+		lines = append(lines, *l)
+	}
+	if wrong > 0 {
+		report("%d customers with a 200 do not have exactly the one sale they were told of", wrong)
+	}
+	if unasked > 0 {
+		report("%d sales have no customer who was told of them", unasked)
+	}
+	return lines, broken
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // driver "pgx"
+	_ "modernc.org/sqlite"             // driver "sqlite"
+)
+
+// database says how to open the shop's database, which every replica does for itself.
+type database struct {
+	name     string // for people
+	driver   string
+	dsn      string
+	numbered bool   // placeholders are $1, $2 and not ?
+	conns    int    // of each replica
+	dir      string // to be removed at the end; "" if nothing is
+}
+
+func openDatabase(databaseURL string) (*database, error) {
+	if databaseURL == "" {
+		dir, err := os.MkdirTemp("", "holdfast-quickstart-")
+		if err != nil {
+			return nil, err
+		}
+		d := sqliteFile(filepath.Join(dir, "shop.db"), true)
+		d.name, d.dir = "embedded (SQLite)", dir
+		return d, nil
+	}
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		return nil, errors.New("not a URL") // its text may hold a password, and so does err
+	}
+	switch u.Scheme {
+	case "postgres", "postgresql":
+		return &database{
+			name: "PostgreSQL at " + u.Host, driver: "pgx", dsn: databaseURL, numbered: true, conns: 10,
+		}, nil
+	case "mysql", "mariadb":
+		return mysqlServer(u)
+	case "sqlite":
+		if u.Host != "" || u.Path == "" {
+			return nil, errors.New("want sqlite:///path/to/file, with three slashes")
+		}
+		// The journal mode of a file is its owner's business and outlives this program.
+		_, err := os.Stat(u.Path)
+		d := sqliteFile(u.Path, errors.Is(err, os.ErrNotExist))
+		d.name = "SQLite in " + u.Path
+		return d, nil
+	}
+	return nil, fmt.Errorf("unknown scheme %q: want postgres://, mysql:// or sqlite:///", u.Scheme)
+}
+
+// sqliteFile lets a writer wait for its turn. "Immediate" makes a transaction take the write lock when it
+// begins: one that finds out later that it needs it cannot wait any more.
+func sqliteFile(path string, wal bool) *database {
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": {"busy_timeout(10000)"}}
+	if wal {
+		q["_pragma"] = append(q["_pragma"], "journal_mode(WAL)", "synchronous(NORMAL)")
+	}
+	path = filepath.ToSlash(path)
+	if filepath.VolumeName(path) != "" {
+		path = "/" + path
+	}
+	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
+	return &database{driver: "sqlite", dsn: dsn, conns: 4}
+}
+
+// mysqlServer translates the URL: the driver has a notation of its own.
+func mysqlServer(u *url.URL) (*database, error) {
+	addr := u.Host
+	if u.Port() == "" {
+		addr = net.JoinHostPort(u.Hostname(), "3306")
+	}
+	cfg, err := mysql.ParseDSN("tcp(" + addr + ")" + u.EscapedPath() + "?" + u.RawQuery)
+	if err != nil {
+		return nil, err
+	}
+	cfg.User = u.User.Username()
+	cfg.Passwd, _ = u.User.Password()
+	return &database{name: "MySQL or MariaDB at " + addr, driver: "mysql", dsn: cfg.FormatDSN(), conns: 10}, nil
+}
+
+func (d *database) open() (*sql.DB, error) {
+	db, err := sql.Open(d.driver, d.dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(d.conns)
+	db.SetMaxIdleConns(d.conns)
+	return db, nil
+}
+
+func (d *database) ping(ctx context.Context) error {
+	db, err := d.open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(db.PingContext(ctx), db.Close())
+}
+
+func (d *database) close() error {
+	if d.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(d.dir)
+}

@@ -1,0 +1,144 @@
+// Quickstart shows what the lock does: a small shop on three replicas, a rush of customers, too little stock.
+// The same rush comes twice, first without the lock and then with it. From the root of the repository:
+//
+//	go run ./examples/quickstart
+//	go run ./examples/quickstart -requests 1000 -products 8 -stock 30 -replicas 5
+//
+// It needs nothing but Go: Redis and the database are embedded (miniredis and SQLite, gone afterwards). Two
+// variables switch to real ones:
+//
+//	REDIS_ADDR    host:port, or a redis:// URL
+//	DATABASE_URL  postgres://..., mysql://... (also MariaDB), or sqlite:///path/to/file
+//
+// In a database of yours it makes two tables per scene, named holdfast_quickstart_ and a random number, and
+// drops them at the end, also after Ctrl-C; a kill -9 leaves them. Keys in Redis have a prefix made the same
+// way and expire by themselves.
+//
+// The exit status is 1 if, with the lock, anything was sold twice or another invariant broke, and if a server
+// could not be reached; 2 for wrong flags; 130 after Ctrl-C.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/gin-gonic/gin"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C does not wait for the clean-up
+	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes}
+	os.Exit(a.run(ctx, os.Args[1:]))
+}
+
+// app is the program with what it takes from its surroundings.
+type app struct {
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	scenes         []scene
+}
+
+type config struct {
+	requests, products, stock, replicas int
+}
+
+// run returns the exit status.
+func (a *app) run(ctx context.Context, args []string) int {
+	cfg, err := a.parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2 // the flag package has said why
+	}
+	gin.SetMode(gin.ReleaseMode)
+	err = a.play(ctx, cfg)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		fmt.Fprintf(a.stderr, "quickstart: interrupted: %v\n", err)
+		return 130
+	case err != nil:
+		fmt.Fprintln(a.stderr, "quickstart:", err)
+		return 1
+	}
+	return 0
+}
+
+func (a *app) parse(args []string) (config, error) {
+	cfg := config{}
+	fs := flag.NewFlagSet("quickstart", flag.ContinueOnError)
+	fs.SetOutput(a.stderr)
+	fs.IntVar(&cfg.requests, "requests", 300, "purchases, all at once up to 300")
+	fs.IntVar(&cfg.products, "products", 4, "different products")
+	fs.IntVar(&cfg.stock, "stock", 20, "units of each product")
+	fs.IntVar(&cfg.replicas, "replicas", 3, "replicas of the shop")
+	if err := fs.Parse(args); err != nil {
+		return cfg, err
+	}
+	var err error
+	switch {
+	case fs.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case cfg.requests < 1 || cfg.products < 1 || cfg.stock < 1 || cfg.replicas < 1:
+		err = errors.New("every number must be at least 1")
+	}
+	if err != nil {
+		fmt.Fprintln(a.stderr, "quickstart:", err)
+	}
+	return cfg, err
+}
+
+// play goes through the scenes and judges them.
+func (a *app) play(ctx context.Context, cfg config) (err error) {
+	st := &stage{
+		cfg:      cfg,
+		name:     fmt.Sprintf("holdfast_quickstart_%08x", rand.Uint32()),
+		progress: newProgress(a.stdout),
+	}
+	servers, err := openServers(ctx, a.getenv("REDIS_ADDR"), a.getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, servers.close()) }()
+	st.servers = servers
+
+	fmt.Fprintf(a.stdout, "Redis: %s. Database: %s.\n", servers.redisName, servers.database.name)
+	fmt.Fprintf(a.stdout, "%d replicas of a shop, %d purchases for %d products with %d units each.\n",
+		cfg.replicas, cfg.requests, cfg.products, cfg.stock)
+
+	var results []*result
+	for i, sc := range a.scenes {
+		fmt.Fprintf(a.stdout, "\n%d. %s\n", i+1, sc.intro)
+		res, err := sc.play(ctx, st, sc)
+		if err != nil {
+			return fmt.Errorf("%s: %w", sc.name, err)
+		}
+		results = append(results, res)
+	}
+
+	fmt.Fprintln(a.stdout)
+	if err := printTable(a.stdout, results); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	var broken []string
+	for _, res := range results {
+		fmt.Fprintln(a.stdout, res.summary)
+		if res.scene.mustHold {
+			broken = append(broken, res.broken...)
+		}
+	}
+	if len(broken) > 0 {
+		return fmt.Errorf("the lock did not hold:\n  %s", strings.Join(broken, "\n  "))
+	}
+	return nil
+}

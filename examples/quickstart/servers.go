@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// servers is what the replicas share.
+type servers struct {
+	redis     *redis.Options
+	redisName string
+	database  *database
+	embedded  *miniredis.Miniredis
+}
+
+// openServers makes sure that both servers answer. An empty address or URL stands for the embedded one.
+func openServers(ctx context.Context, redisAddr, databaseURL string) (_ *servers, err error) {
+	s := &servers{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if redisAddr == "" {
+		if s.embedded, err = startMiniredis(); err != nil {
+			return nil, err
+		}
+		s.redis, s.redisName = &redis.Options{Addr: s.embedded.Addr()}, "embedded (miniredis)"
+	} else {
+		if s.redis, err = redisOptions(redisAddr); err != nil {
+			return nil, fmt.Errorf("REDIS_ADDR: %w", err)
+		}
+		s.redisName = s.redis.Addr
+	}
+	if s.database, err = openDatabase(databaseURL); err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: %w", err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := pingRedis(ctx, s.redis); err != nil {
+		return nil, fmt.Errorf("REDIS_ADDR: no Redis at %s: %w", s.redis.Addr, err)
+	}
+	if err := s.database.ping(ctx); err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: no database (%s): %w", s.database.name, err)
+	}
+	return s, nil
+}
+
+func (s *servers) close() error {
+	if s.embedded != nil {
+		s.embedded.Close()
+	}
+	if s.database != nil {
+		return s.database.close()
+	}
+	return nil
+}
+
+// startMiniredis starts a Redis in this process. Its keys expire as time goes by, as in a real one: by
+// default miniredis leaves that to the caller, and the lease of a crashed holder would never end.
+func startMiniredis() (*miniredis.Miniredis, error) {
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	if err := m.Start(); err != nil {
+		return nil, fmt.Errorf("start miniredis: %w", err)
+	}
+	return m, nil
+}
+
+func redisOptions(addr string) (*redis.Options, error) {
+	if strings.Contains(addr, "://") {
+		return redis.ParseURL(addr)
+	}
+	return &redis.Options{Addr: addr}, nil
+}
+
+func pingRedis(ctx context.Context, o *redis.Options) error {
+	once := *o
+	once.ContextTimeoutEnabled = true
+	once.MaxRetries, once.DialerRetries = -1, 1 // a wrong address should say so at once
+	client := redis.NewClient(&once)
+	return errors.Join(client.Ping(ctx).Err(), client.Close())
+}

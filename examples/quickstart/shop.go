@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/ginlock"
+)
+
+// patience is how long a purchase waits in line for its product. Whoever is not served by then gets a 409
+// with Retry-After.
+const patience = 10 * time.Second
+
+// onePerProduct is the line that this program is about: purchases of one product go one after the other, on
+// whichever replica they arrive; those of different products do not meet.
+func onePerProduct(locker *holdfast.Locker) gin.HandlerFunc {
+	return ginlock.New(locker, "product", ginlock.Param("id"), ginlock.WithWait(patience))
+}
+
+// shop is the HTTP side of a replica. Nothing in it knows of the lock.
+type shop struct {
+	replica string
+	books   *store
+}
+
+func (s *shop) routes(middleware ...gin.HandlerFunc) http.Handler {
+	r := gin.New()
+	r.Use(gin.Recovery())
+	r.POST("/products/:id/buy", append(middleware, s.buy)...)
+	return r
+}
+
+// receipt is the body of a 200.
+type receipt struct {
+	Product string `json:"product"`
+	Serial  int    `json:"serial"`
+}
+
+// buy sells one unit the way much code does: look, work, write what follows from the look. Another request
+// between the look and the write makes it wrong. (A single UPDATE ... SET stock = stock-1 WHERE stock > 0
+// would be right by itself. It stops being an option where the work in between concerns more than one row:
+// another service, as here the payment, a file, a second database.)
+func (s *shop) buy(c *gin.Context) {
+	// Behind the lock this is the lock's context: it ends when the lock is lost, and the queries with it.
+	ctx := c.Request.Context()
+	product, order := c.Param("id"), c.GetHeader("Idempotency-Key")
+
+	// A customer who got no answer asks again with the same order.
+	switch serial, err := s.books.sold(ctx, order); {
+	case err == nil:
+		c.JSON(http.StatusOK, receipt{product, serial})
+		return
+	case !errors.Is(err, sql.ErrNoRows):
+		fail(c, err)
+		return
+	}
+
+	left, err := s.books.stock(ctx, product)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	if left == 0 {
+		c.JSON(http.StatusGone, gin.H{"error": "sold out"})
+		return
+	}
+	if err := charge(ctx); err != nil {
+		fail(c, err)
+		return
+	}
+	// The units are numbered, and the highest number goes first: with 7 left this is number 7.
+	err = s.books.sell(ctx, sale{order: order, product: product, serial: left, replica: s.replica}, left-1)
+	if err != nil {
+		fail(c, err)
+		return
+	}
+	c.JSON(http.StatusOK, receipt{product, left})
+}
+
+// fail leaves a request whose context has ended without an answer: either nobody is there to read it, or the
+// lock was lost, and the middleware answers.
+func fail(c *gin.Context, err error) {
+	_ = c.Error(err)
+	if c.Request.Context().Err() != nil {
+		return
+	}
+	c.JSON(http.StatusInternalServerError, gin.H{"error": err.Error()})
+}
+
+// charge stands for the payment provider, who answers in 4 to 10 ms.
+func charge(ctx context.Context) error {
+	select {
+	case <-time.After(4*time.Millisecond + rand.N(6*time.Millisecond)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"sync/atomic"
+	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+)
+
+// tally counts while a scene runs. The answers are counted where the customers get them, the waits where the
+// Lockers report them.
+type tally struct {
+	began    time.Time
+	answers  atomic.Int64
+	bought   atomic.Int64
+	refused  atomic.Int64
+	waits    atomic.Int64
+	lost     atomic.Int64       // locks
+	products map[string]*counts // by name; the map does not change
+	keys     map[string]*counts // the same by lock key
+}
+
+type counts struct {
+	waited  atomic.Int64 // found the lock held at the first look
+	longest atomic.Int64 // until a lock was acquired, in ns
+	busy    atomic.Int64 // answers 409 and 503
+}
+
+func newTally(prefix string, products []string) *tally {
+	t := &tally{began: time.Now(), products: map[string]*counts{}, keys: map[string]*counts{}}
+	for _, p := range products {
+		c := &counts{}
+		t.products[p] = c
+		t.keys[prefix+holdfast.Key("product", p)] = c
+	}
+	return t
+}
+
+// trace is given to every Locker: this is also how metrics would be connected.
+func (t *tally) trace() *holdfast.Trace {
+	return &holdfast.Trace{
+		Waiting: func(e holdfast.Event) {
+			t.waits.Add(1)
+			if c := t.keys[e.Key]; c != nil {
+				c.waited.Add(1)
+			}
+		},
+		Acquired: func(e holdfast.Event) {
+			if c := t.keys[e.Key]; c != nil {
+				raise(&c.longest, int64(e.Elapsed))
+			}
+		},
+		Lost: func(holdfast.Event) { t.lost.Add(1) },
+	}
+}
+
+func raise(n *atomic.Int64, to int64) {
+	for {
+		old := n.Load()
+		if to <= old || n.CompareAndSwap(old, to) {
+			return
+		}
+	}
+}
+
+func (t *tally) busy(product string) { t.products[product].busy.Add(1) }
+
+func (t *tally) answered(a *answer) {
+	t.answers.Add(1)
+	switch a.verdict {
+	case bought:
+		t.bought.Add(1)
+	case refused:
+		t.refused.Add(1)
+	}
+}

@@ -1,0 +1,82 @@
+// Package ginlock runs Gin handlers under a distributed lock: of all requests that name the same thing, on
+// whichever replica, one runs at a time, and none beside a task or a cron job that locks the same key.
+//
+//	locker, err := holdfast.New(rdb) // holdfast ".../core"
+//	...
+//	router.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), pay)
+//
+// The lock's key is core.Key("order", id). Its context is the request's: pass c.Request.Context() on to
+// whatever the handler calls, so that work ends when the lock is lost or the client goes away, and so that a
+// fence finds the token.
+//
+//	func pay(c *gin.Context) {
+//		err := payments.Pay(c.Request.Context(), c.Param("id"))
+//		...
+//	}
+//
+// What several values name together takes Parts(Param("tenant"), Param("id")); what a client names,
+//
+//	ginlock.New(locker, "request",
+//		ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")), ginlock.WithRouteScope())
+//
+// and anything else a function of the form [Part]. How requests are refused is described at [New].
+//
+// # Guarantees
+//
+//   - The rest of the chain runs while the lock is held, or not at all, unless [WithFailOpen] or [WithSkipper]
+//     say otherwise. Redis being down is a refusal.
+//   - The lock is held and renewed until the chain returns, whatever becomes of the client and of the request's
+//     context. A client that gives up and sends its request again is refused while the first one still runs.
+//   - It is released when the chain returns or panics. The panic goes on; no response is written on top of it.
+//   - The request's context ends, with a cause that matches [core.ErrLost], before another holder can start, as
+//     far as any lease can promise that.
+//   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two
+//     locks. A request without a value is refused, and never shares a lock with other such requests.
+//   - A request waits for the lock, and a response for the release, for a bounded time: see [WithWait]; the
+//     release gets 1 s and goes on in the background.
+//
+// # Limits
+//
+// A lock is a lease. A process that was paused past it goes on writing beside its successor; only a fence stops
+// that, see [core.Lock.Token] and the package sqlfence.
+//
+// The lock covers the chain and nothing that outlives it: no goroutine that a handler leaves behind, with
+// [gin.Context.Copy] or without (their copy's request context ends with the handler), and no hijacked
+// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection
+// until its end keeps the lock for all that time. Bound it with WithLock(core.WithMaxHold(d)): it ends the
+// context, not the handler.
+//
+// The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore the request unless the
+// engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's own lock,
+// for ever; Acquire(c.Request.Context(), key) returns [core.ErrSelfDeadlock]. [gin.Context.Stream] watches for
+// the client alone, a step has to look by itself:
+//
+//	c.Stream(func(w io.Writer) bool {
+//		if c.Request.Context().Err() != nil {
+//			return false // the client is gone, or the lock is lost
+//		}
+//		...
+//	})
+//
+// A middleware that runs the chain in a goroutine of its own and goes on without it, as timeout middlewares do,
+// must be outside of this one: inside, the lock would be released while the handler still works. Authentication
+// belongs outside too: who may not touch an order must not be able to block it.
+//
+// Shut down the http.Server before the Locker: a Locker that is shut down under its handlers gives their locks
+// up when its patience ends.
+//
+// [gin.Engine.HandleContext] runs the new chain under the lock that is already held, if that is its key. Call
+// c.Abort after it: before v1.11 gin went on with the handlers of the new route, outside of its middlewares,
+// this one included.
+//
+// A lock orders requests, it does not remember them: a repeated Idempotency-Key runs again once the first
+// request is through. Store the outcome, under the lock, to answer from it.
+//
+// Values are compared byte by byte: "42" and "042" are two orders to the lock. Where the handler takes them for
+// one, use a [Part] that brings them into one form.
+//
+// # Tests
+//
+// A handler under a lock needs no special double: use a miniredis, a second Locker on it that holds the key for
+// "held", and a closed one for "unavailable".
+package ginlock

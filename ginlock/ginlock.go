@@ -1,0 +1,263 @@
+package ginlock
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+)
+
+const (
+	// contextKey is a string because a gin.Context of the oldest supported version has no other keys.
+	contextKey = "github.com/holdfast-go/holdfast/ginlock"
+
+	// releaseBound is how long the end of a response may wait for Redis to confirm the release.
+	releaseBound = time.Second
+
+	// longestKey is the length of the longest key that core.Key makes.
+	longestKey = 256
+)
+
+// New returns a middleware that runs the rest of the chain under the lock core.Key(resource, parts...), with
+// the parts that part takes from the request. Whatever else locks the same key of the same Redis is excluded:
+// another route, a task, a cron job.
+//
+// Where the chain cannot run under the lock, it is aborted and the request answered by [Respond] or the handler
+// given to [WithErrorHandler]:
+//
+//   - 409 and Retry-After when somebody else still has the lock after [WithWait];
+//   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
+//   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a
+//     status other than 200; otherwise the response stays as the chain made it;
+//   - 400 when the request has no value for a part, or a malformed one;
+//   - 500 when a [Part] failed for a reason of its own.
+//
+// What the operator should know of, which is every error but a 409 and a 400, is also added to c.Errors: so are
+// a loss and a failed release behind a complete response.
+//
+// A client that goes away while its request waits ends the wait, and is answered in the same way, though nobody
+// reads it: with 409 where the lock was seen in other hands, else 503. The status stands in the logs only, and
+// we preferred one that is true to the unofficial 499: the context may also have been ended by the server, with
+// the client still there.
+//
+// A chain that already runs under the very lock, because the middleware is listed twice or by way of
+// [gin.Engine.HandleContext], goes on under it.
+//
+// A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod
+// handlers do not run. Only a middleware given to router.Use sees such requests. It has no parameters to tell
+// them apart, and a NoRoute handler may do real work, a reverse proxy's say, that must not run unlocked. Put
+// the middleware on routes or groups, or exempt these requests with [WithSkipper].
+//
+// New panics on a mistake in the calling code: a nil or empty argument, or options that contradict each other
+// or those of the locker.
+func New(locker *core.Locker, resource string, part Part, opts ...Option) gin.HandlerFunc {
+	switch {
+	case locker == nil:
+		panic("ginlock: New without a locker")
+	case resource == "":
+		panic("ginlock: New without a resource")
+	case part == nil:
+		panic("ginlock: New without a part")
+	}
+	m := &middleware{locker: locker, resource: resource, part: part, config: defaults()}
+	for _, o := range opts {
+		if o == nil {
+			panic("ginlock: New with a nil option")
+		}
+		o.apply(&m.config)
+	}
+	if err := m.check(); err != nil {
+		panic("ginlock: New: " + err.Error())
+	}
+	return m.handle
+}
+
+// Get returns the lock that the chain runs under, the innermost where there are several. It is nil outside of
+// it, and where [WithFailOpen] or [WithSkipper] let the chain run without one.
+func Get(c *gin.Context) *core.Lock {
+	v, _ := c.Get(contextKey)
+	lock, _ := v.(*core.Lock)
+	return lock
+}
+
+type middleware struct {
+	locker   *core.Locker
+	resource string
+	part     Part
+	config
+}
+
+// check has core judge the options, against each other and the locker's, without a network: an acquisition
+// whose context has ended goes as far as its first command. The key is as long as one can get, so that a prefix
+// that leaves no room for it is found as well.
+func (m *middleware) check() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := m.locker.Acquire(ctx, strings.Repeat("k", longestKey), m.lock...)
+	if errors.Is(err, core.ErrInvalid) {
+		return err
+	}
+	return nil
+}
+
+func (m *middleware) handle(c *gin.Context) {
+	if m.skipper != nil && m.skipper(c) {
+		c.Next()
+		return
+	}
+	if c.FullPath() == "" {
+		// gin has set the status already and writes its default body when the aborted chain has not.
+		c.Abort()
+		if c.Writer.Status() == http.StatusOK {
+			c.Status(http.StatusNotFound)
+		}
+		return
+	}
+	key, err := m.key(c)
+	if err != nil {
+		m.refuse(c, err)
+		return
+	}
+	ctx := c.Request.Context()
+	lock, err := m.locker.Acquire(ctx, key, m.lock...)
+	switch {
+	case err == nil:
+		m.hold(c, lock)
+	case errors.Is(err, core.ErrSelfDeadlock):
+		// Run again, HandleContext has emptied c.Keys: Get must find the lock of the outer run there.
+		defer set(c, find(ctx, key))()
+		c.Next()
+	case m.failOpen && errors.Is(err, core.ErrUnavailable) && ctx.Err() == nil:
+		_ = c.Error(err)
+		defer set(c, nil)()
+		c.Next()
+	default:
+		m.refuse(c, err)
+	}
+}
+
+// key is the lock's key for this request.
+func (m *middleware) key(c *gin.Context) (string, error) {
+	parts, err := m.part(c)
+	if err != nil {
+		return "", err
+	}
+	if len(parts) == 0 {
+		return "", &keyError{"nothing"}
+	}
+	all := []string{m.resource}
+	if m.routeScope {
+		all = append(all, c.Request.Method, c.FullPath())
+	}
+	for _, p := range parts {
+		if p == "" {
+			// A key without it would be one lock for all such requests.
+			return "", &keyError{"an empty value"}
+		}
+		all = append(all, p)
+	}
+	return core.Key(all...), nil
+}
+
+// hold runs the rest of the chain under lock and releases it, also when the chain panics.
+func (m *middleware) hold(c *gin.Context, lock *core.Lock) {
+	request, status, returned := c.Request, c.Writer.Status(), false
+	unset := set(c, lock)
+	defer func() {
+		err := release(request.Context(), lock)
+		unset()
+		restore(c, request)
+		if err == nil {
+			return
+		}
+		_ = c.Error(err)
+		// After a panic the response belongs to whoever recovers. Written is also true of a hijacked
+		// connection.
+		if returned && errors.Is(err, core.ErrLost) && !c.Writer.Written() && c.Writer.Status() == status {
+			m.answer(c, err)
+		}
+	}()
+	c.Request = request.WithContext(lock.Context())
+	c.Next()
+	returned = true
+}
+
+// release ends the hold, detached from the request, which may be over. Its error matches core.ErrLost wherever
+// the lock's context ended before the chain did, also when a Shutdown did that: that frees the key, if at all,
+// only now, and without an error.
+func release(ctx context.Context, lock *core.Lock) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound)
+	defer cancel()
+	ended := lock.Err()
+	err := lock.Release(ctx)
+	if errors.Is(ended, core.ErrClosed) {
+		return &abandonedError{errors.Join(ended, err)}
+	}
+	return err
+}
+
+// abandonedError is the loss of a lock that a Shutdown gave up.
+type abandonedError struct{ error }
+
+func (e *abandonedError) Unwrap() error        { return e.error }
+func (e *abandonedError) Is(target error) bool { return target == core.ErrLost }
+
+// restore takes the lock's context, which has ended, out of the request again and leaves alone what else the
+// chain changed there.
+func restore(c *gin.Context, request *http.Request) {
+	if c.Request == nil {
+		c.Request = request
+		return
+	}
+	// The chain parsed a copy of the request, and net/http removes the temporary files of an upload through the
+	// original.
+	if c.Request.MultipartForm != nil {
+		request.MultipartForm = c.Request.MultipartForm
+	}
+	c.Request = c.Request.WithContext(request.Context())
+}
+
+// set has Get report lock, until the function that it returns is called.
+func set(c *gin.Context, lock *core.Lock) func() {
+	before := Get(c)
+	c.Set(contextKey, lock)
+	return func() { c.Set(contextKey, before) }
+}
+
+// find returns the lock of key that ctx carries. Locks are stored under a prefix that is not known here; the
+// same one for all locks of a Locker, so that among several matches the shortest is the one.
+func find(ctx context.Context, key string) *core.Lock {
+	var found *core.Lock
+	for _, lock := range core.Held(ctx) {
+		if strings.HasSuffix(lock.Key(), key) && (found == nil || len(lock.Key()) < len(found.Key())) {
+			found = lock
+		}
+	}
+	return found
+}
+
+// refuse answers in place of the chain.
+func (m *middleware) refuse(c *gin.Context, err error) {
+	c.Abort()
+	if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrInvalid) {
+		_ = c.Error(err)
+	}
+	m.answer(c, err)
+}
+
+// answer leaves the response to the error handler, if there is one. One that does nothing about it, logging
+// say, must not turn a refusal into an empty 200.
+func (m *middleware) answer(c *gin.Context, err error) {
+	if m.errorHandler != nil {
+		status := c.Writer.Status()
+		m.errorHandler(c, err)
+		if c.Writer.Status() != status {
+			return
+		}
+	}
+	Respond(c, err)
+}

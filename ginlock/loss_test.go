@@ -1,0 +1,171 @@
+package ginlock_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/ginlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+func TestLossEndsTheContextAndIsReported(t *testing.T) {
+	const unknown = "outcome is unknown"
+	for name, tt := range map[string]struct {
+		lose    func(b *servertest.Bubble, lock *core.Lock)
+		respond func(*gin.Context)
+		opts    []ginlock.Option
+		status  int
+		body    string // "" for problem details
+	}{
+		"deleted": {
+			lose:   func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			status: http.StatusServiceUnavailable,
+		},
+		"taken by another": {
+			lose:   func(b *servertest.Bubble, _ *core.Lock) { _ = b.Redis.Set("order:42", "a rival") },
+			status: http.StatusServiceUnavailable,
+		},
+		"redis gone": {
+			lose: func(b *servertest.Bubble, _ *core.Lock) {
+				for _, link := range b.Links() {
+					link.CutUp()
+				}
+			},
+			status: http.StatusServiceUnavailable,
+		},
+		"held for too long": {
+			opts:   []ginlock.Option{ginlock.WithLock(core.WithMaxHold(20 * time.Second))},
+			status: http.StatusServiceUnavailable,
+		},
+		"fail open is for the beginning": {
+			lose:   func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			opts:   []ginlock.Option{ginlock.WithFailOpen()},
+			status: http.StatusServiceUnavailable,
+		},
+		"with a response": {
+			lose:    func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			respond: func(c *gin.Context) { c.String(http.StatusOK, "half of it") },
+			status:  http.StatusOK, body: "half of it",
+		},
+		"with a response, which the error handler must not see": {
+			lose:    func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			respond: func(c *gin.Context) { c.String(http.StatusOK, "half of it") },
+			opts: []ginlock.Option{ginlock.WithErrorHandler(func(c *gin.Context, err error) {
+				c.String(http.StatusOK, "and more")
+			})},
+			status: http.StatusOK, body: "half of it",
+		},
+		"with a status": {
+			lose:    func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			respond: func(c *gin.Context) { c.Status(http.StatusNoContent) },
+			status:  http.StatusNoContent, body: "-",
+		},
+		"with an error handler": {
+			lose: func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			opts: []ginlock.Option{ginlock.WithErrorHandler(func(c *gin.Context, err error) {
+				if errors.Is(err, core.ErrLost) {
+					c.String(http.StatusGone, "lost")
+				}
+			})},
+			status: http.StatusGone, body: "lost",
+		},
+	} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			api := newReplica(t, b)
+			var errs errs
+			router := route(errs.watch, ginlock.New(api.Locker, "order", byID, tt.opts...), func(c *gin.Context) {
+				if tt.lose != nil {
+					tt.lose(b, ginlock.Get(c))
+				}
+				ctx := c.Request.Context()
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), core.ErrLost) {
+					t.Errorf("%s: the context ended because of %v, want ErrLost", name, context.Cause(ctx))
+				}
+				if tt.respond != nil {
+					tt.respond(c)
+				}
+			})
+			w := get(router, "/orders/42")
+			if tt.body == "" {
+				wantProblem(t, w, tt.status, "", unknown)
+			} else if got := w.Body.String(); w.Code != tt.status || got != tt.body && tt.body != "-" {
+				t.Errorf("%s: got %d %q, want %d %q", name, w.Code, got, tt.status, tt.body)
+			}
+			errs.want(t, core.ErrLost)
+			for _, link := range b.Links() {
+				link.Heal()
+			}
+		})
+	}
+}
+
+func TestLossThatOnlyTheReleaseFindsIsReported(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		var errs errs
+		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), func(*gin.Context) { b.Redis.Del("order:42") })
+		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
+		errs.want(t, core.ErrLost)
+	})
+}
+
+func TestShutdownUnderAHandlerIsALoss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		var errs errs
+		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			if err := api.Shutdown(ctx); err == nil {
+				t.Error("Shutdown returned under a live handler")
+			}
+			<-c.Request.Context().Done()
+		})
+		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
+		if len(errs.all) != 1 || !errors.Is(errs.all[0], core.ErrClosed) {
+			t.Errorf("c.Errors has %v, want ErrClosed", errs.all)
+		}
+		errs.want(t, core.ErrLost)
+		wantFree(t, b, "order:42")
+	})
+}
+
+func TestFailedReleaseLeavesTheResponseAloneAndIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		var errs errs
+		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), func(*gin.Context) { api.link.CutUp() })
+		begin := time.Now()
+		w := get(router, "/orders/42")
+		wantTook(t, begin, time.Second)
+		wantStatus(t, w, http.StatusOK)
+		errs.want(t, core.ErrUnavailable)
+		wantLocked(t, b, "order:42")
+		api.link.Heal()
+		time.Sleep(2 * time.Second)
+		wantFree(t, b, "order:42")
+	})
+}
+
+func TestReleasedByTheHandlerIsNoLoss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		var errs errs
+		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
+			if err := ginlock.Get(c).Release(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		w := get(router, "/orders/42")
+		if w.Code != http.StatusOK || w.Body.Len() > 0 {
+			t.Errorf("got %d %q, want an empty 200", w.Code, w.Body)
+		}
+		errs.want(t, nil)
+	})
+}

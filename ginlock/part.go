@@ -1,0 +1,171 @@
+package ginlock
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// Part takes from a request what tells one lock of a resource from the others: usually one string. Any function
+// of this form will do; it runs before the lock is taken.
+//
+// None of the strings may be empty, or the request is refused with 400. So it is for an error that matches
+// [core.ErrInvalid]; any other error is answered with 500.
+type Part func(c *gin.Context) ([]string, error)
+
+// Param is the value of a path parameter: Param("id") on the route /orders/:id.
+func Param(name string) Part {
+	named("Param", name)
+	return func(c *gin.Context) ([]string, error) {
+		return one(c.Param(name), "path parameter", name)
+	}
+}
+
+// Query is the first value of a query parameter.
+func Query(name string) Part {
+	named("Query", name)
+	return func(c *gin.Context) ([]string, error) {
+		return one(c.Query(name), "query parameter", name)
+	}
+}
+
+// Header is the first value of a header field.
+//
+// The field Idempotency-Key is a string of RFC 8941: quoted, and taken without the quotes and escapes. Clients
+// also send it without quotes; then it is taken as it is. Anything in between is malformed, as is a second
+// value. A client chooses this value freely, so take it together with who the client is, or one can block
+// another, and with [WithRouteScope].
+func Header(name string) Part {
+	named("Header", name)
+	name = http.CanonicalHeaderKey(name)
+	if name == "Idempotency-Key" {
+		return idempotencyKey
+	}
+	return func(c *gin.Context) ([]string, error) {
+		return one(c.GetHeader(name), "header", name)
+	}
+}
+
+// Value is the value that a middleware further out has set with c.Set: a string, an integer or a
+// [fmt.Stringer]. With another type the request is answered with 500: not every value has a text of its own,
+// and a pointer's would differ from request to request.
+func Value(name string) Part {
+	named("Value", name)
+	return func(c *gin.Context) ([]string, error) {
+		v, ok := c.Get(name)
+		if !ok || v == nil {
+			return one("", "context value", name)
+		}
+		s, ok := text(v)
+		if !ok {
+			return nil, fmt.Errorf("ginlock: context value %q is a %T, want a string, an integer or a fmt.Stringer", name, v)
+		}
+		return one(s, "context value", name)
+	}
+}
+
+// Parts is all of parts, in their order: Parts(Param("tenant"), Param("id")) makes core.Key(resource, tenant,
+// id).
+func Parts(parts ...Part) Part {
+	if len(parts) == 0 {
+		panic("ginlock: Parts without a part")
+	}
+	for _, p := range parts {
+		if p == nil {
+			panic("ginlock: Parts with a nil part")
+		}
+	}
+	return func(c *gin.Context) ([]string, error) {
+		var all []string
+		for _, p := range parts {
+			s, err := p(c)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, s...)
+		}
+		return all, nil
+	}
+}
+
+func named(part, name string) {
+	if name == "" {
+		panic("ginlock: " + part + " without a name")
+	}
+}
+
+func one(value, kind, name string) ([]string, error) {
+	if value == "" {
+		return nil, &keyError{fmt.Sprintf("no %s %q", kind, name)}
+	}
+	return []string{value}, nil
+}
+
+func text(v any) (string, bool) {
+	if s, ok := v.(fmt.Stringer); ok {
+		return s.String(), true
+	}
+	switch r := reflect.ValueOf(v); {
+	case r.Kind() == reflect.String, r.CanInt(), r.CanUint():
+		return fmt.Sprint(v), true
+	}
+	return "", false
+}
+
+// keyError is a request that does not say, or not properly, what to lock. It matches core.ErrInvalid, and its
+// text is fit for the client.
+type keyError struct{ what string }
+
+func (e *keyError) Error() string        { return "ginlock: the lock's key: the request has " + e.what }
+func (e *keyError) Is(target error) bool { return target == core.ErrInvalid }
+
+var errMalformedKey = &keyError{`a malformed Idempotency-Key, want a quoted string (RFC 8941, 3.3.3)`}
+
+func idempotencyKey(c *gin.Context) ([]string, error) {
+	values := c.Request.Header.Values("Idempotency-Key")
+	if len(values) > 1 {
+		return nil, errMalformedKey
+	}
+	value := strings.Trim(strings.Join(values, ""), " \t")
+	if strings.ContainsRune(value, '"') {
+		s, ok := unquote(value)
+		if !ok {
+			return nil, errMalformedKey
+		}
+		value = s
+	}
+	return one(value, "header", "Idempotency-Key")
+}
+
+// unquote reads an sf-string of RFC 8941, section 3.3.3, that makes up all of s:
+//
+//	sf-string = DQUOTE *( unescaped / "\" ( DQUOTE / "\" ) ) DQUOTE
+//	unescaped = %x20-21 / %x23-5B / %x5D-7E
+//
+// Parameters behind it (";a=1") are refused: none is defined for this field, and one that meant something to
+// the client would be lost on us.
+func unquote(s string) (string, bool) {
+	if s[0] != '"' {
+		return "", false
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"':
+			return b.String(), i == len(s)-1
+		case c < ' ' || c > '~':
+			return "", false
+		case c == '\\':
+			i++
+			if i == len(s) || s[i] != '"' && s[i] != '\\' {
+				return "", false
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return "", false
+}

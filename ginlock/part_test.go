@@ -1,0 +1,233 @@
+package ginlock_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/ginlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// take applies part to a request without a router.
+func take(part ginlock.Part, req *http.Request, values map[string]any) ([]string, error) {
+	c, _ := gin.CreateTestContext(httptest.NewRecorder())
+	c.Request = req
+	for k, v := range values {
+		c.Set(k, v)
+	}
+	return part(c)
+}
+
+// keyOf sends a request through a middleware of part and returns the key it ran under, or "" for a 400.
+func keyOf(t *testing.T, api *replica, part ginlock.Part, req *http.Request, opts ...ginlock.Option) (key string) {
+	t.Helper()
+	router := gin.New()
+	router.UseRawPath = true // so that a parameter can be a slash
+	setAccount := func(c *gin.Context) { c.Set("account", 7) }
+	router.Any("/orders/:tenant/:id", setAccount, ginlock.New(api.Locker, "order", part, opts...), func(c *gin.Context) {
+		key = ginlock.Get(c).Key()
+		ok(c)
+	})
+	w := send(router, req)
+	if key == "" {
+		wantProblem(t, w, http.StatusBadRequest, "", "")
+	}
+	return key
+}
+
+func TestKeysFollowTheRequest(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		param, tenant := ginlock.Param("id"), ginlock.Param("tenant")
+		shout := func(c *gin.Context) ([]string, error) { return []string{strings.ToUpper(c.Param("id"))}, nil }
+		scope := ginlock.WithRouteScope()
+		long := strings.Repeat("x", 3000)
+		for _, tt := range []struct {
+			part   ginlock.Part
+			target string
+			opts   []ginlock.Option
+			want   string
+		}{
+			{param, "/orders/a/b", nil, core.Key("order", "b")},
+			{param, "/orders/a/b%2Fc", nil, core.Key("order", "b/c")},
+			{param, "/orders/a/" + long, nil, core.Key("order", long)},
+			{shout, "/orders/a/b", nil, core.Key("order", "B")},
+			{ginlock.Query("q"), "/orders/a/b?q=1&q=2", nil, core.Key("order", "1")},
+			{ginlock.Query("q"), "/orders/a/b?p=1", nil, ""},
+			{ginlock.Query("q"), "/orders/a/b?q=", nil, ""},
+			{ginlock.Header("x-order"), "/orders/a/b", nil, core.Key("order", "h1")},
+			{ginlock.Header("x-none"), "/orders/a/b", nil, ""},
+			{ginlock.Value("account"), "/orders/a/b", nil, core.Key("order", "7")},
+			{ginlock.Value("none"), "/orders/a/b", nil, ""},
+			{ginlock.Param("typo"), "/orders/a/b", nil, ""},
+			{ginlock.Parts(tenant, param), "/orders/a/b", nil, core.Key("order", "a", "b")},
+			{ginlock.Parts(tenant, ginlock.Parts(param, shout)), "/orders/a/b", nil, core.Key("order", "a", "b", "B")},
+			{ginlock.Parts(tenant, ginlock.Query("q")), "/orders/a/b", nil, ""},
+			{param, "/orders/a/b", []ginlock.Option{scope}, core.Key("order", "GET", "/orders/:tenant/:id", "b")},
+		} {
+			req := httptest.NewRequest(http.MethodGet, tt.target, nil)
+			req.Header.Add("X-Order", "h1")
+			req.Header.Add("X-Order", "h2")
+			if got := keyOf(t, api, tt.part, req, tt.opts...); got != tt.want {
+				t.Errorf("%.40s: got key %q, want %q", tt.target, got, tt.want)
+			}
+		}
+	})
+}
+
+func TestKeysThatMustDifferDo(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		both := ginlock.Parts(ginlock.Param("tenant"), ginlock.Param("id"))
+		long := strings.Repeat("x", 300)
+		seen := map[string]string{}
+		for _, path := range []string{
+			"a:b/c", "a/b:c", "a%253Ab/c", "a%2Fb/c", "a/b%2Fc", "A/b", "a/b", "a/b%20", "a/%20b", "a%00/b", "a/%00b",
+			"%7Ba%7D/b", "a/%7Bb%7D", long + "/b", long + "x/b", long + "/xb",
+		} {
+			key := keyOf(t, api, both, httptest.NewRequest(http.MethodGet, "/orders/"+path, nil))
+			if other, ok := seen[key]; ok || key == "" {
+				t.Errorf("%.40s and %.40s have the same key %q", path, other, key)
+			}
+			seen[key] = path
+		}
+	})
+}
+
+func TestRouteScopeKeepsMethodsAndRoutesApart(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		seen := map[string]bool{}
+		handler := []gin.HandlerFunc{
+			ginlock.New(api.Locker, "order", byID, ginlock.WithRouteScope()),
+			func(c *gin.Context) { seen[ginlock.Get(c).Key()] = true; ok(c) },
+		}
+		router := gin.New()
+		router.Any("/a/:id", handler...)
+		router.Any("/b/:id", handler...)
+		for _, method := range []string{http.MethodPost, http.MethodPut} {
+			for _, path := range []string{"/a/1", "/a/2", "/b/1", "/b/2"} {
+				wantStatus(t, send(router, httptest.NewRequest(method, path, nil)), http.StatusOK)
+			}
+		}
+		if len(seen) != 8 {
+			t.Errorf("got %d keys for 8 combinations: %v", len(seen), seen)
+		}
+	})
+}
+
+func TestIdempotencyKeyIsUnquoted(t *testing.T) {
+	part := ginlock.Header("idempotency-key")
+	for _, tt := range []struct {
+		fields []string
+		want   string // "" for a refusal
+	}{
+		{[]string{`"8e03978e-40d5-43dd-bc93-6894a57f9324"`}, "8e03978e-40d5-43dd-bc93-6894a57f9324"},
+		{[]string{`8e03978e-40d5-43dd-bc93-6894a57f9324`}, "8e03978e-40d5-43dd-bc93-6894a57f9324"},
+		{[]string{`  "a b" `}, "a b"},
+		{[]string{`"say \"a\\b\""`}, `say "a\b"`},
+		{[]string{`"a;b=c, d"`}, "a;b=c, d"},
+		{[]string{`a\b`}, `a\b`}, // no quotes, no escapes
+		{nil, ""},
+		{[]string{``}, ""},
+		{[]string{`""`}, ""},
+		{[]string{`"`}, ""},
+		{[]string{`"a`}, ""},
+		{[]string{`a"`}, ""},
+		{[]string{`a"b"`}, ""},
+		{[]string{`"a\"`}, ""},
+		{[]string{`"a\`}, ""},
+		{[]string{`"a\n"`}, ""},
+		{[]string{`"a"b`}, ""},
+		{[]string{`"a" "b"`}, ""},
+		{[]string{`"a";p=1`}, ""},
+		{[]string{`"a", "b"`}, ""},
+		{[]string{`"a"`, `"a"`}, ""},
+		{[]string{`a`, `b`}, ""},
+		{[]string{"\"a\tb\""}, ""},
+		{[]string{"\"a\x7f\""}, ""},
+		{[]string{`"ä"`}, ""},
+	} {
+		req := httptest.NewRequest(http.MethodPost, "/", nil)
+		for _, f := range tt.fields {
+			req.Header.Add("Idempotency-Key", f)
+		}
+		got, err := take(part, req, nil)
+		if tt.want == "" {
+			if !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("%q: got %q, %v, want ErrInvalid", tt.fields, got, err)
+			}
+		} else if err != nil || len(got) != 1 || got[0] != tt.want {
+			t.Errorf("%q: got %q, %v, want %q", tt.fields, got, err, tt.want)
+		}
+	}
+
+	req := httptest.NewRequest(http.MethodPost, "/", nil)
+	req.Header.Set("X-Quoted", `"a"`)
+	if got, err := take(ginlock.Header("X-Quoted"), req, nil); err != nil || got[0] != `"a"` {
+		t.Errorf("another header: got %q, %v, want it as it is", got, err)
+	}
+}
+
+func FuzzIdempotencyKey(f *testing.F) {
+	for _, s := range []string{`abc`, `"abc"`, `"a\"b\\c"`, `"a`, `a"`, `"a\x"`, `""`, `"a";b`} {
+		f.Add(s)
+	}
+	part := ginlock.Header("Idempotency-Key")
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	f.Fuzz(func(t *testing.T, s string) {
+		req := httptest.NewRequest(http.MethodPost, "/", nil)
+		req.Header["Idempotency-Key"] = []string{s}
+		got, err := take(part, req, nil)
+		if err != nil {
+			if !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("%q: %v, want ErrInvalid", s, err)
+			}
+			return
+		}
+		// What was accepted is the value itself, or has exactly one quoted form: the one that came in.
+		trimmed := strings.Trim(s, " \t")
+		if len(got) != 1 || got[0] == "" || got[0] != trimmed && `"`+quote.Replace(got[0])+`"` != trimmed {
+			t.Errorf("%q was taken for %q", s, got)
+		}
+	})
+}
+
+type named string
+
+type stringer struct{ n int }
+
+func (s stringer) String() string { return fmt.Sprint("no. ", s.n) }
+
+func TestValueTakesWhatHasOneText(t *testing.T) {
+	req := httptest.NewRequest(http.MethodPost, "/", nil)
+	for _, tt := range []struct {
+		value any
+		want  string
+	}{
+		{"a", "a"}, {named("n"), "n"}, {42, "42"}, {int64(-1), "-1"}, {uint8(7), "7"}, {stringer{3}, "no. 3"},
+		{&stringer{3}, "no. 3"}, {http.StatusOK, "200"},
+	} {
+		got, err := take(ginlock.Value("v"), req, map[string]any{"v": tt.value})
+		if err != nil || len(got) != 1 || got[0] != tt.want {
+			t.Errorf("%T %v: got %q, %v, want %q", tt.value, tt.value, got, err, tt.want)
+		}
+	}
+	for _, v := range []any{nil, "", named("")} { // the client's fault, if anybody's: it has not logged in, say
+		if got, err := take(ginlock.Value("v"), req, map[string]any{"v": v}); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("%v: got %q, %v, want ErrInvalid", v, got, err)
+		}
+	}
+	n := 1
+	for _, v := range []any{1.5, &n, struct{ id int }{1}, []byte("a"), errors.New("x"), true} { // ours
+		if got, err := take(ginlock.Value("v"), req, map[string]any{"v": v}); err == nil || errors.Is(err, core.ErrInvalid) {
+			t.Errorf("%T: got %q, %v, want an error that is not ErrInvalid", v, got, err)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package ginlock
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// retryLater is what a client is told to wait where nothing is known: neither how long the holder's lease runs,
+// nor when Redis will be back.
+const retryLater = 5 * time.Second
+
+// problem is the body of a refusal (RFC 9457). Without a type it is "about:blank": the status says it all.
+type problem struct {
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+}
+
+// Respond answers a request whose chain did not run under its lock to the end, with problem details (RFC 9457,
+// application/problem+json). It is what a middleware does without [WithErrorHandler], and does nothing where
+// something was written already. Neither key nor holder is told to the client.
+//
+// A Retry-After is in whole seconds: for a lock that is held, what its lease has left, rounded up. The holder
+// may be through sooner, or renew. Without a lease to go by, and for 503, it is 5. There is none after a loss:
+// whether the request may be repeated is not for us to say.
+func Respond(c *gin.Context, err error) {
+	if c.Writer.Written() {
+		return
+	}
+	p, retry := describe(err)
+	h := c.Writer.Header()
+	h.Set("Content-Type", "application/problem+json") // first: c.JSON keeps it
+	h.Del("Content-Length")                           // as http.Error does: a handler may have set it for its own body
+	if retry > 0 {
+		h.Set("Retry-After", strconv.FormatInt(seconds(retry), 10))
+	}
+	c.JSON(p.Status, p)
+}
+
+func describe(err error) (p problem, retry time.Duration) {
+	var held *core.HeldError
+	var key *keyError
+	switch {
+	case errors.Is(err, core.ErrLost):
+		p.Status = http.StatusServiceUnavailable
+		p.Detail = "The lock was lost while the request ran. Its outcome is unknown."
+	case errors.Is(err, core.ErrNotAcquired):
+		p.Status, retry = http.StatusConflict, retryLater
+		p.Detail = "Another request or job for the same resource is in progress. Nothing was done."
+		if errors.As(err, &held) && held.TimeLeft > 0 {
+			retry = held.TimeLeft
+		}
+	case errors.Is(err, core.ErrUnavailable), errors.Is(err, core.ErrClosed):
+		p.Status, retry = http.StatusServiceUnavailable, retryLater
+		p.Detail = "The lock for this request could not be taken. Nothing was done."
+	case errors.As(err, &key):
+		p.Status = http.StatusBadRequest
+		p.Detail = "The request has " + key.what + "."
+	case errors.Is(err, core.ErrInvalid):
+		p.Status = http.StatusBadRequest
+		p.Detail = "The request does not say what it is about."
+	default:
+		p.Status = http.StatusInternalServerError
+		p.Detail = "The lock for this request could not be determined. Nothing was done."
+	}
+	p.Title = http.StatusText(p.Status)
+	return p, retry
+}
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 {
+	n := int64(d / time.Second)
+	if d%time.Second > 0 {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,169 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+)
+
+func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
+	eachRival(t, func(t *testing.T, e *env, r rival) {
+		l := e.locker(core.WithLabel("api-1"))
+		since := time.Now()
+		h := e.obtain(r, e.long)
+		_, err := l.TryAcquire(background, key)
+		e.wantHeld(err, e.long, since)
+
+		ctx, cancel := context.WithCancel(background)
+		defer cancel()
+		looked := &core.Trace{Waiting: func(core.Event) { cancel() }}
+		_, err = l.Acquire(ctx, key, core.WithTrace(looked))
+		e.wantHeld(err, e.long, since)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want one that matches the context's error", err)
+		}
+		if err := h.release(background); err != nil {
+			t.Fatalf("%s: release: %v", r.name, err)
+		}
+		e.release(e.acquire(l))
+	})
+}
+
+func TestAcquireWaitsForForeignRelease(t *testing.T) {
+	eachRival(t, func(t *testing.T, e *env, r rival) {
+		l := e.locker()
+		h := e.obtain(r, e.long)
+		got := e.await(l)
+		var released atomic.Bool
+		time.AfterFunc(100*time.Millisecond, func() {
+			released.Store(true)
+			if err := h.release(background); err != nil {
+				t.Errorf("%s: release: %v", r.name, err)
+			}
+		})
+		lock := <-got
+		if !released.Load() {
+			t.Error("got the lock before the holder released it")
+		}
+		e.wantRefused(r)
+		e.release(lock)
+	})
+}
+
+func TestAcquireWaitsForTheEndOfAForeignLease(t *testing.T) {
+	eachRival(t, func(t *testing.T, e *env, r rival) {
+		l := e.locker()
+		since := time.Now()
+		h := e.obtain(r, e.short)
+		lock := <-e.await(l)
+		if waited := time.Since(since); waited < e.short-2*time.Millisecond {
+			t.Errorf("got the lock after %v, within the holder's lease of %v", waited, e.short)
+		}
+		if err := h.release(background); err != errNotHeld {
+			t.Errorf("%s: late release: got %v, want errNotHeld", r.name, err)
+		}
+		if err := lock.Err(); err != nil {
+			t.Errorf("after the late release: got %v, want our lock held", err)
+		}
+		e.wantRefused(r)
+		e.release(lock)
+	})
+}
+
+func TestOurHolderExcludesForeignUntilRelease(t *testing.T) {
+	for name, opts := range map[string][]core.CallOption{
+		"without a label": nil,
+		"with a label":    {core.WithLabel("api-1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachRival(t, func(t *testing.T, e *env, r rival) {
+				lock := e.acquire(e.locker(), opts...)
+				e.wantRefused(r)
+				if err := lock.Err(); err != nil {
+					t.Errorf("after a refused rival: got %v, want our lock held", err)
+				}
+				e.release(lock)
+				h := e.obtain(r, e.long)
+				if err := h.release(background); err != nil {
+					t.Errorf("%s: release: %v", r.name, err)
+				}
+			})
+		})
+	}
+}
+
+func TestRenewalExcludesForeignBeyondTheLease(t *testing.T) {
+	eachRival(t, func(t *testing.T, e *env, r rival) {
+		ttl := 2 * e.short
+		lock := e.acquire(e.locker(), core.WithTTL(ttl))
+		for range 4 {
+			time.Sleep(ttl / 3)
+			e.wantRefused(r)
+		}
+		e.release(lock)
+	})
+}
+
+func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
+	eachRival(t, func(t *testing.T, e *env, r rival) {
+		ttl := 2 * e.short
+		since := time.Now()
+		lock := e.acquire(e.locker(), core.WithTTL(ttl), core.WithoutRenewal())
+		for {
+			h, err := r.obtain(background, e.rdb, key, e.long)
+			if err == errRefused {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			if lost := lock.Err(); !errors.Is(lost, core.ErrLost) {
+				t.Errorf("%s has the key, our lock says %v, want ErrLost", r.name, lost)
+			}
+			if err != nil {
+				t.Fatalf("%s: obtain: %v", r.name, err)
+			}
+			if waited := time.Since(since); waited < ttl-2*time.Millisecond {
+				t.Errorf("%s got the key after %v, within our lease of %v", r.name, waited, ttl)
+			}
+			if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
+				t.Errorf("Release: got %v, want ErrLost", err)
+			}
+			if err := h.release(background); err != nil {
+				t.Errorf("%s: release: %v", r.name, err)
+			}
+			return
+		}
+	})
+}
+
+// A key that somebody set without a time to live, by a broken script say, is a lock that never ends.
+func TestForeignKeyThatNeverExpires(t *testing.T) {
+	for _, value := range []string{"1", "", "api-1:7"} {
+		t.Run("value "+value, func(t *testing.T) {
+			eachServer(t, func(t *testing.T, e *env) {
+				l := e.locker()
+				if err := e.rdb.Set(background, key, value, 0).Err(); err != nil {
+					t.Fatal(err)
+				}
+				_, err := l.TryAcquire(background, key)
+				e.wantHeld(err, 0, time.Now())
+				state, err := l.Inspect(background, key)
+				if want := (core.State{Key: key, Held: true}); err != nil || state != want {
+					t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
+				}
+				if now := e.stored(); now.value != value || now.ttl >= 0 {
+					t.Errorf("the key became %+v, want %q without a time to live", now, value)
+				}
+
+				got := e.await(l)
+				if err := e.rdb.Del(background, key).Err(); err != nil {
+					t.Fatal(err)
+				}
+				e.release(<-got)
+			})
+		})
+	}
+}
