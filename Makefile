@@ -1,5 +1,5 @@
 # Every target goes through all modules: the root and the nested ones.
-# HOLDFAST_REDIS_SERVER=/path picks the Redis server; TESTFLAGS go to go test.
+# HOLDFAST_REDIS_SERVER=/path picks the Redis server; TESTFLAGS go to go test, BENCHFLAGS to the benchmark.
 
 DURATION ?= 10m
 SEED ?=
@@ -19,12 +19,8 @@ soak: ## the Soak tests for DURATION, from SEED or a random seed
 	@HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
 		.ci/each 'go test -run Soak -count=1 -timeout 0 -v $(TESTFLAGS) ./...'
 
-bench: ## holdfast beside the other libraries
-	@if [ -f internal/bench/go.mod ]; then \
-		cd internal/bench && GOWORK=off go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...; \
-	else \
-		echo 'bench: there is no internal/bench yet'; \
-	fi
+bench: ## holdfast beside the bare floor, on a server of its own
+	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
 
 fmt: ## gofmt
 	@gofmt -w .

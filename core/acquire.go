@@ -35,6 +35,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	}
 
 	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.clock.now().mono}
+	a.from = a.began
 	if try {
 		a.wait = 0
 	}
@@ -64,6 +65,7 @@ type acquisition struct {
 	wait     time.Duration // as in config
 	tenure   *tenure
 	began    time.Duration
+	from     time.Duration // when the wait for another holder began: with the first answer that told of one
 	attempts int
 
 	// What the latest look told: one of the two, or neither before the first.
@@ -72,7 +74,7 @@ type acquisition struct {
 
 	outage  time.Duration // when the failures in a row began
 	failing bool
-	told    bool // Trace.Waiting
+	told    bool // of a holder
 	last    bool // the look under way is the last one
 	pause   time.Duration
 }
@@ -143,9 +145,11 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 	switch {
 	case v.held != nil:
 		a.held, a.err, a.failing = v.held, nil, false
-		if !a.told && a.wait != 0 {
-			a.told = true
-			a.cfg.traces.emit(waiting, Event{Key: a.names.lock, Label: v.held.Label, TimeLeft: v.held.TimeLeft})
+		if !a.told {
+			a.told, a.from = true, a.locker.clock.now().mono
+			if a.wait != 0 {
+				a.cfg.traces.emit(waiting, Event{Key: a.names.lock, Label: v.held.Label, TimeLeft: v.held.TimeLeft})
+			}
 		}
 		return nil, nil
 	case v.granted:
@@ -191,7 +195,7 @@ func (a *acquisition) allowed() time.Duration {
 	if a.wait < 0 || a.held != nil {
 		return d
 	}
-	return min(d, a.began+max(a.wait, d)-a.locker.clock.now().mono)
+	return min(d, a.from+max(a.wait, d)-a.locker.clock.now().mono)
 }
 
 // more tells whether to look again.
@@ -204,8 +208,8 @@ func (a *acquisition) more() bool {
 	case a.wait < 0:
 		return true
 	case a.held != nil:
-		return !a.last && now-a.began < a.wait
-	case a.wait > 0 && now-a.began < a.wait:
+		return !a.last && now-a.from < a.wait
+	case a.wait > 0 && now-a.from < a.wait:
 		return true
 	}
 	// Redis failed to serve, and the time to wait for others is over, or there was none.
@@ -222,7 +226,7 @@ func (a *acquisition) next() time.Duration {
 		d = min(d, a.held.TimeLeft+rand.N(a.cfg.pollMin))
 	}
 	if a.wait > 0 {
-		if left := a.began + a.wait - a.locker.clock.now().mono; left > 0 && left <= d {
+		if left := a.from + a.wait - a.locker.clock.now().mono; left > 0 && left <= d {
 			a.last, d = true, left
 		}
 	}

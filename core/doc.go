@@ -58,7 +58,7 @@
 // A lock named K is the string K. Beside it there are, in the same Cluster slot, {K}:~fence (the last token
 // and how the last holds ended; for a TTL and a minute) and, only after a lost reply, {K}:~gone:<owner>
 // (for a minute). Where K has a hash tag of its own, K:~fence and so on. An ACL must allow these keys and
-// EVALSHA, EVAL, GET, GETEX, SET, DEL, EXISTS, PTTL, PEXPIRE and TIME. Redis 6.2 or later, or Valkey.
+// EVALSHA, EVAL, MGET, GET, GETEX, SET, DEL, PTTL, PEXPIRE and TIME. Redis 6.2 or later, or Valkey.
 //
 // # How it works
 //

@@ -22,22 +22,30 @@ local held = holder == ARGV[1]
 if held then redis.call('DEL', KEYS[1]) end
 if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[4]) end
 
-local token = tonumber(ARGV[2])
-local fence = recall(KEYS[2])
+local token = ARGV[2]
+local fence = redis.pcall('GET', KEYS[2])
+if type(fence) == 'table' then return held and 1 or 3 end -- another type: not ours to overwrite
+local last, live, since, lost = recall(fence)
 
 if held then
-  if not fence then return 1 end
-  if fence[3] == 0 then fence[3] = token end
-  fence[1] = math.max(fence[1], token)
-  fence[2] = 0
-  if fence[1] > 0 then record(KEYS[2], fence, clock(), tonumber(ARGV[3])) end
+  if live == token and live ~= '0' then
+    -- The rule. The fence has the life that the acquisition gave it, a minute more than a lease; what is
+    -- left of that is enough, but for a hold that comes to its end in the very seconds in which it runs out.
+    redis.call('SET', KEYS[2], last .. ' 0 ' .. since .. lost, 'KEEPTTL')
+    return 1
+  end
+  if tonumber(token) > tonumber(last) then last = token end
+  if since == '0' then since = token end
+  if last ~= '0' then
+    local time = redis.call('TIME')
+    local ahead = math.max(0, math.ceil((last - time[1] * 1000000 - time[2]) / 1000))
+    redis.call('SET', KEYS[2], last .. ' 0 ' .. since .. lost, 'PX', string.format('%.0f', ARGV[3] + ahead))
+  end
   return 1
 end
 
-if token == 0 then return 0 end
-if not fence or token < fence[3] or token > fence[1] then return 3 end
-if token == fence[2] then return 0 end
-for i = 4, #fence do
-  if fence[i] == token then return 0 end
-end
+if token == '0' then return 0 end
+local n = tonumber(token)
+if not fence or n < tonumber(since) or n > tonumber(last) then return 3 end
+if token == live or string.find(lost .. ' ', ' ' .. token .. ' ', 1, true) then return 0 end
 return 2

@@ -354,3 +354,19 @@ func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
 		}
 	})
 }
+
+// The wait begins when Redis tells of a holder: one answer that takes longer than the wait does not use it up.
+func TestSlowAnswerDoesNotUseUpTheWait(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		warm(t, c)
+		c.link.Delay(60 * time.Millisecond)
+		lock := acquire(t, a.Locker, "k")
+		time.AfterFunc(70*time.Millisecond, func() { release(t, lock) })
+		got, err := c.Acquire(background, "k", core.WithWait(100*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, got)
+	})
+}

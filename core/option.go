@@ -96,8 +96,8 @@ func WithTTL(d time.Duration) CallOption {
 	})
 }
 
-// WithWait bounds how long Acquire and Do wait for another holder, beside the context. Default: until the
-// context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
+// WithWait bounds how long Acquire and Do wait for another holder, beside the context, counted from the first
+// answer that tells of one. Default: until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
 // not answer is given a quarter of the TTL, at most 1 s, beyond it.
 func WithWait(max time.Duration) CallOption {
 	return callOption(func(c *config) error {
@@ -132,7 +132,7 @@ func WithMaxHold(d time.Duration) CallOption {
 // in a [HeldError]. At most 64 bytes, printable. Default: none.
 func WithLabel(s string) CallOption {
 	return callOption(func(c *config) error {
-		if len(s) > maxLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+		if !validLabel(s) {
 			return invalid("WithLabel(%.80q): want at most %d printable bytes", s, maxLabel)
 		}
 		c.label = s
@@ -150,4 +150,8 @@ func WithTrace(t *Trace) CallOption {
 		c.traces = append(c.traces[:len(c.traces):len(c.traces)], t)
 		return nil
 	})
+}
+
+func validLabel(s string) bool {
+	return len(s) <= maxLabel && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -83,11 +83,11 @@ func TestCallOptionsWinAndTracesAddUp(t *testing.T) {
 		}
 		r := newReplica(t, b, core.WithTTL(30*time.Second), core.WithLabel("locker"), trace("locker"))
 		lock := acquire(t, r.Locker, "a", core.WithTTL(2*time.Second), core.WithLabel("call"), trace("call"))
-		if got := b.Redis.TTL("a"); got != 2*time.Second || !strings.HasPrefix(core.Owner(lock), "call:") {
+		if got := b.Redis.TTL("a"); got != 2*time.Second || !strings.HasSuffix(core.Owner(lock), ":call") {
 			t.Errorf("TTL %v, value %q, want the call's", got, core.Owner(lock))
 		}
 		plain := acquire(t, r.Locker, "b")
-		if got := b.Redis.TTL("b"); got != 30*time.Second || !strings.HasPrefix(core.Owner(plain), "locker:") {
+		if got := b.Redis.TTL("b"); got != 30*time.Second || !strings.HasSuffix(core.Owner(plain), ":locker") {
 			t.Errorf("TTL %v, value %q, want the Locker's", got, core.Owner(plain))
 		}
 		if got := strings.Join(heard, " "); got != "locker call locker" {
@@ -187,4 +187,32 @@ func same(t *testing.T, err error, want string) {
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
+}
+
+// Anybody can write a lock's value: only what has the form of ours is taken for a label.
+func TestForeignValuesAreNoLabels(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		const random = "0123456789abcdefghijkQ" // 16 bytes
+		for value, want := range map[string]string{
+			random + ":api-1":                      "api-1",
+			random + ":a:b":                        "a:b",
+			random + ":":                           "",
+			random:                                 "",
+			"":                                     "",
+			"api-1:" + random:                      "",
+			"0123456789abcdefghij:api-1":           "",
+			random + ":a\nb":                       "",
+			random + ":\xff":                       "",
+			random + ":" + strings.Repeat("x", 65): "",
+			"not base64! not base64!:api-1":        "",
+		} {
+			_ = b.Redis.Set("k", value)
+			_, err := r.TryAcquire(background, "k")
+			var held *core.HeldError
+			if !errors.As(err, &held) || held.Label != want {
+				t.Errorf("value %q: got %v, want label %q", value, err, want)
+			}
+		}
+	})
 }

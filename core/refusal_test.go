@@ -122,7 +122,7 @@ func TestServerACL(t *testing.T) {
 	server := servertest.Redis(t)
 	rdb := server.Client()
 	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "-@all",
-		"+evalsha", "+eval", "+get", "+getex", "+set", "+del", "+exists", "+pttl", "+pexpire", "+time"}
+		"+evalsha", "+eval", "+mget", "+get", "+getex", "+set", "+del", "+pttl", "+pexpire", "+time"}
 	if err := rdb.Do(background, acl...).Err(); err != nil {
 		t.Fatal(err)
 	}

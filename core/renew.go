@@ -198,6 +198,13 @@ func (s *scheduler) send(holds []*hold, now instant) {
 	s.locker.gate.join()
 	go func() {
 		defer s.locker.gate.leave()
+		if len(calls) == 1 {
+			// Not a pipeline: newer go-redis keeps connections of their own for those, and the first renewal
+			// would have to dial one.
+			val, err := s.locker.node.run(context.Background(), renewScript, calls[0])
+			s.answered(live[0], now, val, err)
+			return
+		}
 		s.locker.node.batch(context.Background(), renewScript, calls, func(i int, val any, err error) {
 			s.answered(live[i], now, val, err)
 		})

@@ -31,7 +31,7 @@ const (
 )
 
 func acquireArgs(owner string, ttl int) []any {
-	return []any{"k", fenceKey, goneKey, owner, ttl, 60_000}
+	return []any{"k", fenceKey, goneKey, owner, ttl, ttl + 60_000}
 }
 
 func forgetArgs(owner string, token any, tomb int) []any {
@@ -68,13 +68,17 @@ var scriptRows = []scriptRow{
 	{name: "acquire: fence of another type", seeds: []string{fenceKey + ":list"}, call: core.AcquireScript, args: acquireArgs("me", 5000), reply: "WRONGTYPE", after: []string{"k-"}},
 
 	{name: "forget: held", seeds: []string{"k=me", fenceKey + "=70 70 50 60"}, call: core.ForgetScript, args: forgetArgs("me", 70, 0), reply: "1",
-		after: []string{"k-", goneKey + "-", fenceKey + "=70 0 50 60"}, ttls: []string{fenceKey + " 59s 60s"}},
+		after: []string{"k-", goneKey + "-", fenceKey + "=70 0 50 60"}, ttls: []string{fenceKey + " 9s 10s"}},
+	{name: "forget: held, another token", seeds: []string{"k=me", fenceKey + "=70 70 50 60"}, call: core.ForgetScript, args: forgetArgs("me", 60, 0), reply: "1",
+		after: []string{"k-", fenceKey + "=70 0 50 60"}, ttls: []string{fenceKey + " 59s 60s"}},
 	{name: "forget: held, tainted", seeds: []string{"k=me", fenceKey + "=70 70 50"}, call: core.ForgetScript, args: forgetArgs("me", 70, 9000), reply: "1",
 		after: []string{"k-", goneKey + "=1"}, ttls: []string{goneKey + " 8s 9s"}},
 	{name: "forget: held, token never learned", seeds: []string{"k=me", fenceKey + "=70 70 50"}, call: core.ForgetScript, args: forgetArgs("me", 0, 9000), reply: "1",
 		after: []string{"k-", fenceKey + "=70 0 50"}},
 	{name: "forget: held, fence expired", seeds: []string{"k=me"}, call: core.ForgetScript, args: forgetArgs("me", 70, 0), reply: "1",
-		after: []string{"k-", fenceKey + "=70 0 70"}},
+		after: []string{"k-", fenceKey + "=70 0 70"}, ttls: []string{fenceKey + " 59s 60s"}},
+	{name: "forget: held, fence ahead of the clock", seeds: []string{"k=me", fenceKey + "=9007199254740000 9007199254740000 50"}, call: core.ForgetScript, args: forgetArgs("me", 0, 0), reply: "1",
+		after: []string{fenceKey + "=9007199254740000 0 50"}, ttls: []string{fenceKey + " 1000000h 2500000h"}},
 	{name: "forget: held, fence expired, token never learned", seeds: []string{"k=me"}, call: core.ForgetScript, args: forgetArgs("me", 0, 0), reply: "1",
 		after: []string{"k-", fenceKey + "-"}},
 	{name: "forget: held, fence of another type", seeds: []string{"k=me", fenceKey + ":list"}, call: core.ForgetScript, args: forgetArgs("me", 70, 0), reply: "1", after: []string{"k-"}},

@@ -42,8 +42,8 @@ type tenure struct {
 	ttl   time.Duration
 	key   string
 
-	// The arguments that its scripts have in common, boxed once.
-	lock, fence, gone, id any
+	// The arguments of its scripts, boxed once. lease and life are in ms, life is the fence's.
+	lock, fence, gone, id, lease, life any
 
 	token   int64         // 0 until granted
 	sent    time.Duration // when the latest acquire that may have taken effect went out
@@ -57,26 +57,32 @@ func newTenure(n *node, names names, label string, ttl time.Duration) *tenure {
 	_, _ = rand.Read(id[:]) // never fails, crashes the program instead
 	owner := base64.RawURLEncoding.EncodeToString(id[:])
 	if label != "" {
-		owner = label + ":" + owner
+		// Behind the random part: some lock libraries compare only the beginning of a value with theirs,
+		// and a label may be somebody's whole value.
+		owner += ":" + label
 	}
 	return &tenure{
 		node: n, owner: owner, ttl: ttl, key: names.lock,
 		lock: names.lock, fence: names.fence, gone: names.tombstone(owner), id: owner,
+		lease: ttl.Milliseconds(), life: ttl.Milliseconds() + fenceLife,
 	}
 }
 
-// labelOf takes the label out of a lock's value, if it has the form of ours.
+// labelOf takes the label out of a lock's value, if it has the form of ours: anybody can write values.
 func labelOf(value string) string {
-	i := strings.LastIndexByte(value, ':')
-	if i < 0 || len(value)-i-1 != base64.RawURLEncoding.EncodedLen(16) {
+	random, label, ok := strings.Cut(value, ":")
+	if !ok || !validLabel(label) {
 		return ""
 	}
-	return value[:i]
+	if id, err := base64.RawURLEncoding.DecodeString(random); err != nil || len(id) != 16 {
+		return ""
+	}
+	return label
 }
 
 // acquire sends one acquire.
 func (t *tenure) acquire(ctx context.Context) *call {
-	return t.node.start(ctx, acquireScript, t.lock, t.fence, t.gone, t.id, t.ttl.Milliseconds(), fenceLife)
+	return t.node.start(ctx, acquireScript, t.lock, t.fence, t.gone, t.id, t.lease, t.life)
 }
 
 // verdict is what an answered acquire means.

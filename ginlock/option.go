@@ -35,9 +35,9 @@ func (o option) apply(c *config) { o(c) }
 // end of a long response reaches it before the lock is released. Too long, and waiting requests pile up behind
 // a slow one.
 //
-// It bounds the waiting for others. A Redis that does not answer is given a quarter of the TTL, at most 1 s,
-// beyond it, and about a TTL altogether. The wait begins with the request, so that a Redis that takes longer
-// than it for one answer is asked only once.
+// It bounds the waiting for others. A Redis that does not answer is given up to a quarter of the TTL, at most
+// 1 s, beyond it, and about a TTL altogether. The wait begins with the request, so that a Redis that takes
+// longer than it for one answer is asked only once.
 func WithWait(d time.Duration) Option { return WithLock(core.WithWait(d)) }
 
 // WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bsm/redislock"
 	"github.com/holdfast-go/holdfast/core"
 )
 
@@ -157,5 +158,21 @@ func TestInspectOfAForeignHolder(t *testing.T) {
 		if err := h.release(background); err != nil {
 			t.Errorf("%s: release: %v", r.name, err)
 		}
+	})
+}
+
+// redislock compares as much of the stored value as its own token is long, and takes a lock that begins alike
+// for its own. Its users can choose that token, a host name say, as ours can choose the label.
+func TestLabelDoesNotLetATokenOfTheSameTextIn(t *testing.T) {
+	eachServer(t, func(t *testing.T, e *env) {
+		lock := e.acquire(e.locker(), core.WithLabel("api-1"))
+		_, err := redislock.Obtain(background, e.rdb, key, e.long, &redislock.Options{Token: "api-1"})
+		if !errors.Is(err, redislock.ErrNotObtained) {
+			t.Errorf("got %v while we hold the key, want ErrNotObtained", err)
+		}
+		if err := lock.Err(); err != nil {
+			t.Errorf("got %v, want our lock held", err)
+		}
+		e.release(lock)
 	})
 }

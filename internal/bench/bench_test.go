@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+)
+
+// BenchmarkCycle is the table's measurement for benchstat and for profiles:
+//
+//	go test -run - -bench 'Cycle/holdfast/goroutines=1$' -cpuprofile cpu.out
+func BenchmarkCycle(b *testing.B) {
+	t := newTestTarget(b)
+	for _, e := range contenders {
+		b.Run(e.name, func(b *testing.B) {
+			for _, n := range goroutines {
+				b.Run(fmt.Sprintf("goroutines=%d", n), func(b *testing.B) { benchmark(b, t, e, n) })
+			}
+		})
+	}
+}
+
+func benchmark(b *testing.B, t *target, e entry, n int) {
+	c, err := e.open(t)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.close()
+	m := newMeter(t, n)
+	if _, err := m.spin(b.Context(), c, 0); err != nil { // opens the connections
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for i, key := range m.keys {
+		share := (b.N + i) / n // adds up to b.N
+		wg.Go(func() {
+			for range share {
+				if err := c.cycle(b.Context(), key); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
