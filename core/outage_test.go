@@ -182,3 +182,28 @@ func TestExtendTriesAgainSoonAfterALongSilence(t *testing.T) {
 		_ = lock.Release(background)
 	})
 }
+
+// A server that starts up refuses everything for a while; that passes by itself.
+func TestAcquireWaitsWhileTheServerLoads(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		b.Redis.SetError("LOADING Redis is loading the dataset in memory")
+		_, err := r.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if !contains(err, `"k"`, "LOADING") || errors.Is(err, core.ErrNotAcquired) {
+			t.Errorf("got %v, want the key and Redis' word in the text", err)
+		}
+		time.AfterFunc(3*time.Second, func() { b.Redis.SetError("") })
+		begin := time.Now()
+		lock, err := r.Acquire(background, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(begin); d < 3*time.Second || d > 3300*time.Millisecond {
+			t.Errorf("got the lock after %v, want 3s and at most one pause", d)
+		}
+		release(t, lock)
+		shutdown(t, r.Locker)
+	})
+}
