@@ -14,6 +14,9 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if err == nil && try && cfg.waitSet {
 		err = invalid("TryAcquire does not wait, WithWait contradicts it")
 	}
+	if err == nil && cfg.claims {
+		err = invalid("WithMinGap and WithTickWindow are options of Claim")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,10 @@
 // one resource everywhere: a Gin route, a task and a cron job that build their key with Key("order", id)
 // exclude each other.
 //
+// [Locker.Claim] is for what is due at a time: of all replicas that claim a tick one gets it, however short the
+// work is and however skewed their clocks are. A lock cannot do that: a job that takes a millisecond has released
+// it before the next replica's timer fires.
+//
 // # Guarantees
 //
 //   - Mutual exclusion within the lease. While [Lock.Err] is nil nobody else has the lock, as long as Redis
@@ -57,7 +61,7 @@
 //
 // A lock named K is the string K. Beside it there are, in the same Cluster slot, {K}:~fence (the last token
 // and how the last holds ended; for a TTL and a minute) and, only after a lost reply, {K}:~gone:<owner>
-// (for a minute). Where K has a hash tag of its own, K:~fence and so on. An ACL must allow these keys and
+// (for a minute). A name that is claimed has {K}:~mark, for the window of its ticks. Where K has a hash tag of its own, K:~fence and so on. An ACL must allow these keys and
 // EVALSHA, EVAL, MGET, GET, GETEX, SET, DEL, PTTL, PEXPIRE and TIME. Redis 6.2 or later, or Valkey.
 //
 // # How it works

@@ -27,6 +27,9 @@ var (
 	// ErrSelfDeadlock: the context already holds this very lock, waiting for it would never end.
 	ErrSelfDeadlock = errors.New("holdfast: the context already holds this lock")
 
+	// ErrTick: a tick given to [Locker.Claim] lies outside of the window around the clock of Redis.
+	ErrTick = errors.New("holdfast: tick is out of the window")
+
 	// ErrInvalid: a key, an option or another argument that can never work.
 	ErrInvalid = errors.New("holdfast: invalid argument")
 )

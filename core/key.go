@@ -65,6 +65,8 @@ type names struct {
 
 func (n names) tombstone(owner string) string { return n.base + companion + "gone:" + owner }
 
+func (n names) mark() string { return n.base + companion + "mark" }
+
 // nameKeys checks a stored key and derives its companions. A Cluster hashes what stands between the first
 // '{' and the next '}', if anything does, else the whole key; companions must land in the same slot:
 //

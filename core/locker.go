@@ -41,7 +41,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if err := l.cfg.check(); err != nil {
 		return nil, err
 	}
-	l.cfg.waitSet = false
+	l.cfg.waitSet, l.cfg.claims = false, false
 	l.clock.base = time.Now()
 	l.node = &node{client: client, clock: &l.clock, gate: l.gate}
 	l.sched = newScheduler(l)

@@ -39,10 +39,19 @@ type config struct {
 	traces  traces
 	pollMin time.Duration
 	pollMax time.Duration
+
+	// Of Claim.
+	gap    time.Duration
+	behind time.Duration
+	ahead  time.Duration
+	claims bool // an option for Claim was given in the call itself
 }
 
 func defaults() config {
-	return config{ttl: defaultTTL, wait: -1, pollMin: defaultPollMin, pollMax: defaultPollMax}
+	return config{
+		ttl: defaultTTL, wait: -1, pollMin: defaultPollMin, pollMax: defaultPollMax,
+		behind: defaultBehind, ahead: defaultAhead,
+	}
 }
 
 // check looks at the fields together; each by itself was checked by its option.

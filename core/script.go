@@ -17,11 +17,14 @@ var (
 	renewLua string
 	//go:embed inspect.lua
 	inspectLua string
+	//go:embed claim.lua
+	claimLua string
 
 	acquireScript = newScript(3, fenceLua+acquireLua)
 	forgetScript  = newScript(3, fenceLua+forgetLua)
 	renewScript   = newScript(1, renewLua)
 	inspectScript = newScript(2, fenceLua+inspectLua)
+	claimScript   = newScript(1, claimLua)
 )
 
 // Replies of acquire.lua other than a token: the first element of its refusal, and a failure. The third, -1 for

@@ -1,0 +1,147 @@
+package core
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	defaultAhead  = 10 * time.Second
+	defaultBehind = time.Hour
+	maxWindow     = 366 * 24 * time.Hour
+)
+
+// Claim reports whether the caller is the one to do what is due at tick: of all callers that claim a tick of
+// one name, on whichever replica, at most one is told true, however skewed their clocks are and however late
+// they ask. It raises a high-water mark in Redis, so that later ticks shut out earlier ones; there is nothing
+// to release. name has the rules of a lock's key, and a lock of the same name is independent of it.
+//
+// tick is the nominal time, 12:00:00 and not the moment at which a timer fired; Redis has it to the microsecond.
+// It must lie in a window around the clock of Redis, see [WithTickWindow]. [WithMinGap] keeps ticks apart
+// whose nominal times differ from replica to replica.
+//
+// At most once means: a claimant that dies, or whose answer is lost, has used the tick up. So has a Redis that
+// restored an older state, the other way round: it may grant a tick again.
+//
+// Errors: [ErrTick] for a tick outside of the window; [ErrUnavailable] when Redis did not answer within ctx and
+// a quarter of the Locker's TTL, at most 1 s, or when it cannot be told whether the tick went to this call;
+// [ErrClosed]; [ErrInvalid]. Beside an error the result is false, and the work must not be done.
+func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ...CallOption) (bool, error) {
+	if ctx == nil {
+		return false, invalid("nil context")
+	}
+	cfg, err := l.configure(opts)
+	if err != nil {
+		return false, err
+	}
+	if name == "" {
+		return false, invalid("empty name")
+	}
+	names, err := nameKeys(l.cfg.prefix + name)
+	if err != nil {
+		return false, err
+	}
+	if at := tick.UnixMicro(); at <= 0 || at >= 1<<53 {
+		return false, invalid("Claim(%q) of tick %v", name, tick)
+	}
+	fail := &opError{act: "claim", key: names.lock, outcome: ErrClosed}
+	if !l.gate.enter() {
+		return false, fail
+	}
+	defer l.gate.leave()
+
+	var id [16]byte
+	_, _ = rand.Read(id[:])
+	args := []any{
+		names.mark(), tick.UnixMicro(), fmt.Sprintf("%x", id),
+		cfg.ahead.Microseconds(), cfg.behind.Microseconds(), cfg.gap.Microseconds(),
+	}
+	fail.outcome = ErrUnavailable
+	if fail.context = ctx.Err(); fail.context != nil {
+		return false, fail // before the tick can be used up
+	}
+	timer := l.node.timer(patience(cfg.ttl))
+	defer l.node.rest(timer)
+	open := false // an earlier try may have raised the mark
+	for try := 1; ; try++ {
+		c := l.node.start(ctx, claimScript, args...)
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			fail.context = ctx.Err()
+			return false, fail
+		case <-timer.C:
+			if fail.cause == nil {
+				fail.cause = errSilence
+			}
+			return false, fail
+		}
+		if c.err == nil {
+			return fail.claimed(c.val, tick, open)
+		}
+		fail.cause, fail.context = c.err, ctx.Err()
+		cfg.traces.emit(nodeError, Event{Key: names.lock, Attempts: try, Err: c.err})
+		open = open || !harmless(c.err)
+		if try == triesOfOne || permanent(c.err) || fail.context != nil {
+			return false, fail
+		}
+	}
+}
+
+var errUsedUp = errors.New("the tick is taken, perhaps by this call")
+
+// claimed is what a reply of claim.lua means.
+func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
+	switch r := val.(type) {
+	case int64:
+		if r == 1 {
+			return true, nil
+		}
+		if open {
+			e.cause = errUsedUp
+			return false, e
+		}
+		return false, nil
+	case []any:
+		if len(r) != 2 {
+			break
+		}
+		if now, ok := r[1].(int64); ok {
+			e.outcome = ErrTick
+			e.cause = fmt.Errorf("%v, by the clock of redis %v off", tick, tick.Sub(time.UnixMicro(now)).Round(time.Millisecond))
+			return false, e
+		}
+	}
+	e.cause = errReply
+	return false, e
+}
+
+// WithMinGap is for Claim: a tick is refused, as one that has run, unless it is at least d after the one granted
+// before. Where every replica counts its own periods ("@every 1h"), their ticks differ, and d is the period or
+// a little less. In microseconds; default 0, which refuses what is not later.
+func WithMinGap(d time.Duration) CallOption {
+	return callOption(func(c *config) error {
+		if d < 0 || d > maxWindow {
+			return invalid("WithMinGap(%v): want 0 to %v", d, maxWindow)
+		}
+		c.gap, c.claims = d, true
+		return nil
+	})
+}
+
+// WithTickWindow is for Claim: how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h
+// and 10 s. Each mark is kept until its tick is older than behind. ahead must cover how far the clocks of all
+// replicas may run ahead of that of Redis together, or no one is granted the tick; a single replica that is
+// ahead by more gets errors until its clock is right, and by less runs early by that much.
+func WithTickWindow(behind, ahead time.Duration) CallOption {
+	return callOption(func(c *config) error {
+		if behind < time.Second || behind > maxWindow || ahead < 0 || ahead > maxWindow {
+			return invalid("WithTickWindow(%v, %v): want 1s to %v and 0 to %v", behind, ahead, maxWindow, maxWindow)
+		}
+		c.behind, c.ahead, c.claims = behind, ahead, true
+		return nil
+	})
+}

@@ -1,0 +1,27 @@
+-- Raises the high-water mark of a name to a tick, if nobody has raised it that far.
+-- KEYS: 1 mark
+-- ARGV: 1 tick, 2 claimant, a nonce of this call, 3 how far ahead of TIME and 4 how far behind it a tick may be,
+--       5 the least distance from the mark; all in µs
+-- Replies:
+--   1              raised, by this call
+--   0              the mark is there already, or too near
+--   {-1, TIME}     the tick is too far ahead: the mark would shut out every honest tick until then
+--   {-2, TIME}     the tick is so old that its mark may have expired, and with it the memory of its run
+--
+-- The mark is "tick claimant". It lives until every tick that it decides about is too old to be granted.
+
+local mark = redis.call('GET', KEYS[1])
+local last, claimant
+if mark then last, claimant = string.match(mark, '^(%d+) (.+)$') end
+if claimant == ARGV[2] then return 1 end -- sent before, and the answer got lost
+
+local tick, ahead, behind, gap = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if tick > now + ahead then return {-1, now} end
+if tick < now - behind then return {-2, now} end
+if last and tick < last + math.max(gap, 1) then return 0 end
+
+local life = math.ceil((tick + math.max(behind, gap) - now) / 1000) + 1000
+redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2], 'PX', string.format('%.0f', life))
+return 1
