@@ -27,15 +27,21 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if err != nil {
 		return nil, err
 	}
+	for _, held := range Held(ctx) {
+		if held.Key() != names.lock || !held.hold.locker.sameRedis(l) || held.hold.lapsed() != nil {
+			continue
+		}
+		if !cfg.reentrant {
+			return nil, &opError{act: "acquire", key: names.lock, outcome: ErrSelfDeadlock}
+		}
+		if nested := held.nest(ctx); nested != nil {
+			return nested, nil
+		}
+	}
 	if !l.gate.enter() {
 		return nil, &opError{act: "acquire", key: names.lock, outcome: ErrClosed}
 	}
 	defer l.gate.leave()
-	for _, held := range Held(ctx) {
-		if held.Key() == names.lock && held.hold.locker.sameRedis(l) && held.hold.lapsed() == nil {
-			return nil, &opError{act: "acquire", key: names.lock, outcome: ErrSelfDeadlock}
-		}
-	}
 
 	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.clock.now().mono}
 	a.from = a.began

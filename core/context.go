@@ -1,6 +1,9 @@
 package core
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // lockContext is the context of a held lock: a cancellable child of the acquisition's context whose Err also
 // looks at the clock. Contexts derived from it see the cancellation, not the clock.
@@ -13,7 +16,7 @@ type lockContext struct {
 // in that case, so that Done never contradicts it.
 func (c *lockContext) Err() error {
 	if err := c.lock.hold.err(); err != nil {
-		c.lock.hold.cancel(err) // whoever ended it may not have come to that yet
+		c.lock.cancel(err) // whoever ended it may not have come to that yet
 	}
 	return c.Context.Err()
 }
@@ -28,7 +31,8 @@ func (c *lockContext) Value(key any) any {
 }
 
 // Held returns the locks that ctx carries, innermost first: those acquired with it or with a context it
-// descends from, unless they were released. One that was lost is still there; its Err says so.
+// descends from, unless they were released; of a nested one the innermost handle. One that was lost is still
+// there; its Err says so.
 func Held(ctx context.Context) []*Lock {
 	var locks []*Lock
 	for {
@@ -36,7 +40,8 @@ func Held(ctx context.Context) []*Lock {
 		if !ok {
 			return locks
 		}
-		if !lock.hold.gone() {
+		nested := slices.ContainsFunc(locks, func(l *Lock) bool { return l.hold == lock.hold })
+		if !nested && !lock.released.Load() {
 			locks = append(locks, lock)
 		}
 		ctx = lock.ctx.Context // past the lock's own context: the next one outwards

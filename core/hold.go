@@ -44,9 +44,9 @@ type hold struct {
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
 	verify   sync.Mutex // one question to Redis at a time; held during I/O
 
-	released atomic.Bool   // Release was called
-	done     chan struct{} // guarded by mu; closed when the first Release has its result
-	result   error
+	uses   int           // handles that are not released; guarded by mu
+	done   chan struct{} // guarded by mu; closed when the first Release has its result
+	result error
 
 	// Guarded by the scheduler's mutex.
 	index   int           // in its heap, -1 outside
@@ -286,8 +286,20 @@ func (h *hold) failed(err error) {
 	h.traces.emit(nodeError, Event{Key: h.key, Token: h.token, Err: err})
 }
 
-// gone tells whether the hold was released, whatever came of it.
-func (h *hold) gone() bool { return h.released.Load() }
+// drop counts lk out, once, and reports whether no handle is left. The context of a nested handle ends with it;
+// that of the outermost is above those that go on.
+func (h *hold) drop(lk *Lock) (last bool) {
+	h.mu.Lock()
+	if !lk.released.Swap(true) {
+		h.uses--
+	}
+	last = h.uses == 0
+	h.mu.Unlock()
+	if h.handle.Value() != lk {
+		lk.cancel(errReleased)
+	}
+	return last
+}
 
 func (h *hold) release(ctx context.Context) error {
 	h.mu.Lock()
@@ -315,7 +327,6 @@ func (h *hold) release(ctx context.Context) error {
 	defer h.locker.gate.leave()
 	defer close(done)
 	_ = h.lapsed() // a deadline that has passed makes it a loss, not a release
-	h.released.Store(true)
 	if h.end(nil, errReleased) || errors.Is(h.err(), ErrClosed) {
 		h.result = h.forget(ctx)
 	} else {

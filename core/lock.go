@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"time"
 	"weak"
 )
@@ -10,10 +11,12 @@ import (
 // Lock is a held lock. It is made by [Locker.Acquire] and [Locker.TryAcquire] and must be released; one that
 // is neither released nor reachable any more is not renewed. Its methods may be called concurrently.
 type Lock struct {
-	hold *hold
-	ctx  lockContext
+	hold   *hold
+	ctx    lockContext
+	cancel context.CancelCauseFunc // of ctx
 
-	parent context.Context // that of the acquisition
+	parent   context.Context // that of the acquisition
+	released atomic.Bool     // Release was called
 }
 
 func newLock(a *acquisition, at instant) *Lock {
@@ -22,14 +25,14 @@ func newLock(a *acquisition, at instant) *Lock {
 	h := &hold{
 		locker: l, tenure: a.tenure, key: a.names.lock, token: a.tenure.token, traces: a.cfg.traces,
 		ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono, cancel: cancel,
-		index: -1, report: reportAfter * a.cfg.ttl,
+		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
 	if a.cfg.maxHold > 0 && a.cfg.maxHold < forever-at.mono {
 		h.limit = at.mono + a.cfg.maxHold
 	}
 	h.trust(at, a.cfg.ttl)
-	lock := &Lock{hold: h, parent: a.ctx}
+	lock := &Lock{hold: h, parent: a.ctx, cancel: cancel}
 	lock.ctx = lockContext{Context: ctx, lock: lock}
 	h.handle = weak.Make(lock)
 	l.gate.join() // until the hold ends
@@ -37,6 +40,27 @@ func newLock(a *acquisition, at instant) *Lock {
 		h.end(nil, &opError{act: "hold", key: h.key, outcome: ErrClosed})
 	}
 	return lock
+}
+
+// nest is one more handle to the hold of lk, for a call under it with ctx; nil if the hold is being released.
+func (lk *Lock) nest(ctx context.Context) *Lock {
+	h := lk.hold
+	h.mu.Lock()
+	live := h.uses > 0 && h.ended.Load() == nil
+	if live {
+		h.uses++
+	}
+	h.mu.Unlock() // before contexts are made: they may ask lk's for its Err, which may lock it
+	if !live {
+		return nil
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	// ctx carries the lock and may all the same not end with it, behind a context.WithoutCancel.
+	outer := lk.ctx.Context
+	stop := context.AfterFunc(outer, func() { cancel(context.Cause(outer)) })
+	nested := &Lock{hold: h, parent: ctx, cancel: func(err error) { stop(); cancel(err) }}
+	nested.ctx = lockContext{Context: inner, lock: nested}
+	return nested
 }
 
 // Key is the lock's key as stored in Redis, prefix included: the default resource for a fence.
@@ -66,7 +90,12 @@ func (lk *Lock) Deadline() time.Time {
 // exact, also right after the process was paused. Only where the wall clock shows that the machine was
 // suspended (or somebody set it forward past the lease) does it ask Redis, for at most a quarter of the TTL
 // or 1 s, and once.
-func (lk *Lock) Err() error { return lk.hold.err() }
+func (lk *Lock) Err() error {
+	if err := lk.hold.err(); err != nil || !lk.released.Load() {
+		return err
+	}
+	return errReleased // and held on by another handle
+}
 
 // Extend makes the lease last at least ttl (100 ms to 24 h) from now; it never shortens one. Renewal goes on
 // with the TTL of the acquisition. With [WithMaxHold] the lease is not extended beyond that.
@@ -89,7 +118,7 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // answered by then, the attempts go on in the background until the lease has run out.
 //
 // Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm. Releasing again
-// returns what the first call returned.
+// returns what the first call returned. With [WithReentrancy] the last handle of a hold frees it.
 func (lk *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -98,5 +127,8 @@ func (lk *Lock) Release(ctx context.Context) error {
 		ctx = lk.parent // its own ends with the release, which would leave that releaseGrace
 	}
 	defer runtime.KeepAlive(lk)
-	return lk.hold.release(ctx)
+	if lk.hold.drop(lk) {
+		return lk.hold.release(ctx)
+	}
+	return lk.hold.lapsed()
 }

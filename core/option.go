@@ -36,6 +36,9 @@ type config struct {
 	noRenew bool
 	maxHold time.Duration // 0: none
 	label   string
+
+	reentrant bool
+
 	traces  traces
 	pollMin time.Duration
 	pollMax time.Duration
@@ -135,6 +138,14 @@ func WithMaxHold(d time.Duration) CallOption {
 		c.maxHold = d
 		return nil
 	})
+}
+
+// WithReentrancy lets a call whose context already holds the lock have it again: it gets one more handle to the
+// same hold at once, with the same token and whatever its other options say. The hold ends when the last handle
+// is released; one that never is keeps it, also when it is forgotten. Default: such a call fails with
+// [ErrSelfDeadlock], as it would wait for itself. It is the context that counts, not the goroutine.
+func WithReentrancy() CallOption {
+	return callOption(func(c *config) error { c.reentrant = true; return nil })
 }
 
 // WithLabel says who holds the lock, for people: it is stored with the key, seen by [Locker.Inspect] and
