@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,6 +27,7 @@ type Server struct {
 	t    testing.TB
 	bin  string
 	port int
+	head []string // arguments that must come first
 	args []string
 	proc *process
 }
@@ -42,8 +45,37 @@ func Redis(t testing.TB, args ...string) *Server {
 	s.args = append([]string{
 		"--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--dir", t.TempDir(),
 	}, args...)
-	t.Cleanup(s.Kill)
-	err = onFreePort(func(port int) error {
+	s.open()
+	return s
+}
+
+// Sentinel starts a Sentinel that watches master under name, alone, and fails
+// over to a replica of it when it has been silent for half a second.
+func Sentinel(t testing.TB, name string, master *Server) *Server {
+	t.Helper()
+	bin, err := redisBinary()
+	require(t, redisName, err)
+
+	// A Sentinel rewrites its configuration, so that it needs a file of its own.
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "sentinel.conf")
+	text := fmt.Sprintf("dir %[1]q\nbind 127.0.0.1\n"+
+		"sentinel monitor %[2]s 127.0.0.1 %[3]d 1\n"+
+		"sentinel down-after-milliseconds %[2]s 500\n"+
+		"sentinel failover-timeout %[2]s 5000\n", dir, name, master.port)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, bin: bin, head: []string{conf, "--sentinel"}}
+	s.open()
+	return s
+}
+
+// open starts the server on a free port and ends it with the test.
+func (s *Server) open() {
+	s.t.Helper()
+	s.t.Cleanup(s.Kill)
+	err := onFreePort(func(port int) error {
 		s.port = port
 		err := s.launch()
 		if err != nil {
@@ -52,9 +84,8 @@ func Redis(t testing.TB, args ...string) *Server {
 		return err
 	})
 	if err != nil {
-		t.Fatalf("servertest: start %s: %v", bin, err)
+		s.t.Fatalf("servertest: start %s: %v", s.bin, err)
 	}
-	return s
 }
 
 const redisName = "redis-server"
@@ -68,7 +99,8 @@ func redisBinary() (string, error) {
 
 // launch starts the process on the server's port and waits until it answers.
 func (s *Server) launch() error {
-	proc, err := spawn(exec.Command(s.bin, append([]string{"--port", strconv.Itoa(s.port)}, s.args...)...))
+	args := slices.Concat(s.head, []string{"--port", strconv.Itoa(s.port)}, s.args)
+	proc, err := spawn(exec.Command(s.bin, args...))
 	if err != nil {
 		return err
 	}
