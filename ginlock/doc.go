@@ -38,7 +38,7 @@
 // # Limits
 //
 // A lock is a lease. A process that was paused past it goes on writing beside its successor; only a fence stops
-// that, see [core.Lock.Token] and the package sqlfence.
+// that: compare [core.Lock.Token] where the work is stored.
 //
 // The lock covers the chain and nothing that outlives it: no goroutine that a handler leaves behind, with
 // [gin.Context.Copy] or without (their copy's request context ends with the handler), and no hijacked

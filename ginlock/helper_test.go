@@ -266,7 +266,7 @@ func (s *server) fetch(ctx context.Context, path string) (int, string, error) {
 	return resp.StatusCode, string(body), err
 }
 
-// fence is what a consumer such as sqlfence does: it knows a context and no Gin.
+// fence is what the consumer of a token does: it knows a context and no Gin.
 func fence(ctx context.Context) int64 {
 	if held := core.Held(ctx); len(held) > 0 {
 		return held[0].Token()
