@@ -223,6 +223,9 @@ func (l *Link) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	fail := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: address(addr), Err: err}
 	}
+	if err := ctx.Err(); err != nil {
+		return fail(err)
+	}
 	for _, w := range []*way{&l.up, &l.down} {
 		if due := l.due(w); !due.IsZero() {
 			timer := time.NewTimer(time.Until(due))

@@ -130,6 +130,18 @@ func TestDialWaitsWhileTheLinkIsCut(t *testing.T) {
 	})
 }
 
+// As with a net.Dialer.
+func TestDialWithAnEndedContextFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		link := NewBubble(t).NewLink()
+		if _, err := link.Dial(ctx, "tcp", "127.0.0.1:6379"); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want the context's error", err)
+		}
+	})
+}
+
 func TestDelayCountsForDialAndRoundTrip(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
 		ctx := context.Background()

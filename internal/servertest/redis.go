@@ -44,6 +44,8 @@ func Redis(t testing.TB, args ...string) *Server {
 	s := &Server{t: t, bin: bin}
 	s.args = append([]string{
 		"--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--dir", t.TempDir(),
+		// By default a master waits 5 s for more replicas before it sends its data to the first.
+		"--repl-diskless-sync-delay", "0",
 	}, args...)
 	s.open()
 	return s

@@ -47,13 +47,14 @@ func (r *relay) run() {
 func (r *relay) kill() {
 	r.once.Do(func() {
 		r.reset.Store(true)
-		close(r.done)
 		for _, c := range []net.Conn{r.client, r.server} {
 			if tcp, ok := c.(*net.TCPConn); ok {
-				_ = tcp.SetLinger(0) // a reset, not an orderly end
+				_ = tcp.SetLinger(0) // a reset, not an orderly end; before done, since writeDown closes then
 			}
-			_ = c.Close()
 		}
+		close(r.done)
+		_ = r.client.Close()
+		_ = r.server.Close()
 	})
 }
 
