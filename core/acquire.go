@@ -31,6 +31,9 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		if held.Key() != names.lock || !held.hold.locker.sameRedis(l) || held.hold.lapsed() != nil {
 			continue
 		}
+		if cfg.reentryID != "" && held.hold.tenure.entry == cfg.reentryID {
+			continue // Redis lets it in
+		}
 		if !cfg.reentrant {
 			return nil, &opError{act: "acquire", key: names.lock, outcome: ErrSelfDeadlock}
 		}
@@ -48,17 +51,40 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if try {
 		a.wait = 0
 	}
-	a.newTenure()
-	lock, err := a.run()
-	if err != nil {
-		a.tenure.undo()
+	var lock *Lock
+	through := false
+	defer func() {
+		switch {
+		case through:
+		case lock != nil: // a hook panicked
+			_ = lock.Release(ctx)
+		default:
+			a.quit()
+		}
+	}()
+	if lock, err = a.obtain(); err != nil {
 		return nil, err
 	}
 	cfg.traces.emit(acquired, Event{
 		Key: names.lock, Token: lock.Token(), Label: cfg.label,
 		Elapsed: lock.hold.began - a.began, Attempts: a.attempts,
 	})
+	through = true
 	return lock, nil
+}
+
+// quit is for a call that ends without the lock: by an error, or by a panic in a hook, wherever it stood.
+func (a *acquisition) quit() {
+	if w := a.behind; w != nil {
+		if !a.queue.withdraw(w) || w.turn.err != nil {
+			a.queue = nil
+		} else {
+			a.come(w.turn)
+		}
+	}
+	if (a.queue == nil || !a.queue.giveUp(a)) && a.tenure != nil {
+		a.tenure.undo()
+	}
 }
 
 // triesOfOne is how often a call that does not wait sends its command where Redis fails to serve it: the
@@ -73,6 +99,9 @@ type acquisition struct {
 	names    names
 	wait     time.Duration // as in config
 	tenure   *tenure
+	queue    *queue  // of which it is at the front, or nil
+	behind   *queued // it waits there still
+	queued   bool    // it had to
 	began    time.Duration
 	from     time.Duration // when the wait for another holder began: with the first answer that told of one
 	attempts int
@@ -81,16 +110,38 @@ type acquisition struct {
 	held *HeldError
 	err  error
 
+	place   int  // in line, as held was told
+	foreign bool // the holder is somebody who will tell nobody of the release
+
 	outage  time.Duration // when the failures in a row began
 	failing bool
 	told    bool // of a holder
+	pushed  bool // the latest look asked to be told through the inbox
 	last    bool // the look under way is the last one
 	pause   time.Duration
 }
 
 func (a *acquisition) newTenure() {
-	a.tenure = newTenure(a.locker.node, a.names, a.cfg.label, a.cfg.ttl)
+	block := 1
+	if a.queue != nil && a.queued && a.cfg.plain() { // others may queue behind it as it did: without that, tokens are not wasted
+		block += a.locker.queues.bound
+	}
+	a.tenure = newTenure(a.locker.node, a.names, a.cfg, block)
+}
+
+func (a *acquisition) obtain() (*Lock, error) {
+	if qs := &a.locker.queues; qs.bound > 0 && a.cfg.reentryID == "" {
+		if w := qs.enter(a); w != nil {
+			if lock, err := a.await(w); lock != nil || err != nil {
+				return lock, err
+			}
+		}
+	}
+	if a.tenure == nil {
+		a.newTenure()
+	}
 	a.pause = a.cfg.pollMin
+	return a.run()
 }
 
 // why a wait ended.
@@ -101,15 +152,21 @@ const (
 	contextEnded
 	closed
 	elapsed
+	granted  // the inbox has a grant
+	reopened // the inbox
 )
 
-// listen waits for done (which may be nil) for at most d.
-func (a *acquisition) listen(done <-chan struct{}, d time.Duration) why {
+// listen waits for done, wake and news (any may be nil) for at most d.
+func (a *acquisition) listen(done, wake, news <-chan struct{}, d time.Duration) why {
 	timer := a.locker.node.timer(d)
 	defer a.locker.node.rest(timer)
 	select {
 	case <-done:
 		return answered
+	case <-wake:
+		return granted
+	case <-news:
+		return reopened
 	case <-a.ctx.Done():
 		return contextEnded
 	case <-a.locker.gate.closing:
@@ -125,8 +182,10 @@ func (a *acquisition) run() (*Lock, error) {
 	}
 	for {
 		a.attempts++
-		call := a.tenure.acquire(a.ctx)
-		reason := a.listen(call.done, a.allowed())
+		waits := a.wait != 0
+		a.pushed = waits && a.locker.node.inbox.add(a.tenure)
+		call := a.tenure.acquire(a.ctx, waits, a.pushed)
+		reason := a.listen(call.done, nil, nil, a.allowed())
 		switch reason {
 		case answered:
 			if lock, err := a.judge(call); lock != nil || err != nil {
@@ -142,10 +201,66 @@ func (a *acquisition) run() (*Lock, error) {
 		if !a.more() {
 			return nil, a.failure(nil)
 		}
-		if reason := a.listen(nil, a.next()); reason != elapsed {
-			return nil, a.stopped(reason)
+		if lock, err := a.idle(); lock != nil || err != nil {
+			return lock, err
 		}
 	}
+}
+
+// idle waits until it is time for the next look, or for a grant that makes it needless.
+func (a *acquisition) idle() (*Lock, error) {
+	d, last := a.next()
+	inbox := a.locker.node.inbox
+	var wake, news <-chan struct{}
+	if a.pushed {
+		wake = inbox.waker(a.tenure)
+	}
+	if a.told {
+		news = inbox.open()
+		if !a.pushed && inbox.isUp() {
+			return nil, nil // since the look
+		}
+	}
+	switch reason := a.listen(nil, wake, news, d); reason {
+	case elapsed:
+		a.last = last
+		return nil, nil
+	case granted:
+		if a.cfg.reentryID != "" {
+			return nil, nil // it takes a look for the others to be let in
+		}
+		at, ok := a.tenure.accept(inbox.take(a.tenure), a.locker.clock.now())
+		if !ok {
+			return nil, nil
+		}
+		if err := a.ctx.Err(); err != nil {
+			a.held, a.err = nil, nil
+			return nil, a.failure(err)
+		}
+		return a.keep(at, a.tenure.firstLease())
+	case reopened:
+		return nil, nil
+	default:
+		return nil, a.stopped(reason)
+	}
+}
+
+// keep makes the lock of a lease of d that is ours from at on, unless it is over for us already. It is judged by
+// both clocks: the machine may have been suspended while the news was on its way.
+func (a *acquisition) keep(at instant, d time.Duration) (*Lock, error) {
+	e := leaseFrom(at, d)
+	if a.cfg.acks > 0 && !e.over(a.locker.clock.now()) {
+		var err error
+		if at, d, err = a.confirm(); err != nil {
+			return nil, err
+		}
+		e = leaseFrom(at, d)
+	}
+	if e.over(a.locker.clock.now()) {
+		return nil, nil
+	}
+	a.tenure.began = at.mono
+	return newLock(a, e, at.mono), nil
 }
 
 // judge looks at an answer: the lock, an error to end with, or neither to look again.
@@ -154,6 +269,10 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 	switch {
 	case v.held != nil:
 		a.held, a.err, a.failing = v.held, nil, false
+		a.place, a.foreign = v.place, v.foreign
+		if a.queue != nil {
+			a.queue.tell(a)
+		}
 		if !a.told {
 			a.told, a.from = true, a.locker.clock.now().mono
 			if a.wait != 0 {
@@ -161,15 +280,14 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 			}
 		}
 		return nil, nil
-	case v.granted:
+	case v.token > 0:
+		a.tenure.hold(v.token)
 		if err := a.ctx.Err(); err != nil {
 			a.held, a.err = nil, nil
 			return nil, a.failure(err)
 		}
-		// By both clocks: the machine may have been suspended while the answer was on its way.
-		now, lease := a.locker.clock.now(), a.cfg.ttl-margin(a.cfg.ttl)
-		if now.mono < call.at.mono+lease && now.wall < call.at.wall+int64(lease) {
-			return newLock(a, call.at), nil
+		if lock, err := a.keep(call.at, a.cfg.ttl); lock != nil || err != nil {
+			return lock, err
 		}
 		// Held by then for Redis, perhaps, but not for us. Rule 1: it is undone, so its id is used up.
 		a.tenure.undo()
@@ -192,6 +310,9 @@ func (a *acquisition) failed(err error) {
 	a.held = nil
 	if !a.failing {
 		a.failing, a.outage = true, a.locker.clock.now().mono
+	}
+	if a.queue != nil {
+		a.queue.tell(a)
 	}
 	a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: err})
 }
@@ -225,21 +346,35 @@ func (a *acquisition) more() bool {
 	return a.attempts < triesOfOne && now-a.began < patience(a.cfg.ttl)
 }
 
-// next is how long to pause before the next look. The times are random so that waiters that began together
-// drift apart, and grow like those of "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And
-// Jitter"). A lease that ends sooner is looked at when it ends; the last look is at the end of the wait.
-func (a *acquisition) next() time.Duration {
-	a.pause = min(a.cfg.pollMax, a.cfg.pollMin+rand.N(2*a.pause+1))
-	d := a.pause
-	if a.held != nil && a.held.TimeLeft > 0 {
-		d = min(d, a.held.TimeLeft+rand.N(a.cfg.pollMin))
+// next is how long to pause before the next look, and whether that will be the last, at the end of the wait.
+//
+// Where the inbox will tell of a grant, a look is for what it cannot tell: that the lease of a holder ended who
+// died. The first in line looks when it does, the others a little later, each, and nobody more often than
+// once a second in the long run.
+//
+// Else waiting is polling. The times are random, so that waiters that began together drift apart, and grow like
+// those of "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And Jitter"); a lease that ends
+// sooner is looked at when it ends.
+func (a *acquisition) next() (d time.Duration, last bool) {
+	if a.pushed && a.held != nil && !(a.foreign && a.place == 1) {
+		d = lookAgain - rand.N(lookAgain/5)
+		if left := a.held.TimeLeft; left > 0 {
+			d = min(d, max(a.pause, left+rand.N(a.cfg.pollMin)+time.Duration(a.place-1)*a.cfg.pollMin))
+		}
+		a.pause = min(2*a.pause, 2*lookAgain/3)
+	} else {
+		a.pause = min(a.cfg.pollMax, a.cfg.pollMin+rand.N(2*a.pause+1))
+		d = min(a.pause, lookAgain)
+		if a.held != nil && a.held.TimeLeft > 0 {
+			d = min(d, a.held.TimeLeft+rand.N(a.cfg.pollMin))
+		}
 	}
 	if a.wait > 0 {
 		if left := a.from + a.wait - a.locker.clock.now().mono; left > 0 && left <= d {
-			a.last, d = true, left
+			return left, true
 		}
 	}
-	return d
+	return d, false
 }
 
 func (a *acquisition) stopped(reason why) error {

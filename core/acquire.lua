@@ -1,56 +1,99 @@
--- Takes the lock if it is free.
--- KEYS: 1 lock, 2 fence, 3 tombstone of this owner
--- ARGV: 1 owner, 2 lease in ms, 3 life of the fence in ms, longer than the lease
+-- Takes the lock if it is free and nobody waits for it; else joins the line, or refreshes its place there.
+-- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua
+-- ARGV: 1 owner, 2 "lease life block", or to wait in line "lease life block entry first counted inbox":
+--         lease   in ms
+--         life    of the fence in ms, longer than the lease
+--         block   how many tokens to reserve
+--         entry   how long the place in line is kept without another look, in ms
+--         first   lease of a grant in ms
+--         counted, inbox: see line.lua
+--       3 with KEYS[6]: the re-entry id
+--       (2 in one, as Redis tells a client that has not authenticated itself so only up to ten arguments)
 -- Replies:
---   n > 0                  held, n is the fencing token
---   {0, ms left, value}    somebody else holds it; ms left is -1 where the key never expires
---   -1                     this tenure was already undone
---   -2                     the token space (2^53) is used up
+--   n > 0                   held, n is the fencing token, or the first of a block
+--   {0, ms left, value,     somebody else holds it; ms left is -1 where the key never expires
+--    place, TIME, fence}    1 is the first in line, 0 not in it; TIME in µs; the fence or ''
+--   -1                      this tenure was already undone
+--   -2                      the token space (2^53) is used up
 
+local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*)$')
 local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
-local holder = found[1]
-if holder and holder ~= ARGV[1] then
-  return {0, redis.call('PTTL', KEYS[1]), holder}
+local holder, fence = found[1], found[2]
+if found[3] then return -1 end -- also where the lock still has this value: those who were let in go on under it
+
+if KEYS[6] and holder then
+  local token = admit(holder, ARGV[1], ARGV[3], tonumber(lease))
+  if token then
+    leave(ARGV[1])
+    return token
+  end
 end
 
-local last, live, since, lost = recall(found[2])
-if holder then
-  -- Asked before, and the answer got lost or is still on its way: the same token, never a shorter lease.
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if holder == ARGV[1] then
+  -- Asked before, and the answer got lost or is still on its way, or granted meanwhile: the same token, never a
+  -- shorter lease.
+  if redis.call('PTTL', KEYS[1]) < tonumber(lease) then
+    redis.call('PEXPIRE', KEYS[1], lease)
   end
-  if live ~= '0' then return tonumber(live) end
-elseif found[3] then
-  return -1
+  local _, live = recall(fence)
+  if live ~= '0' then
+    if KEYS[6] then enroll(ARGV[1], ARGV[1], ARGV[3], live, tonumber(lease)) end
+    return tonumber(live)
+  end
 end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local token = math.max(last + 1, now)
-if token >= 9007199254740992 then return -2 end
-local text = string.format('%.0f', token) -- past 10^14 Lua would write 1.7e+15
 
-if live ~= '0' then
-  lost = lost .. ' ' .. live
-  local _, n = string.gsub(lost, '%d+', '')
-  if n > 8 then -- the oldest goes, and with it the claim to know about tokens that old
-    local oldest, rest = string.match(lost, '^ (%d+)(.*)$')
-    since, lost = string.format('%.0f', oldest + 1), rest
+-- refuse answers that value has the lock, after joining the line where that was asked for.
+local function refuse(value, left)
+  local rank = 0
+  if place ~= '' then
+    local entry, first, counted, inbox = string.match(place, '^(%d+) (%d+) (%d) (.+)$')
+    -- Who cannot be told looks by itself, and is not passed over.
+    if not heard(inbox, counted) then inbox = '-' end
+    local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
+    local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' ' .. counted .. ' ' .. inbox
+    local known = redis.call('HSET', KEYS[5], ARGV[1], text) == 0
+    redis.call('PEXPIRE', KEYS[5], entry)
+    rank = known and redis.call('LPOS', KEYS[4], ARGV[1])
+    rank = rank and rank + 1 or redis.call('RPUSH', KEYS[4], ARGV[1])
+    redis.call('PEXPIRE', KEYS[4], entry)
+  end
+  return {0, left, value, rank, now, fence or ''}
+end
+
+if holder and holder ~= ARGV[1] then
+  return refuse(holder, redis.call('PTTL', KEYS[1]))
+end
+
+if not holder then
+  local first = redis.call('LINDEX', KEYS[4], 0)
+  if first then
+    if first ~= ARGV[1] then
+      local owner, first, text = serve(ARGV[1], fence, now)
+      if owner then
+        fence = text
+        return refuse(owner, first)
+      end
+    end
+    leave(ARGV[1])
   end
 end
-if since == '0' then since = text end
 
-local life = ARGV[3]
-if token > now then life = string.format('%.0f', life + math.ceil((token - now) / 1000)) end
+local token, text, ahead = draw(fence, tonumber(block), now)
+if not token then return -2 end
 
 -- MGET reads keys of another type as missing. NX keeps such a lock from being overwritten, and GET such a
 -- fence: it makes SET refuse them.
-if not holder and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+if not holder and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
   return redis.pcall('GET', KEYS[1])
 end
-local old = redis.pcall('SET', KEYS[2], text .. ' ' .. text .. ' ' .. since .. lost, 'PX', life, 'GET')
+if ahead > 0 then life = string.format('%.0f', life + ahead) end
+local old = redis.pcall('SET', KEYS[2], text, 'PX', life, 'GET')
 if type(old) == 'table' and old.err then
   if not holder then redis.call('DEL', KEYS[1]) end
   return old
 end
+if KEYS[6] then enroll(ARGV[1], ARGV[1], ARGV[3], string.format('%.0f', token), tonumber(lease)) end
 return token

@@ -67,7 +67,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	defer l.node.rest(timer)
 	open := false // an earlier try may have raised the mark
 	for try := 1; ; try++ {
-		c := l.node.start(ctx, claimScript, args...)
+		c := l.node.start(ctx, new(call), claimScript, args...)
 		select {
 		case <-c.done:
 		case <-ctx.Done():

@@ -30,8 +30,11 @@
 //     gone; [ErrUnavailable], nobody can know. See their comments for the rest.
 //   - Every call returns by its context's deadline, whatever the client's timeouts and retries are, and a
 //     cancelled call leaves no lock behind.
-//   - Two commands per acquire and release, one for a try that fails; renewals travel together in
-//     pipelines. Fencing adds no round trip.
+//   - First come, first served, among processes and within one, and nobody polls: a release grants the lock to
+//     the next in line and tells it so. Two commands per acquire and release, however many wait; next to none
+//     between the calls of one process, which pass the lock on among themselves for a bounded time (see
+//     [WithLocalHandover]). One command for a try that fails; renewals travel together in pipelines. Fencing adds
+//     no round trip.
 //   - The key is the canonical one, SET key value NX PX ttl with a random value: other lock libraries and
 //     scripts that use it on the same key and holdfast exclude each other.
 //   - Everything holdfast writes expires by itself.
@@ -43,12 +46,21 @@
 //
 // One Redis with asynchronous replication may forget a lock when it fails over or restarts without its data:
 // then two may hold it until the first one's next renewal, a third of a lease later. The second has the larger
-// token. The same goes for FLUSHALL, for eviction (use a maxmemory-policy other than allkeys-* and volatile-*),
-// for a clock of Redis that is set forward, and for a redis.Ring whose shards come and go. Tokens are forgotten
-// with the data, and after a TTL and a minute; from then on they rise because the clock of Redis does. A clock
-// that is set back by more than that, or a failover to a server whose clock is behind, can repeat them.
+// token. [WithReplicaAcks] makes that rarer after a failover. The same goes for FLUSHALL, for eviction (use a
+// maxmemory-policy other than allkeys-* and volatile-*), for a clock of Redis that is set forward, and for a
+// redis.Ring whose shards come and go. Tokens are forgotten with the data, and after a TTL and a minute; from then
+// on they rise because the clock of Redis does. A clock that is set back by more than that, or a failover to a
+// server whose clock is behind, can repeat them.
 //
-// Waiting is by polling with random pauses, so that there is no order among waiters.
+// The line keeps its order as long as those who wait can be reached. Who is not heard of for 5 s loses the place in it;
+// while the connection that grants arrive on is broken, others go first. A grant begins with a lease of 3 s, so
+// that one to a process that has just died costs the others that long. With Redis Cluster each grant is
+// published to all nodes. With a [redis.Ring], and where SUBSCRIBE is refused, those who wait poll, see
+// [WithPolling]; a [Trace] hears of the latter through NodeError.
+//
+// Programs that use the key without holdfast neither tell anybody when they release it nor stand in line: it is
+// noticed up to two seconds later, or when their lease ends, and while others wait in line they may never find
+// the lock free.
 //
 // A lock covers what runs under its context until Release, not goroutines that outlive it. A [Lock] that is
 // dropped without Release is renewed until it has been garbage collected, which a context derived from its own
@@ -59,15 +71,31 @@
 //
 // # Keys, commands and ACL
 //
-// A lock named K is the string K. Beside it there are, in the same Cluster slot, {K}:~fence (the last token
-// and how the last holds ended; for a TTL and a minute) and, only after a lost reply, {K}:~gone:<owner>
-// (for a minute). A name that is claimed has {K}:~mark, for the window of its ticks. Where K has a hash tag of its own, K:~fence and so on. An ACL must allow these keys and
-// EVALSHA, EVAL, MGET, GET, GETEX, SET, DEL, PTTL, PEXPIRE and TIME. Redis 6.2 or later, or Valkey.
+// A lock named K is the string K. Beside it there are, in the same Cluster slot,
+//
+//	{K}:~fence         the last token and how the last holds ended; for a TTL and a minute
+//	{K}:~line          who waits, a list, and
+//	{K}:~wait          what is to be known of them, a hash; for 5 s after the last of them was heard of
+//	{K}:~gone:<owner>  only after a lost reply; for a minute
+//	{K}:~entry         with WithReentryID, a hash; as long as the lock
+//	{K}:~mark          of a name that is claimed; for the window of its ticks
+//
+// and where K has a hash tag of its own, K:~fence and so on. Grants are published to the channel
+// holdfast:inbox:<random>, one for each Locker, with the prefix of [WithPrefix] in front. An ACL must allow these
+// keys, that channel (&holdfast:inbox:*), and
+//
+//	EVALSHA EVAL MGET GET GETEX SET DEL PTTL PEXPIRE TIME
+//	LINDEX LLEN LPOS LREM RPUSH HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING   to wait in line
+//	HMGET HGETALL                                                              for WithReentryID
+//	WAIT                                                                       for WithReplicaAcks
+//
+// Redis 6.2 or later, or Valkey.
 //
 // # How it works
 //
 // Acquiring, renewing and releasing are one Lua script each. An acquisition is a tenure with an owner id of
 // its own, the value of the key; what makes lost, resent and delayed commands harmless is written down at
 // the type tenure. The scheduler of renewals is a timer and a heap, and holds are ended by comparing
-// clocks; see the types scheduler and hold.
+// clocks; see the types scheduler and hold. The line is in line.lua and the type inbox; the calls of one process
+// stand in a queue, and what they send at once travels together, see lanes.
 package core

@@ -35,7 +35,28 @@ var (
 // Run executes the script as a Locker does: once, with the text where the server does not know it.
 func (s Script) Run(ctx context.Context, client redis.UniversalClient, args ...any) (any, error) {
 	n := &node{client: client}
-	return n.run(ctx, s.s, s.s.args(args...))
+	return n.run(ctx, s.s, s.s.args(nil, args...))
+}
+
+// Text is the script itself.
+func (s Script) Text() string { return s.s.text.(string) }
+
+// ScriptName tells which script a command runs.
+func ScriptName(args []string) string {
+	if len(args) < 2 {
+		return ""
+	}
+	for name, all := range map[string][]*script{
+		"acquire": {acquireScript, reenterScript}, "forget": {forgetScript, departScript},
+		"renew": {renewScript, prolongScript}, "inspect": {inspectScript},
+	} {
+		for _, s := range all {
+			if args[1] == s.sha || args[1] == s.text {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // JudgeLate acquires key and has the answer judged as if it had been on its way for ago and ctx had not
@@ -44,7 +65,7 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 	names, _ := nameKeys(key)
 	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, names: names}
 	a.newTenure()
-	c := a.tenure.acquire(context.Background())
+	c := a.tenure.acquire(context.Background(), false, false)
 	<-c.done
 	c.at.mono -= ago
 	lock, _ := a.judge(c)
@@ -59,7 +80,7 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 // NameKeys is the lock's key and its companions.
 func NameKeys(key string) ([]string, error) {
 	n, err := nameKeys(key)
-	return []string{n.lock, n.fence, n.tombstone("owner")}, err
+	return []string{n.lock, n.fence, n.tombstone("owner"), n.line, n.waits}, err
 }
 
 // Scheduled is how many holds the scheduler knows.
@@ -71,3 +92,25 @@ func Scheduled(l *Locker) int {
 
 // StopTimer keeps the scheduler from running.
 func StopTimer(l *Locker) { l.sched.stop() }
+
+// Queues is how many keys calls of l queue for, or hold.
+func Queues(l *Locker) int {
+	l.queues.mu.Lock()
+	defer l.queues.mu.Unlock()
+	return len(l.queues.byKey)
+}
+
+// Tenures is how many l's inbox knows.
+func Tenures(l *Locker) int {
+	l.node.inbox.mu.Lock()
+	defer l.node.inbox.mu.Unlock()
+	return len(l.node.inbox.tenures)
+}
+
+// Accept is what a tenure makes of a grant with a token at a time of the server, in µs, that is heard of at now, where
+// its latest look was sent at look, by the same clock as now, and answered at seen, with the last token then.
+func Accept(look, now time.Duration, seen, last, token, at int64) (from time.Duration, ok bool) {
+	t := &tenure{look: instant{mono: look}, seen: seen, last: last}
+	begin, ok := t.accept(grant{token, at}, instant{mono: now})
+	return begin.mono, ok
+}

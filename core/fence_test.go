@@ -36,7 +36,7 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 			}
 			for i := range 60 {
 				tn := &tenure{owner: fmt.Sprint("o", i)}
-				args := []any{"k", "{k}:~fence", "{k}:~gone:" + tn.owner, tn.owner, 1000, 60000}
+				args := []any{"k", fenceKey, "{k}:~gone:" + tn.owner, lineKey, waitKey, tn.owner, "1000 60000 1"}
 				tn.token, _ = run(core.AcquireScript, args...).(int64)
 				if tn.token <= last {
 					t.Fatalf("token %d after %d", tn.token, last)
@@ -50,7 +50,7 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 					b.Redis.Del("k")
 					losses++
 				default:
-					if v := run(core.ForgetScript, "k", "{k}:~fence", "{k}:~gone:"+tn.owner, tn.owner, tn.token, 60000, 0); v != int64(1) {
+					if v := run(core.ForgetScript, "k", fenceKey, "{k}:~gone:"+tn.owner, lineKey, waitKey, tn.owner, tn.token, 60000, 0); v != int64(1) {
 						t.Fatal(v)
 					}
 					tn.released = true
@@ -61,7 +61,7 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 				tn.losses = losses
 				all = append(all, tn)
 				for _, o := range all {
-					v := run(core.ForgetScript, "k", "{k}:~fence", "{k}:~gone:"+o.owner, o.owner, o.token, 60000, 0).(int64)
+					v := run(core.ForgetScript, "k", fenceKey, "{k}:~gone:"+o.owner, lineKey, waitKey, o.owner, o.token, 60000, 0).(int64)
 					since := losses - o.losses
 					ok := v == 3 && since >= 8 || o.released && v == 2 || !o.released && v == 0
 					if !ok {

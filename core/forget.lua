@@ -1,11 +1,12 @@
--- Ends a tenure: release, and the undoing of an acquisition whose outcome is unknown.
--- KEYS: 1 lock, 2 fence, 3 tombstone of this owner
+-- Ends a tenure: release, leaving the line, and the undoing of an acquisition whose outcome is unknown. The lock, if
+-- that leaves it free, goes to the next in line.
+-- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua
 -- ARGV: 1 owner, 2 token or 0 where the client never learned it, 3 how long the fence lives on, in ms,
 --       4 life of the tombstone in ms, 0 for none
 -- Replies:
---   1   it was held and is free now
+--   1   it was held and is not any more
 --   2   this tenure was released before
---   0   not held: it ended without a release
+--   0   not held: it ended without a release, or never began
 --   3   not held, and nothing is recorded of it
 --
 -- GETEX without options reads like GET but counts as a write, so that a replica refuses it: GET on a
@@ -13,33 +14,74 @@
 -- Redis does not refuse the rest for want of memory.
 
 local holder = redis.pcall('GETEX', KEYS[1])
+local wrong = false
 if type(holder) == 'table' and holder.err then
   if not string.find(holder.err, 'WRONGTYPE', 1, true) then return holder end
-  holder = false
+  holder, wrong = false, true
 end
 
-local held = holder == ARGV[1]
+local held, left = holder == ARGV[1], false
+if KEYS[6] and holder then
+  local token = redis.call('HGET', KEYS[6], 'token')
+  local was, others = depart(holder, ARGV[1])
+  if was ~= nil then
+    held = was and not others
+    if held then
+      redis.call('DEL', KEYS[6])
+    elseif was then
+      left = 1 -- the others go on
+    elseif token == ARGV[2] then
+      left = 2
+    end
+  end
+end
 if held then redis.call('DEL', KEYS[1]) end
 if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[4]) end
+-- Who was granted the lock is no longer in line. A line of another type must not keep anybody from letting go.
+if not held then pcall(leave, ARGV[1]) end
+
+if left then return left end
 
 local token = ARGV[2]
 local fence = redis.pcall('GET', KEYS[2])
 if type(fence) == 'table' then return held and 1 or 3 end -- another type: not ours to overwrite
 local last, live, since, lost = recall(fence)
 
+local after, life = fence, false -- the fence when this tenure is over; false: it lives as long as it did
 if held then
   if live == token and live ~= '0' then
     -- The rule. The fence has the life that the acquisition gave it, a minute more than a lease; what is
     -- left of that is enough, but for a hold that comes to its end in the very seconds in which it runs out.
-    redis.call('SET', KEYS[2], last .. ' 0 ' .. since .. lost, 'KEEPTTL')
-    return 1
+    after = last .. ' 0 ' .. since .. lost
+  else
+    if tonumber(token) > tonumber(last) then last = token end
+    if since == '0' then since = token end
+    after = false
+    if last ~= '0' then
+      local time = redis.call('TIME')
+      local ahead = math.max(0, math.ceil((last - time[1] * 1000000 - time[2]) / 1000))
+      after, life = last .. ' 0 ' .. since .. lost, string.format('%.0f', ARGV[3] + ahead)
+    end
   end
-  if tonumber(token) > tonumber(last) then last = token end
-  if since == '0' then since = token end
-  if last ~= '0' then
+end
+
+local served = false
+if held or not holder and not wrong then
+  local ok, owner = pcall(function()
+    if not redis.call('LINDEX', KEYS[4], 0) then return end
     local time = redis.call('TIME')
-    local ahead = math.max(0, math.ceil((last - time[1] * 1000000 - time[2]) / 1000))
-    redis.call('SET', KEYS[2], last .. ' 0 ' .. since .. lost, 'PX', string.format('%.0f', ARGV[3] + ahead))
+    return serve('', after, time[1] * 1000000 + time[2])
+  end)
+  served = ok and owner
+end
+
+if held then
+  if not served and after then
+    if life then
+      redis.call('SET', KEYS[2], after, 'PX', life)
+    else
+      redis.call('SET', KEYS[2], after, 'KEEPTTL')
+    end
   end
   return 1
 end

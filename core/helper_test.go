@@ -19,6 +19,7 @@ func bubble(t *testing.T, fn func(t *testing.T, b *servertest.Bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		fn(t, servertest.NewBubble(t))
+		synctest.Wait() // a grant may be here before the answer to the release
 	})
 }
 

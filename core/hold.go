@@ -27,6 +27,7 @@ const (
 type hold struct {
 	locker *Locker
 	tenure *tenure
+	queue  *queue // of which it is at the front, or nil
 	key    string
 	token  int64
 	traces traces
@@ -39,14 +40,19 @@ type hold struct {
 
 	deadline atomic.Int64 // monotonic, since the clock's base
 	wall     atomic.Int64 // the same moment as the wall clock saw it coming; Unix, ns
+	leased   atomic.Int64 // how long the lease behind the deadline is from its beginning
 	longest  atomic.Int64 // the longest lease that Extend asked for
+	whole    atomic.Bool  // some lease was as long as the TTL, as that of a grant is not at first
 	ended    atomic.Pointer[ending]
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
 	verify   sync.Mutex // one question to Redis at a time; held during I/O
 
-	uses   int           // handles that are not released; guarded by mu
-	done   chan struct{} // guarded by mu; closed when the first Release has its result
-	result error
+	// Guarded by mu.
+	uses      int           // handles that are not released
+	releasing bool          // Release was called
+	through   bool          // and has its result
+	done      chan struct{} // closed then, if somebody waits for it
+	result    error
 
 	// Guarded by the scheduler's mutex.
 	index   int           // in its heap, -1 outside
@@ -74,11 +80,24 @@ var (
 // trust sets the deadline from a command that was sent at at and left the lease with d to run. It never takes
 // the deadline back: no script shortens a lease.
 func (h *hold) trust(at instant, d time.Duration) {
-	d -= margin(d)
-	if end := int64(min(at.mono+d, h.limit)); end > h.deadline.Load() {
-		h.deadline.Store(end)
-		h.wall.Store(at.wall + int64(d)) // also where that is earlier: somebody set the clock back
+	if e := leaseFrom(at, d); int64(min(e.end.mono, h.limit)) > h.deadline.Load() {
+		h.setLease(e)
 	}
+}
+
+func (h *hold) setLease(e lease) {
+	h.deadline.Store(int64(min(e.end.mono, h.limit)))
+	h.wall.Store(e.end.wall) // also where that is earlier: somebody set the clock back
+	h.leased.Store(int64(e.full))
+	if e.full >= h.ttl {
+		h.whole.Store(true)
+	}
+}
+
+// getLease is what the next holder of the tenure can rely on.
+func (h *hold) getLease() lease {
+	end := instant{time.Duration(h.deadline.Load()), h.wall.Load()}
+	return lease{end, time.Duration(h.leased.Load())}
 }
 
 // confirm is trust for a hold in use: an answer that comes after the hold has ended, or after its deadline,
@@ -154,132 +173,17 @@ func (h *hold) end(cond func() bool, err error) bool {
 	h.deadline.Store(min(h.deadline.Load(), int64(now)))
 	h.mu.Unlock()
 
+	defer h.locker.gate.leave()
 	h.cancel(err)
 	h.locker.sched.remove(h)
 	if err != errReleased {
+		h.tenure.node.inbox.remove(h.tenure)
+		if h.queue != nil {
+			h.queue.leave()
+		}
 		h.traces.emit(lost, Event{Key: h.key, Token: h.token, Elapsed: now - h.began, Err: err})
 	}
-	h.locker.gate.leave()
 	return true
-}
-
-// ask verifies the hold with Redis after the wall clock went past the lease and the monotonic clock did not:
-// a suspended machine, whose rivals went on, or somebody who set the clock, and nothing happened. What Redis
-// says is left replaces both deadlines: after a suspension the monotonic one comes too late.
-func (h *hold) ask() {
-	h.verify.Lock()
-	defer h.verify.Unlock()
-	now := h.locker.clock.now()
-	if h.ended.Load() != nil || now.wall < h.wall.Load() {
-		return // another caller has asked meanwhile
-	}
-	var lease time.Duration
-	if h.renews {
-		lease = h.lease(now.mono, h.ttl)
-	}
-	timer := h.tenure.node.timer(patience(h.ttl))
-	defer h.tenure.node.rest(timer)
-	c := h.startRenew(context.Background(), lease)
-	select {
-	case <-c.done:
-	case <-timer.C:
-		h.lose(errUnconfirmed)
-		return
-	}
-	left, ok := c.val.(int64)
-	switch {
-	case c.err != nil || !ok:
-		h.lose(errUnconfirmed)
-		return
-	case left == 0:
-		h.lose(errOtherOwner)
-		return
-	case left < 0: // somebody made the key persistent
-		left = h.ttl.Milliseconds()
-	}
-	h.mu.Lock()
-	if h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load()) {
-		d := time.Duration(left) * time.Millisecond
-		d -= margin(d)
-		h.deadline.Store(int64(min(c.at.mono+d, h.limit)))
-		h.wall.Store(c.at.wall + int64(d))
-	}
-	h.mu.Unlock()
-	h.locker.sched.replan(h, h.renewPoint())
-}
-
-func (h *hold) startRenew(ctx context.Context, lease time.Duration) *call {
-	return h.tenure.node.start(ctx, renewScript, h.key, h.tenure.owner, lease.Milliseconds())
-}
-
-// renewed takes the answer to a renewal that was sent at at into account.
-func (h *hold) renewed(at instant, val any, err error) error {
-	left, ok := val.(int64)
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return errReply
-	case left == 0:
-		h.lose(errOtherOwner)
-		return h.err()
-	}
-	return h.confirm(at, time.Duration(left)*time.Millisecond)
-}
-
-// lease is how much to ask for when d is wanted: no more than WithMaxHold leaves.
-func (h *hold) lease(now, d time.Duration) time.Duration {
-	if h.limit == forever {
-		return d
-	}
-	return max(time.Millisecond, min(d, covering(min(d, h.limit-now))))
-}
-
-func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
-	timer := h.tenure.node.timer(0)
-	defer h.tenure.node.rest(timer)
-	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		if err := h.lapsed(); err != nil { // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
-			return err
-		}
-		if fail.context = ctx.Err(); fail.context != nil {
-			return fail
-		}
-		now := h.locker.clock.now().mono
-		left := time.Duration(h.deadline.Load()) - now
-		timer.Reset(min(left, patience(h.ttl)))
-		lease := h.lease(now, ttl)
-		h.longest.Store(max(h.longest.Load(), int64(lease)))
-		c := h.startRenew(context.WithoutCancel(ctx), lease)
-		select {
-		case <-c.done:
-		case <-timer.C:
-			fail.cause = errSilence
-			h.failed(errSilence)
-			continue
-		case <-ctx.Done():
-			continue
-		}
-		err := h.renewed(c.at, c.val, c.err)
-		if err == nil {
-			h.locker.sched.replan(h, h.renewPoint())
-			return nil
-		}
-		fail.cause = err
-		if h.ended.Load() != nil {
-			continue
-		}
-		h.failed(err)
-		if permanent(err) {
-			return fail
-		}
-		timer.Reset(min(left, pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}
 }
 
 func (h *hold) failed(err error) {
@@ -303,18 +207,18 @@ func (h *hold) drop(lk *Lock) (last bool) {
 
 func (h *hold) release(ctx context.Context) error {
 	h.mu.Lock()
-	first := h.done == nil
-	if first {
+	first, through, result := !h.releasing, h.through, h.result
+	h.releasing = true
+	if !first && h.done == nil {
 		h.done = make(chan struct{})
 	}
 	done := h.done
 	h.mu.Unlock()
-	if !first {
-		select {
-		case <-done: // also where ctx has ended
-			return h.result
-		default:
-		}
+	switch {
+	case first:
+	case through:
+		return result
+	default:
 		select {
 		case <-done:
 			return h.result
@@ -325,31 +229,62 @@ func (h *hold) release(ctx context.Context) error {
 
 	h.locker.gate.join()
 	defer h.locker.gate.leave()
-	defer close(done)
-	_ = h.lapsed() // a deadline that has passed makes it a loss, not a release
-	if h.end(nil, errReleased) || errors.Is(h.err(), ErrClosed) {
-		h.result = h.forget(ctx)
-	} else {
-		h.result = h.err()
-		// The handler is through, so what Redis may still have of it can go. Where another owner has the
-		// key this does nothing.
-		h.forgetLater()
-	}
+	func() {
+		finished := false
+		defer func() {
+			if !finished { // a hook panicked
+				result = &opError{act: "release", key: h.key, outcome: ErrUnavailable}
+			}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.through, h.result = true, result
+			if h.done != nil {
+				close(h.done)
+			}
+		}()
+		result = h.finish(ctx)
+		finished = true
+	}()
 	now := h.locker.clock.now().mono
-	h.traces.emit(released, Event{Key: h.key, Token: h.token, Elapsed: now - h.began, Err: h.result})
-	return h.result
+	h.traces.emit(released, Event{Key: h.key, Token: h.token, Elapsed: now - h.began, Err: result})
+	return result
+}
+
+// finish ends the hold and frees the lock, or hands it over.
+func (h *hold) finish(ctx context.Context) error {
+	_ = h.lapsed() // a deadline that has passed makes it a loss, not a release
+	e := h.getLease()
+	if h.end(nil, errReleased) {
+		if h.queue != nil {
+			if h.queue.handOver(h, e) {
+				return nil
+			}
+			h.queue.leave() // the next may stand in line in Redis before the lock is free there: that is as good
+		}
+		return h.forget(ctx)
+	}
+	if errors.Is(h.err(), ErrClosed) {
+		return h.forget(ctx)
+	}
+	// The handler is through, so what Redis may still have of it can go. Where another owner has the key this
+	// does nothing.
+	h.forgetLater()
+	return h.err()
 }
 
 func (h *hold) forget(ctx context.Context) error {
 	outcome, cause := h.tenure.forget(ctx, min(h.ttl, releasePatience))
+	// Not before: a message of the grant that comes now would have it undone beside this release, which then looked
+	// like the release of a lock that was lost.
+	h.tenure.node.inbox.remove(h.tenure)
 	if outcome == nil {
 		return nil
 	}
 	fail := &opError{act: "release", key: h.key, outcome: outcome, cause: cause}
 	if outcome == ErrUnavailable {
 		fail.context = ctx.Err()
-		h.failed(cause)
 		h.forgetLater()
+		h.failed(cause)
 	}
 	return fail
 }

@@ -14,9 +14,15 @@ type State struct {
 	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
 	TimeLeft time.Duration
 
-	// Token is the last fencing token issued for the key. 0 if none is remembered: a fence is forgotten a
-	// TTL and a minute after the acquisition, however long the lock is held, and a foreign holder has none.
+	// Token is the fencing token of the holder, or of one that it succeeded within its process, as those reserve a
+	// block of them; the largest ever issued or reserved where nobody holds the lock. 0 if none is remembered: a
+	// fence is forgotten a TTL and a minute after the acquisition, however long the lock is held, and a foreign
+	// holder has none.
 	Token int64
+
+	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that
+	// one, and some may be gone.
+	Waiting int
 }
 
 // Inspect asks who holds a lock, for people and monitoring: by the time it returns the answer may be old.
@@ -44,7 +50,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	timer := l.node.timer(patience(l.cfg.ttl))
 	defer l.node.rest(timer)
 	for try := 1; ; try++ {
-		c := l.node.start(ctx, inspectScript, names.lock, names.fence)
+		c := l.node.start(ctx, new(call), inspectScript, names.lock, names.fence, names.line)
 		select {
 		case <-c.done:
 		case <-ctx.Done():
@@ -56,7 +62,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 		}
 		if c.err == nil {
 			r, ok := c.val.([]any)
-			if !ok || len(r) != 3 {
+			if !ok || len(r) != 4 {
 				fail.cause = errReply
 				return State{}, fail
 			}
@@ -64,6 +70,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			left, _ := r[1].(int64)
 			s := State{Key: names.lock, Held: left != -2, Label: labelOf(value)}
 			s.Token, _ = r[2].(int64)
+			waiting, _ := r[3].(int64)
+			s.Waiting = int(waiting)
 			if left > 0 {
 				s.TimeLeft = time.Duration(left) * time.Millisecond
 			}

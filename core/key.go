@@ -59,13 +59,18 @@ func escape(b *strings.Builder, s string) {
 // names are the Redis keys of one lock.
 type names struct {
 	lock  string
-	base  string // what companions append to: in the same Cluster slot as lock
+	base  string // what companions begin with: in the same Cluster slot as lock
 	fence string
+	line  string // who waits, in order
+	waits string // and what is to be known of them
+	entry string // who holds it together, see entry.lua
 }
 
-func (n names) tombstone(owner string) string { return n.base + companion + "gone:" + owner }
+const tombstone = "gone:"
 
-func (n names) mark() string { return n.base + companion + "mark" }
+func (n names) tombstone(owner string) string { return n.base + tombstone + owner }
+
+func (n names) mark() string { return n.base + "mark" }
 
 // nameKeys checks a stored key and derives its companions. A Cluster hashes what stands between the first
 // '{' and the next '}', if anything does, else the whole key; companions must land in the same slot:
@@ -85,23 +90,29 @@ func nameKeys(key string) (names, error) {
 	case strings.Contains(key, companion):
 		return names{}, invalid("key with %q, which marks companion keys: %q", companion, key)
 	}
-	base := ""
+	// What companions begin with: before + key + after.
+	before, after := "{", "}"+companion
 	if open := strings.IndexByte(key, '{'); open >= 0 {
 		switch end := strings.IndexByte(key[open+1:], '}'); {
 		case end == 0:
 			return names{}, invalid("key with an empty hash tag {}: %q", key)
 		case end > 0:
-			base = key
+			before, after = "", companion
 			if open == 0 && end == len(key)-2 {
-				base += companion // or {x} would share the companions of x
+				after = companion + companion // or {x} would share the companions of x
 			}
 		}
 	}
-	if base == "" {
-		if strings.IndexByte(key, '}') >= 0 {
-			return names{}, invalid("key with a } that belongs to no hash tag: %q", key)
-		}
-		base = "{" + key + "}"
+	if before != "" && strings.IndexByte(key, '}') >= 0 {
+		return names{}, invalid("key with a } that belongs to no hash tag: %q", key)
 	}
-	return names{lock: key, base: base, fence: base + companion + "fence"}, nil
+	// One string for all of them, as they are made for each acquisition.
+	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" + before + key + after + "entry"
+	n := len(before) + len(key) + len(after)
+	name := func(suffix int) string {
+		s := all[:n+suffix]
+		all = all[n+suffix:]
+		return s
+	}
+	return names{lock: key, base: all[:n], fence: name(5), line: name(4), waits: name(4), entry: name(5)}, nil
 }

@@ -153,3 +153,87 @@ func TestReleaseAfterAFailoverToAnOlderStateReportsLoss(t *testing.T) {
 		release(t, rival)
 	})
 }
+
+// A waiter finds by its own look that the lock was granted to it; the message of that grant comes while the lock is
+// being released, and the lock must not be undone as one that nobody asked for before the release arrives.
+func TestLateGrantDoesNotMakeAReleaseALoss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		holder, r := newReplica(t, b), newReplica(t, b)
+		warm(t, holder)
+		warm(t, r)
+		command, message := make(chan struct{}), make(chan struct{})
+		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.HoldReply(message) })
+		lock := acquire(t, holder.Locker, "k")
+		locks := make(chan *core.Lock, 1)
+		wait(t, r, "k", locks)
+		time.Sleep(time.Second)
+		release(t, lock)
+		lock = <-locks
+		r.link.OnCommand(first("forget", servertest.HoldRequest(command)))
+		time.AfterFunc(100*time.Millisecond, func() { close(message) })
+		time.AfterFunc(200*time.Millisecond, func() { close(command) })
+		release(t, lock)
+		for _, r := range []*replica{holder, r} {
+			shutdown(t, r.Locker)
+		}
+	})
+}
+
+// The answer to an acquire comes after its lease has ended and a later acquire has got the lock again: a release
+// that is resent asks about the latter.
+func TestLateAnswerDoesNotMakeAReleaseALoss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithTTL(2*time.Second))
+		warm(t, r)
+		begin, until := time.Now(), make(chan struct{})
+		time.AfterFunc(2200*time.Millisecond, func() { close(until) })
+		late, lost := first("acquire", servertest.HoldReply(until)), first("forget", servertest.LoseReply)
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			switch kind(args) {
+			case "acquire":
+				if v := late(args); v != servertest.Pass {
+					return v
+				}
+				if time.Since(begin) < 2*time.Second {
+					return servertest.LoseRequest
+				}
+			case "forget":
+				return lost(args)
+			}
+			return servertest.Pass
+		})
+		lock, err := r.Acquire(background, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Until(begin.Add(2500 * time.Millisecond)))
+		release(t, lock)
+		shutdown(t, r.Locker)
+	})
+}
+
+// A grant that is heard of when its lease is over: the lock that the look then gets has the token that Redis gave it.
+func TestGrantAfterItsLeaseLeavesNoToken(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b), newReplica(t, b)
+		openInbox(t, b, r)
+		lock := acquire(t, other.Locker, "k")
+		late := make(chan struct{})
+		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.HoldReply(late) })
+		one := call(background, r, "k", core.WithTTL(200*time.Millisecond))
+		release(t, lock)
+		missed, err := other.Inspect(background, "k")
+		if err != nil || missed.Token <= lock.Token() {
+			t.Fatalf("%+v, %v", missed, err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		close(late)
+		held := got(t, one)
+		state, err := other.Inspect(background, "k")
+		if err != nil || held.Token() != state.Token || held.Token() <= missed.Token {
+			t.Errorf("token %d, want %d: %v", held.Token(), state.Token, err)
+		}
+		release(t, held)
+		empty(t, b, r, other)
+	})
+}

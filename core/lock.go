@@ -19,19 +19,24 @@ type Lock struct {
 	released atomic.Bool     // Release was called
 }
 
-func newLock(a *acquisition, at instant) *Lock {
+// newLock makes the lock of a lease that a's tenure has, from then on.
+func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	l := a.locker
 	h := &hold{
-		locker: l, tenure: a.tenure, key: a.names.lock, token: a.tenure.token, traces: a.cfg.traces,
-		ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono, cancel: cancel,
+		locker: l, tenure: a.tenure, queue: a.queue, key: a.names.lock, token: a.tenure.token + int64(a.tenure.handed),
+		traces: a.cfg.traces, ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono, cancel: cancel,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
-	if a.cfg.maxHold > 0 && a.cfg.maxHold < forever-at.mono {
-		h.limit = at.mono + a.cfg.maxHold
+	if a.cfg.maxHold > 0 && a.cfg.maxHold < forever-from {
+		h.limit = from + a.cfg.maxHold
 	}
-	h.trust(at, a.cfg.ttl)
+	h.setLease(e)
+	if h.queue != nil {
+		h.queue.holds(h)
+		a.queue = nil
+	}
 	lock := &Lock{hold: h, parent: a.ctx, cancel: cancel}
 	lock.ctx = lockContext{Context: ctx, lock: lock}
 	h.handle = weak.Make(lock)
@@ -116,6 +121,9 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // Release frees the lock and ends its context. It works whether or not ctx has ended, and returns with ctx at
 // the latest (20 ms later if ctx had ended before, 5 s or a TTL if it never ends); where Redis has not
 // answered by then, the attempts go on in the background until the lease has run out.
+//
+// Where another call of the process takes the lock over, see [WithLocalHandover], Redis is not asked: what it may
+// have lost since the last renewal becomes the loss of that call.
 //
 // Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm. Releasing again
 // returns what the first call returned. With [WithReentrancy] the last handle of a hold frees it.

@@ -17,6 +17,8 @@ type Locker struct {
 	gate  *gate
 	node  *node
 	sched *scheduler
+
+	queues queues
 }
 
 // New makes a Locker on one Redis (or Valkey), on a Sentinel-managed master or on a Cluster. It sends nothing
@@ -38,13 +40,18 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 			return nil, err
 		}
 	}
-	if err := l.cfg.check(); err != nil {
+	if err := l.cfg.check(client); err != nil {
 		return nil, err
+	}
+	if l.cfg.reentryID != "" {
+		return nil, invalid("WithReentryID is for a call: under a Locker's all calls would hold its locks together")
 	}
 	l.cfg.waitSet, l.cfg.claims = false, false
 	l.clock.base = time.Now()
 	l.node = &node{client: client, clock: &l.clock, gate: l.gate}
+	l.node.inbox = newInbox(l.node, l.cfg.prefix, l.cfg.traces)
 	l.sched = newScheduler(l)
+	l.queues = queues{bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
 	return l, nil
 }
 
@@ -77,19 +84,21 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 	return fn(lock.Context())
 }
 
-// Acquire takes the lock and keeps it until [Lock.Release]. While somebody else holds it, Acquire waits until
-// the context ends or [WithWait] is over. Work under the lock must use [Lock.Context], not ctx; prefer
+// Acquire takes the lock and keeps it until [Lock.Release]. While somebody else holds it, Acquire waits in line until
+// the context ends or [WithWait] is over. The first call that has to wait opens one connection for all of them, on
+// which grants arrive, until Shutdown. Work under the lock must use [Lock.Context], not ctx; prefer
 // [Locker.Do], which leaves no choice.
 //
 // Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock;
 // [ErrUnavailable] at once when Redis refuses for good, or when it could not be reached for as long as a
 // lease, or when the wait ended like that; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the
-// wait, the error matches ctx.Err() too. After an error nothing stays behind in Redis.
+// wait, the error matches ctx.Err() too. After an error nothing stays behind in Redis; its place in line is given up
+// in the background, so that its turn may come, and pass, a moment later.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, false)
 }
 
-// TryAcquire is Acquire without waiting for another holder. It returns within ctx and, where Redis does not
+// TryAcquire is Acquire without waiting for another holder, and does not jump the line of those who wait. It returns within ctx and, where Redis does not
 // answer, within a quarter of the TTL, at most 1 s.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
@@ -109,7 +118,7 @@ func (l *Locker) configure(opts []CallOption) (*config, error) {
 			return nil, err
 		}
 	}
-	return &cfg, cfg.check()
+	return &cfg, cfg.check(l.node.client)
 }
 
 // Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
@@ -124,6 +133,7 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 		return invalid("nil context")
 	}
 	l.gate.close()
+	l.node.inbox.close()
 	err := l.gate.wait(ctx)
 	if err != nil {
 		l.sched.abandon()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,6 +22,12 @@ type node struct {
 	client redis.UniversalClient
 	clock  *clock
 	gate   *gate
+	inbox  *inbox
+
+	plansMu sync.RWMutex
+	plans   map[planFor]*string
+
+	lanes  lanes
 	timers sync.Pool // of stopped *time.Timer; its own, as a timer belongs to one synctest bubble
 }
 
@@ -47,20 +54,17 @@ type call struct {
 	done chan struct{} // closed when val and err are set
 	val  any
 	err  error
+	args [13]any // room for the command
+
+	urgent bool        // not to wait for another command: an earlier one went unanswered
+	left   atomic.Bool // nobody listens any more
 }
 
-// start sends s and returns at once. The context's values reach go-redis' hooks; its end stops what has not
-// been sent yet, and may or may not stop the rest.
-func (n *node) start(ctx context.Context, s *script, args ...any) *call {
-	c := &call{at: n.clock.now(), done: make(chan struct{})}
-	args = s.args(args...)
-	n.gate.join()
-	go func() {
-		defer n.gate.leave()
-		defer close(c.done)
-		c.val, c.err = n.run(ctx, s, args)
-	}()
-	return c
+// start sends s with c and returns c at once. The context's values reach go-redis' hooks; its end stops what has
+// not been sent yet, and may or may not stop the rest. The key must be a string, since go-redis finds the Cluster
+// node by it; what other arguments point to must not change.
+func (n *node) start(ctx context.Context, c *call, s *script, args ...any) *call {
+	return n.send(ctx, c, s, s.args(c.args[:0], args...))
 }
 
 func (n *node) run(ctx context.Context, s *script, args []any) (any, error) {
@@ -74,20 +78,21 @@ func (n *node) run(ctx context.Context, s *script, args []any) (any, error) {
 func (n *node) process(ctx context.Context, args []any) (any, error) {
 	cmd := command{redis.NewCmd(ctx, args...)}
 	if err := n.client.Process(ctx, cmd); err != nil {
+		n.failed(ctx, err)
 		return nil, err
 	}
 	return cmd.Result()
 }
 
-// batch sends one script for many argument lists through a pipeline and hands each reply to done as soon as
+// batch sends many scripts with their commands through a pipeline and hands each reply to done as soon as
 // the pipeline is through. What the server does not know goes out again with the text, each with its own: in a
 // Cluster one node may know the script and the next may not.
-func (n *node) batch(ctx context.Context, s *script, calls [][]any, done func(i int, val any, err error)) {
+func (n *node) batch(ctx context.Context, scripts []*script, calls [][]any, done func(i int, val any, err error)) {
 	var again [][]any
 	var index []int
 	n.pipe(ctx, calls, func(i int, val any, err error) {
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			again, index = append(again, s.full(calls[i])), append(index, i)
+			again, index = append(again, scripts[i].full(calls[i])), append(index, i)
 			return
 		}
 		done(i, val, err)
@@ -104,10 +109,25 @@ func (n *node) pipe(ctx context.Context, calls [][]any, done func(i int, val any
 		cmds[i] = command{redis.NewCmd(ctx, args...)}
 		_ = pipe.Process(ctx, cmds[i]) // queues; cannot fail
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, stopped := pipe.Exec(ctx)
 	for i, cmd := range cmds {
-		val, err := cmd.Result()
+		val, err := cmd.Result() // each command has its own error, unless a hook kept all from being sent
+		if val == nil && err == nil {
+			err = stopped
+		}
+		n.failed(ctx, err)
 		done(i, val, err)
+	}
+}
+
+// failed has a Cluster client find out anew who serves which slot when a server gave no answer. By itself
+// go-redis does so when a server redirects it, which a dead one does not do, and every 10 s by default: longer
+// than many a lease has left, while the replica that took over has the lock. It asks in the background, and
+// five times a second at most.
+func (n *node) failed(ctx context.Context, err error) {
+	c, ok := n.client.(interface{ ReloadState(context.Context) })
+	if ok && err != nil && replyText(err) == "" && ctx.Err() == nil {
+		c.ReloadState(ctx)
 	}
 }
 
@@ -162,6 +182,9 @@ func permanent(err error) bool {
 // a script.
 func harmless(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
+		return true
+	}
+	if _, ok := err.(unsent); ok {
 		return true
 	}
 	var op *net.OpError

@@ -5,6 +5,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Option configures a [Locker]. Every [CallOption] is one too.
@@ -25,7 +27,12 @@ const (
 	defaultPollMin = 10 * time.Millisecond
 	defaultPollMax = 250 * time.Millisecond
 
-	maxLabel = 64
+	defaultHandovers  = 64
+	maxHandovers      = 250 // with many more reserved per tenure, tokens could run ahead of the clock
+	defaultHandWithin = 100 * time.Millisecond
+
+	maxLabel     = 64
+	maxReentryID = 128
 )
 
 type config struct {
@@ -38,10 +45,17 @@ type config struct {
 	label   string
 
 	reentrant bool
+	reentryID string
+
+	acks       int // replicas to wait for; 0: none
+	acksWithin time.Duration
 
 	traces  traces
 	pollMin time.Duration
 	pollMax time.Duration
+
+	handovers  int // within the process, in a row
+	handWithin time.Duration
 
 	// Of Claim.
 	gap    time.Duration
@@ -53,19 +67,20 @@ type config struct {
 func defaults() config {
 	return config{
 		ttl: defaultTTL, wait: -1, pollMin: defaultPollMin, pollMax: defaultPollMax,
+		handovers: defaultHandovers, handWithin: defaultHandWithin,
 		behind: defaultBehind, ahead: defaultAhead,
 	}
 }
 
 // check looks at the fields together; each by itself was checked by its option.
-func (c *config) check() error {
+func (c *config) check(client redis.UniversalClient) error {
 	if c.maxHold > 0 && c.noRenew {
 		return invalid("WithMaxHold bounds renewal, which WithoutRenewal turned off")
 	}
 	if c.maxHold > 0 && c.maxHold < c.ttl {
 		return invalid("WithMaxHold(%v) is below the lease of %v", c.maxHold, c.ttl)
 	}
-	return nil
+	return c.checkAcks(client)
 }
 
 type option func(*config) error
@@ -83,14 +98,33 @@ func WithPrefix(s string) Option {
 	return option(func(c *config) error { c.prefix = s; return nil })
 }
 
-// WithPolling sets how long a waiter pauses between two looks: a random time that grows from min to max.
-// Default 10 ms to 250 ms. Shorter finds a free lock sooner and costs more commands.
+// WithPolling sets how long a waiter that cannot be told of a grant pauses between two looks: a random time that
+// grows from min to max, at most 2 s. Default 10 ms to 250 ms. Shorter finds a free lock sooner and costs more
+// commands. It is for Redis servers where SUBSCRIBE is refused, for a redis.Ring, for outages, and for a lock
+// whose holder does not use holdfast.
 func WithPolling(min, max time.Duration) Option {
 	return option(func(c *config) error {
 		if min < time.Millisecond || max < min {
 			return invalid("WithPolling(%v, %v): want 1ms <= min <= max", min, max)
 		}
 		c.pollMin, c.pollMax = min, max
+		return nil
+	})
+}
+
+// plain tells whether the lock may be taken over from another call, which only knows of the lease.
+func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 }
+
+// WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the
+// process, and a release gives the lock to the next of them without asking Redis: at most n times in a row, and
+// not once the lock has been in the process for d. Then other processes have their turn, if any wait. Default 64
+// times and 100 ms; n is at most 250. 0 turns it off: then each call waits in line in Redis by itself.
+func WithLocalHandover(n int, d time.Duration) Option {
+	return option(func(c *config) error {
+		if n < 0 || n > maxHandovers || d < 0 {
+			return invalid("WithLocalHandover(%d, %v): want 0 to %d times and no negative duration", n, d, maxHandovers)
+		}
+		c.handovers, c.handWithin = n, d
 		return nil
 	})
 }
@@ -109,7 +143,8 @@ func WithTTL(d time.Duration) CallOption {
 }
 
 // WithWait bounds how long Acquire and Do wait for another holder, beside the context, counted from the first
-// answer that tells of one. Default: until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
+// answer that tells of one, or from the start where other calls of the process are after the lock already. Default:
+// until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
 // not answer is given a quarter of the TTL, at most 1 s, beyond it.
 func WithWait(max time.Duration) CallOption {
 	return callOption(func(c *config) error {
@@ -146,6 +181,21 @@ func WithMaxHold(d time.Duration) CallOption {
 // [ErrSelfDeadlock], as it would wait for itself. It is the context that counts, not the goroutine.
 func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })
+}
+
+// WithReentryID lets calls that name the same id hold the lock together, wherever they run: a job that holds a lock
+// and calls another service, which needs it too and was told the id. All have the same token, and the lock is free
+// when the last of them has released it; one that dies counts no longer than its own lease. The id should be as
+// hard to guess as the harm is great that a stranger could do who names it: take a random one per job. 1 to 128
+// bytes, for a call and not for a Locker or an adapter, where all would exclude nobody. Default: none.
+func WithReentryID(id string) CallOption {
+	return callOption(func(c *config) error {
+		if id == "" || len(id) > maxReentryID {
+			return invalid("WithReentryID(%.80q): want 1 to %d bytes", id, maxReentryID)
+		}
+		c.reentryID = id
+		return nil
+	})
 }
 
 // WithLabel says who holds the lock, for people: it is stored with the key, seen by [Locker.Inspect] and

@@ -34,25 +34,24 @@ func TestBadOptionsAreRefused(t *testing.T) {
 			"label too long":          {core.WithLabel(strings.Repeat("x", 65))},
 			"label with a newline":    {core.WithLabel("a\nb")},
 			"label not UTF-8":         {core.WithLabel("\xff")},
+			"no re-entry id":          {core.WithReentryID("")},
+			"re-entry id too long":    {core.WithReentryID(strings.Repeat("x", 129))},
 			"nil trace":               {core.WithTrace(nil)},
 			"nil option":              {nil},
 		}
 		l := newLocker(t, rdb)
 		for name, opts := range bad {
-			var all []core.Option
-			for _, o := range opts {
-				all = append(all, o)
-			}
-			if _, err := core.New(rdb, all...); !errors.Is(err, core.ErrInvalid) {
+			if _, err := core.New(rdb, asOptions(opts)...); !errors.Is(err, core.ErrInvalid) {
 				t.Errorf("New with %s: got %v, want ErrInvalid", name, err)
 			}
 			if _, err := l.Acquire(background, "k", opts...); !errors.Is(err, core.ErrInvalid) {
 				t.Errorf("Acquire with %s: got %v, want ErrInvalid", name, err)
 			}
 		}
-		for _, o := range []core.Option{core.WithPolling(0, time.Second), core.WithPolling(time.Second, time.Millisecond)} {
+		for _, o := range []core.Option{core.WithPolling(0, time.Second), core.WithPolling(time.Second, time.Millisecond),
+			core.WithLocalHandover(-1, time.Second), core.WithLocalHandover(251, time.Second), core.WithLocalHandover(1, -1), core.WithReentryID("id")} {
 			if _, err := core.New(rdb, o); !errors.Is(err, core.ErrInvalid) {
-				t.Errorf("New with bad polling: %v", err)
+				t.Errorf("New with an option that cannot work: %v", err)
 			}
 		}
 		_, err := l.TryAcquire(background, "k", core.WithWait(time.Second))
@@ -68,6 +67,60 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		_, err = l.Acquire(none, "k")
 		wantIs(t, err, core.ErrInvalid)
 	})
+}
+
+func TestReplicaAcksAreChecked(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		rdb := b.Client()
+		acks := core.WithReplicaAcks
+		ttl, second := core.WithTTL, time.Second
+		lease := second - core.Margin(second)
+		for name, opts := range map[string][]core.CallOption{
+			"none":                     {acks(0, second)},
+			"negative":                 {acks(-1, second)},
+			"no timeout":               {acks(1, 0)},
+			"timeout too short":        {acks(1, 999*time.Microsecond)},
+			"timeout negative":         {acks(1, -second)},
+			"timeout too long":         {acks(1, time.Minute+1), ttl(time.Hour)},
+			"timeout as long as a TTL": {acks(1, 15*second)},
+			"timeout over the lease":   {acks(1, lease), ttl(second)},
+			"in the other order":       {ttl(second), acks(1, lease)},
+		} {
+			if _, err := core.New(rdb, asOptions(opts)...); !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("New, %s: got %v, want ErrInvalid", name, err)
+			}
+			if _, err := newLocker(t, rdb).TryAcquire(background, "k", opts...); !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("TryAcquire, %s: got %v, want ErrInvalid", name, err)
+			}
+		}
+		for _, opts := range [][]core.CallOption{
+			{acks(1, time.Millisecond)}, {acks(100, time.Minute), ttl(time.Hour)}, {acks(1, lease-time.Millisecond), ttl(second)},
+		} {
+			if _, err := core.New(rdb, asOptions(opts)...); err != nil {
+				t.Error(err)
+			}
+		}
+		// The Locker's acks and a TTL of the call do not go together.
+		_, err := newLocker(t, rdb, acks(1, second)).TryAcquire(background, "k", ttl(second))
+		wantIs(t, err, core.ErrInvalid)
+		// Nor do they with a client of which one cannot tell which connection it uses.
+		other := struct{ redis.UniversalClient }{rdb}
+		if _, err := core.New(other, acks(1, second)); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("New with another client: got %v, want ErrInvalid", err)
+		}
+		_, err = newLocker(t, other).TryAcquire(background, "k", acks(1, second))
+		wantIs(t, err, core.ErrInvalid)
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands for calls that were refused", n)
+		}
+	})
+}
+
+func asOptions(opts []core.CallOption) (all []core.Option) {
+	for _, o := range opts {
+		all = append(all, o)
+	}
+	return all
 }
 
 func TestCallOptionsWinAndTracesAddUp(t *testing.T) {

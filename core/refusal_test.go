@@ -119,22 +119,48 @@ func TestServerRefusals(t *testing.T) {
 
 // The least that an ACL must allow.
 func TestServerACL(t *testing.T) {
-	server := servertest.Redis(t)
+	server, _ := replicated(t)
 	rdb := server.Client()
-	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "-@all",
-		"+evalsha", "+eval", "+mget", "+get", "+getex", "+set", "+del", "+pttl", "+pexpire", "+time"}
+	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "resetchannels", "&holdfast:inbox:*", "-@all",
+		"+evalsha", "+eval", "+mget", "+get", "+getex", "+set", "+del", "+pttl", "+pexpire", "+time",
+		"+lindex", "+llen", "+lpos", "+rpush", "+lrem", "+hget", "+hset", "+hdel", "+pubsub", "+publish", "+subscribe", "+ping",
+		"+hmget", "+hgetall", "+wait"}
 	if err := rdb.Do(background, acl...).Err(); err != nil {
 		t.Fatal(err)
 	}
 	l := newLocker(t, server.Client(func(o *redis.Options) {
 		o.Username, o.Password, o.DisableIdentity = "app", "p", true
-	}), core.WithTTL(2*time.Second))
+	}), core.WithTTL(2*time.Second), core.WithLocalHandover(0, 0), core.WithTrace(&core.Trace{NodeError: func(e core.Event) {
+		t.Errorf("%s: %v", e.Key, e.Err)
+	}}))
 	lock := obtain(t, l, "job:1")
 	if err := lock.Extend(background, 2*time.Second); err != nil {
 		t.Error(err)
 	}
-	if _, err := l.Inspect(background, "job:1"); err != nil {
+	next := make(chan *core.Lock, 2)
+	for range cap(next) { // one of them at least looks again when the inbox is open
+		go func() { next <- obtain(t, l, "job:1") }()
+	}
+	within(t, "the line", func() {
+		until(t, "two in line", func() bool {
+			s, err := l.Inspect(background, "job:1")
+			if err != nil {
+				t.Error(err)
+			}
+			return s.Waiting == 2 && rdb.PubSubChannels(background, "holdfast:inbox:*").Val() != nil
+		})
+	})
+	release(t, lock)
+	for range cap(next) {
+		release(t, <-next)
+	}
+	id := core.WithReentryID("id")
+	one, two := obtain(t, l, "job:2", id), obtain(t, l, "job:2", id)
+	if err := one.Extend(background, time.Minute); err != nil {
 		t.Error(err)
 	}
-	release(t, lock)
+	release(t, one)
+	release(t, two)
+	release(t, obtain(t, l, "job:1", core.WithReplicaAcks(1, 10*time.Second), core.WithTTL(15*time.Second)))
+	shutdown(t, l)
 }

@@ -41,13 +41,20 @@ func (s *scheduler) add(h *hold) bool {
 	return true
 }
 
-// renewPoint is when a third of the TTL, counted from the start of the lease, has passed.
+// renewPoint is when a third of the lease has passed; of one that was extended beyond the TTL, when two thirds of
+// a TTL are left. A lease that began short, see grantLease, becomes a whole one also without renewal, at once then.
 func (h *hold) renewPoint() time.Duration {
-	end := time.Duration(h.deadline.Load())
-	if !h.renews || end >= h.limit {
+	end, leased := time.Duration(h.deadline.Load()), time.Duration(h.leased.Load())
+	switch {
+	case end >= h.limit:
 		return forever
+	case h.renews:
+		ttl := min(h.ttl, leased)
+		return end + margin(ttl) - 2*ttl/3
+	case !h.whole.Load():
+		return 0
 	}
-	return end + margin(h.ttl) - 2*h.ttl/3
+	return forever
 }
 
 // plan sets when to look at h: at its next renewal, or at its deadline if that is earlier.
@@ -177,6 +184,7 @@ func (s *scheduler) tick() {
 
 // send renews holds in one pipeline, on a goroutine of its own.
 func (s *scheduler) send(holds []*hold, now instant) {
+	var scripts []*script
 	var calls [][]any
 	live := holds[:0]
 	for _, h := range holds {
@@ -190,7 +198,8 @@ func (s *scheduler) send(holds []*hold, now instant) {
 			continue
 		}
 		live = append(live, h)
-		calls = append(calls, renewScript.args(h.key, h.tenure.owner, h.lease(now.mono, h.ttl).Milliseconds()))
+		script, args := h.tenure.renewal(h.lease(now.mono, h.ttl))
+		scripts, calls = append(scripts, script), append(calls, args)
 	}
 	if len(live) == 0 {
 		return
@@ -201,11 +210,11 @@ func (s *scheduler) send(holds []*hold, now instant) {
 		if len(calls) == 1 {
 			// Not a pipeline: newer go-redis keeps connections of their own for those, and the first renewal
 			// would have to dial one.
-			val, err := s.locker.node.run(context.Background(), renewScript, calls[0])
+			val, err := s.locker.node.run(context.Background(), scripts[0], calls[0])
 			s.answered(live[0], now, val, err)
 			return
 		}
-		s.locker.node.batch(context.Background(), renewScript, calls, func(i int, val any, err error) {
+		s.locker.node.batch(context.Background(), scripts, calls, func(i int, val any, err error) {
 			s.answered(live[i], now, val, err)
 		})
 	}()

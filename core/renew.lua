@@ -1,5 +1,5 @@
 -- Lengthens a lease that is still this owner's; never shortens one.
--- KEYS: 1 lock
+-- KEYS: 1 lock; 2 with a re-entry id: see entry.lua
 -- ARGV: 1 owner, 2 lease in ms; 0 asks without changing anything
 -- Replies:
 --   n > 0   held, for another n ms
@@ -13,10 +13,17 @@ if type(holder) == 'table' and holder.err then
   if string.find(holder.err, 'WRONGTYPE', 1, true) then return 0 end
   return holder
 end
+local lease = tonumber(ARGV[2])
+if KEYS[2] and holder then
+  local left = remains(holder, ARGV[1])
+  if left and (left <= 0 or lease == 0) then return math.max(left, 0) end
+  if left then return prolong(ARGV[1], lease) end
+end
 if holder ~= ARGV[1] then return 0 end
 
 local left = redis.call('PTTL', KEYS[1])
-local lease = tonumber(ARGV[2])
-if lease == 0 or left >= lease then return left end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if lease == 0 then return left end
+-- Also where that changes nothing: a WAIT behind it is about this write.
+lease = math.max(left, lease)
+redis.call('PEXPIRE', KEYS[1], lease)
 return lease

@@ -9,6 +9,10 @@ import (
 var (
 	//go:embed fence.lua
 	fenceLua string
+	//go:embed line.lua
+	lineLua string
+	//go:embed entry.lua
+	entryLua string
 	//go:embed acquire.lua
 	acquireLua string
 	//go:embed forget.lua
@@ -20,11 +24,16 @@ var (
 	//go:embed claim.lua
 	claimLua string
 
-	acquireScript = newScript(3, fenceLua+acquireLua)
-	forgetScript  = newScript(3, fenceLua+forgetLua)
+	acquireScript = newScript(5, fenceLua+lineLua+acquireLua)
+	forgetScript  = newScript(5, fenceLua+lineLua+forgetLua)
 	renewScript   = newScript(1, renewLua)
-	inspectScript = newScript(2, fenceLua+inspectLua)
+	inspectScript = newScript(3, fenceLua+inspectLua)
 	claimScript   = newScript(1, claimLua)
+
+	// With a re-entry id.
+	reenterScript = newScript(6, fenceLua+lineLua+entryLua+acquireLua)
+	departScript  = newScript(6, fenceLua+lineLua+entryLua+forgetLua)
+	prolongScript = newScript(2, entryLua+renewLua)
 )
 
 // Replies of acquire.lua other than a token: the first element of its refusal, and a failure. The third, -1 for
@@ -54,9 +63,8 @@ func newScript(keys int, text string) *script {
 	return &script{keys: keys, sha: hex.EncodeToString(sum[:]), text: text}
 }
 
-// args returns a whole EVALSHA command of the keys and then the arguments.
-func (s *script) args(args ...any) []any {
-	all := make([]any, 0, 3+len(args))
+// args appends a whole EVALSHA command of the keys and then the arguments to all.
+func (s *script) args(all []any, args ...any) []any {
 	return append(append(all, "evalsha", s.sha, s.keys), args...)
 }
 

@@ -1,8 +1,6 @@
 package core_test
 
 import (
-	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,35 +9,36 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The master dies under a lock that its replica knows: Sentinel promotes the replica, the holder's renewals
-// follow, nobody else gets the lock, and tokens go on rising.
-func TestServerSentinelFailoverKeepsAReplicatedLock(t *testing.T) {
+// startSentinel makes a master with a replica that a Sentinel puts in its place when it dies.
+func startSentinel(t *testing.T) *pair {
+	t.Helper()
 	master := servertest.Redis(t)
-	host, port, _ := net.SplitHostPort(master.Addr())
-	replica := servertest.Redis(t, "--replicaof", host, port)
+	p := &pair{master: master, replica: servertest.Replica(t, master)}
 	sentinel := servertest.Sentinel(t, "main", master)
-	watch, direct := redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr()}), replica.Client()
-	defer watch.Close()
-	until(t, "the replica is known", func() bool {
+	watch := redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr()})
+	t.Cleanup(func() { _ = watch.Close() })
+	until(t, "Sentinel knows the replica", func() bool {
 		known, err := watch.Replicas(background, "main").Result()
-		link := direct.Info(background, "replication").Val()
-		return err == nil && len(known) == 1 && strings.Contains(link, "master_link_status:up")
+		return err == nil && len(known) == 1
 	})
-	client := func() *redis.Client {
+	p.client = func(t *testing.T) redis.UniversalClient {
 		rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel.Addr()}})
 		t.Cleanup(func() { _ = rdb.Close() })
 		return rdb
 	}
-	l, rival := newLocker(t, client()), newLocker(t, client())
-	lock := obtain(t, l, "k", core.WithTTL(30*time.Second))
-	if n, err := master.Client().Wait(background, 1, hang).Result(); err != nil || n != 1 {
-		t.Fatalf("WAIT: %d replicas, %v", n, err)
-	}
+	return p
+}
 
-	master.Kill()
-	until(t, "the replica is promoted", func() bool {
-		return strings.Contains(direct.Info(background, "replication").Val(), "role:master")
-	})
+// The master dies under a lock that its replica knows: Sentinel promotes the replica, the holder's renewals
+// follow, nobody else gets the lock, and tokens go on rising.
+func TestServerSentinelFailoverKeepsAReplicatedLock(t *testing.T) {
+	t.Parallel()
+	p := startSentinel(t)
+	l, rival := newLocker(t, p.client(t)), newLocker(t, p.client(t))
+	lock := obtain(t, l, "k", core.WithTTL(30*time.Second), core.WithReplicaAcks(1, 20*time.Second))
+
+	p.master.Kill()
+	p.promoted(t)
 	until(t, "the lock is extended on the new master", func() bool { return lock.Extend(background, time.Minute) == nil })
 	if _, err := rival.Acquire(background, "k", core.WithWait(time.Second)); err == nil {
 		t.Error("two holders after the failover")
@@ -55,4 +54,10 @@ func TestServerSentinelFailoverKeepsAReplicatedLock(t *testing.T) {
 	release(t, next)
 	shutdown(t, l)
 	shutdown(t, rival)
+}
+
+// As above, but the replica has not heard of the lock.
+func TestServerSentinelFailoverThatLosesALockTellsSo(t *testing.T) {
+	t.Parallel()
+	loseInFailover(t, startSentinel(t), "k")
 }

@@ -53,6 +53,19 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
+// awaitRenewal waits until each lease has been lengthened, or its lock is gone. Deadline weighs two clocks, so that
+// it moves by some nanoseconds of its own.
+func awaitRenewal(t *testing.T, locks ...*core.Lock) {
+	t.Helper()
+	var first []time.Time
+	for _, lock := range locks {
+		first = append(first, lock.Deadline().Add(50*time.Millisecond))
+	}
+	for i, lock := range locks {
+		until(t, "a renewal of "+lock.Key(), func() bool { return lock.Deadline().After(first[i]) || lock.Err() != nil })
+	}
+}
+
 func TestServerCostsTwoCommandsPerAcquireAndRelease(t *testing.T) {
 	server := servertest.Redis(t)
 	l := newLocker(t, server.Client())

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,6 +25,13 @@ const (
 	// tombstoneLife covers the time a command can be under way after its sender gave up on it: go-redis'
 	// write timeout and the kernel's retransmissions on an orphaned connection. In ms.
 	tombstoneLife = 60_000
+	// grantLease is what a lease that is granted to somebody in line begins with, where the TTL is longer: it is
+	// renewed as soon as the grant was noticed, and costs the others little where it never is.
+	grantLease = 3 * time.Second
+	// lookAgain is how long one in line waits between two looks at most, with which it also shows that it is
+	// alive; entryLife, in ms, is how long it is believed after one: two looks may fail.
+	lookAgain = 2 * time.Second
+	entryLife = 5_000
 	// releaseGrace is how long Release waits for Redis when its context has ended already: long enough for
 	// one round trip, so that a deferred Release after a cancelled request still reports what happened.
 	releaseGrace = 20 * time.Millisecond
@@ -39,32 +48,51 @@ const (
 type tenure struct {
 	node  *node
 	owner string
+	label string
 	ttl   time.Duration
-	key   string
+	block int    // how many tokens it reserves, from the first on
+	entry string // the re-entry id, or ""
+	names names
 
-	// The arguments of its scripts, boxed once. lease and life are in ms, life is the fence's.
-	lock, fence, gone, id, lease, life any
+	gone string // its tombstone
+	key  any    // names.lock; go-redis takes the other arguments by pointer, which costs no allocation
 
-	token   int64         // 0 until granted
+	token   int64         // the first; 0 until granted
+	began   time.Duration // when it was, or before
+	handed  int           // how often it was handed over within the process
 	sent    time.Duration // when the latest acquire that may have taken effect went out
 	tainted bool          // rule 3: an acquire failed in a way that leaves its outcome open
 	pending []*call       // acquires that nobody listens to any more and that may still be answered
 	resent  bool          // a forget went out and was not answered
+
+	calls     [2]call
+	sentCalls int
+
+	// Of the latest look that found the lock held elsewhere.
+	inLine bool    // it left us in line
+	look   instant // when it was sent
+	seen   int64   // the server's TIME at it, in µs
+	last   int64   // the last token issued then
+
+	wake   chan struct{} // capacity 1; told of pushed
+	pushed grant         // the latest that the inbox received; guarded by its mutex, as the setting of wake is
 }
 
-func newTenure(n *node, names names, label string, ttl time.Duration) *tenure {
+func newTenure(n *node, names names, cfg *config, block int) *tenure {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails, crashes the program instead
-	owner := base64.RawURLEncoding.EncodeToString(id[:])
-	if label != "" {
-		// Behind the random part: some lock libraries compare only the beginning of a value with theirs,
-		// and a label may be somebody's whole value.
-		owner += ":" + label
+	var random [22]byte
+	base64.RawURLEncoding.Encode(random[:], id[:])
+	// The label stands behind the random part: some lock libraries compare only the beginning of a value with
+	// theirs, and a label may be somebody's whole value.
+	colon := ""
+	if cfg.label != "" {
+		colon = ":"
 	}
+	gone := names.base + tombstone + string(random[:]) + colon + cfg.label
 	return &tenure{
-		node: n, owner: owner, ttl: ttl, key: names.lock,
-		lock: names.lock, fence: names.fence, gone: names.tombstone(owner), id: owner,
-		lease: ttl.Milliseconds(), life: ttl.Milliseconds() + fenceLife,
+		node: n, owner: gone[len(names.base)+len(tombstone):], label: cfg.label, ttl: cfg.ttl, block: block, entry: cfg.reentryID,
+		names: names, gone: gone, key: names.lock,
 	}
 }
 
@@ -80,15 +108,79 @@ func labelOf(value string) string {
 	return label
 }
 
-// acquire sends one acquire.
-func (t *tenure) acquire(ctx context.Context) *call {
-	return t.node.start(ctx, acquireScript, t.lock, t.fence, t.gone, t.id, t.lease, t.life)
+// acquire sends one acquire. With waits it also joins the line, or refreshes its place in it; told says whether
+// the inbox can be used for that.
+func (t *tenure) acquire(ctx context.Context, waits, told bool) *call {
+	n, plan := &t.names, t.node.plan(planFor{t.ttl, t.block, waits, told})
+	if t.entry != "" {
+		return t.node.start(ctx, t.call(), reenterScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, plan, &t.entry)
+	}
+	return t.node.start(ctx, t.call(), acquireScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, plan)
 }
+
+// call is where the next command goes: most tenures send two.
+func (t *tenure) call() *call {
+	var c *call
+	if t.sentCalls < len(t.calls) {
+		c = &t.calls[t.sentCalls]
+		t.sentCalls++
+	} else {
+		c = new(call)
+	}
+	c.urgent = len(t.pending) > 0 || t.resent
+	return c
+}
+
+// renewal is the script that lengthens the lease to d, with its arguments.
+func (t *tenure) renewal(d time.Duration) (*script, []any) {
+	if t.entry != "" {
+		return prolongScript, prolongScript.args(nil, t.key, &t.names.entry, &t.owner, d.Milliseconds())
+	}
+	return renewScript, renewScript.args(nil, t.key, &t.owner, d.Milliseconds())
+}
+
+// planFor is what the second argument of acquire.lua depends on.
+type planFor struct {
+	ttl   time.Duration
+	block int
+	waits bool
+	told  bool
+}
+
+// plan is that argument. A Locker needs few of them and keeps them.
+func (n *node) plan(p planFor) *string {
+	n.plansMu.RLock()
+	s := n.plans[p]
+	n.plansMu.RUnlock()
+	if s != nil {
+		return s
+	}
+	lease := p.ttl.Milliseconds()
+	text := fmt.Sprint(lease, " ", lease+fenceLife, " ", p.block)
+	if p.waits {
+		inbox := n.inbox.channel
+		if !p.told {
+			inbox = "-"
+		}
+		text = fmt.Sprint(text, " ", entryLife, " ", min(p.ttl, grantLease).Milliseconds(), " ", n.inbox.counted, " ", inbox)
+	}
+	n.plansMu.Lock()
+	defer n.plansMu.Unlock()
+	if n.plans == nil || len(n.plans) >= 100 {
+		n.plans = map[planFor]*string{}
+	}
+	n.plans[p] = &text
+	return &text
+}
+
+func (t *tenure) firstLease() time.Duration { return min(t.ttl, grantLease) }
 
 // verdict is what an answered acquire means.
 type verdict struct {
-	granted bool
+	token   int64 // granted, with this one or the first of a block; else 0
 	held    *HeldError
+	place   int   // with held: in line, 1 is the first; 0 outside
+	foreign bool  // with held: surely not by holdfast
 	err     error // neither: cannot know
 }
 
@@ -106,22 +198,68 @@ func (t *tenure) read(c *call) verdict {
 	case int64:
 		switch {
 		case r > 0:
-			t.token = r
-			return verdict{granted: true}
+			if t.token == 0 { // or it may be the late answer of an older one, which got another token and lost it
+				t.token = r
+			}
+			return verdict{token: r}
 		case r == acquireExhausted:
 			return verdict{err: errExhausted}
 		}
 	case []any:
-		if len(r) == 3 && r[0] == int64(acquireHeld) {
-			left, ok1 := r[1].(int64)
-			value, ok2 := r[2].(string)
-			if ok1 && ok2 {
-				return verdict{held: newHeldError(t.key, left, value)}
-			}
+		if v, ok := t.refused(c, r); ok {
+			return v
 		}
 	}
 	t.tainted = true
 	return verdict{err: errReply}
+}
+
+// hold takes the token of a grant that was just heard of: the lease of an earlier one, with another token, may have
+// ended while nobody could listen.
+func (t *tenure) hold(token int64) {
+	if token != t.token {
+		t.token, t.handed = token, 0
+	}
+}
+
+// refused reads the answer that somebody else has the lock.
+func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
+	if len(r) != 6 || r[0] != int64(acquireHeld) {
+		return v, false
+	}
+	left, ok1 := r[1].(int64)
+	value, ok2 := r[2].(string)
+	place, ok3 := r[3].(int64)
+	now, ok4 := r[4].(int64)
+	fence, ok5 := r[5].(string)
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
+		return v, false
+	}
+	last, rest, _ := strings.Cut(fence, " ")
+	t.inLine, t.look, t.seen = place > 0, c.at, now
+	t.last, _ = strconv.ParseInt(last, 10, 64)
+	// Where the last tenure is known to be over it is somebody else's lock, who will tell nobody.
+	return verdict{held: newHeldError(t.names.lock, left, value), place: int(place), foreign: strings.HasPrefix(rest, "0 ")}, true
+}
+
+// accept looks at a grant that the inbox received: whether the tenure can rely on it, and if so from when on its
+// first lease is to be counted.
+//
+// Redis made the grant at g.time by its clock, and answered our latest look at t.seen; that look was sent before,
+// at t.look by ours. So the lease began at t.look + (g.time - t.seen) or later, but for the difference in
+// speed of two clocks. Where more time has passed there than here, one of them was set or stood still, and
+// only a new look can tell. The same goes for a grant that is not newer than the look, by its token or, where Redis
+// has forgotten the tokens, its time: then we held the lock and lost it in between, and have joined the line again.
+func (t *tenure) accept(g grant, now instant) (at instant, ok bool) {
+	span := time.Duration(g.time-t.seen) * time.Microsecond
+	passed := now.mono - t.look.mono
+	drift := max(0, span/100)
+	if t.seen == 0 || g.token <= t.last || span < 0 || span > passed+drift+2*time.Millisecond {
+		return instant{}, false
+	}
+	span = min(span, passed) - drift
+	t.hold(g.token)
+	return instant{t.look.mono + span, t.look.wall + int64(span)}, true
 }
 
 func newHeldError(key string, left int64, value string) *HeldError {
@@ -133,15 +271,19 @@ func newHeldError(key string, left int64, value string) *HeldError {
 }
 
 // leave stops listening to an acquire.
-func (t *tenure) leave(c *call) { t.pending = append(t.pending, c) }
+func (t *tenure) leave(c *call) {
+	c.left.Store(true)
+	t.pending = append(t.pending, c)
+}
 
-// last is when the lease of the latest acquire that may have taken effect ends at the latest.
-func (t *tenure) last() time.Duration {
+// over is when what the latest acquire may have brought about ends at the latest: its lease, or its place in line
+// and the lease of a grant.
+func (t *tenure) over() time.Duration {
 	sent := t.sent
 	for _, c := range t.pending {
 		sent = max(sent, c.at.mono)
 	}
-	return sent + t.ttl
+	return sent + max(t.ttl, entryLife*time.Millisecond+grantLease)
 }
 
 // settle looks at the acquires nobody listens to and reports whether Redis may hold, or come to hold, the
@@ -157,106 +299,5 @@ func (t *tenure) settle() bool {
 		}
 	}
 	t.pending = open
-	return t.token > 0 || t.tainted || len(open) > 0
-}
-
-// undo ends a tenure that nobody will use, in the background where Redis must be told.
-func (t *tenure) undo() {
-	if !t.settle() {
-		return
-	}
-	t.node.gate.join()
-	go func() {
-		defer t.node.gate.leave()
-		// An answer that is about to come makes the tombstone, or the whole command, needless.
-		ctx, cancel := context.WithTimeout(context.Background(), patience(t.ttl))
-		defer cancel()
-		for _, c := range t.pending {
-			select {
-			case <-c.done:
-			case <-ctx.Done():
-			}
-		}
-		if t.settle() {
-			// Once the last acquire's lease has run out there is nothing left to undo.
-			_, _ = t.forget(t.node.gate.over, t.last()-t.node.clock.now().mono)
-		}
-	}()
-}
-
-// forget releases, whether or not Redis still has the lock as ours, and waits for the answer for at most
-// limit or until ctx ends. It returns ErrLost or ErrUnavailable, with the last failure behind it, where it
-// did not free the lock.
-func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, cause error) {
-	now := t.node.clock.now
-	end := now().mono + limit
-	done := ctx.Done()
-	if ctx.Err() != nil {
-		done = nil
-		end = now().mono + min(limit, releaseGrace)
-	}
-	if ctx.Done() != nil {
-		ctx = context.WithoutCancel(ctx)
-	}
-	timer := t.node.timer(0)
-	defer t.node.rest(timer)
-
-	cause = errSilence
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		if !t.settle() {
-			return nil, nil // the acquires turned out to have changed nothing
-		}
-		life := 0
-		if t.tainted || len(t.pending) > 0 {
-			life = tombstoneLife
-		}
-		c := t.node.start(ctx, forgetScript, t.lock, t.fence, t.gone, t.id, t.token, fenceLife, life)
-		timer.Reset(min(patience(t.ttl), end-now().mono))
-		select {
-		case <-c.done:
-			if c.err == nil {
-				return t.forgot(c.val)
-			}
-			cause = c.err
-			t.resent = t.resent || !harmless(c.err)
-			if permanent(c.err) {
-				return ErrUnavailable, cause
-			}
-			timer.Reset(min(pause, end-now().mono))
-			select {
-			case <-done:
-				return ErrUnavailable, cause
-			case <-timer.C:
-			}
-		case <-done:
-			t.resent = true
-			return ErrUnavailable, cause
-		case <-timer.C:
-			t.resent = true
-		}
-		if now().mono >= end {
-			return ErrUnavailable, cause
-		}
-	}
-}
-
-func (t *tenure) forgot(val any) (outcome, cause error) {
-	switch val {
-	case int64(forgetReleased):
-		return nil, nil
-	case int64(forgetAlready):
-		if t.resent {
-			return nil, nil
-		}
-		// Not by us: the server fell back to a state from before this tenure, and another one came since.
-		return ErrLost, nil
-	case int64(forgetLost):
-		return ErrLost, nil
-	case int64(forgetUnknown):
-		if t.resent { // an earlier one may have freed it before the fence was forgotten
-			return ErrUnavailable, errForgotten
-		}
-		return ErrLost, nil
-	}
-	return ErrUnavailable, errReply
+	return t.token > 0 || t.inLine || t.tainted || len(open) > 0
 }

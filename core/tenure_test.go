@@ -12,22 +12,7 @@ import (
 )
 
 // kind tells the scripts apart on the wire, by their number of keys and of arguments.
-func kind(args []string) string {
-	if len(args) < 3 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
-		return ""
-	}
-	switch args[2] + "/" + string(rune('0'+len(args)-3)) {
-	case "3/6":
-		return "acquire"
-	case "3/7":
-		return "forget"
-	case "1/3":
-		return "renew"
-	case "2/2":
-		return "inspect"
-	}
-	return ""
-}
+func kind(args []string) string { return core.ScriptName(args) }
 
 // first judges the first command of a kind and passes the others.
 func first(want string, v servertest.Verdict) func([]string) servertest.Verdict {
@@ -229,7 +214,7 @@ func TestCancelledWaitSendsNoCleanUpAfterARefusal(t *testing.T) {
 		ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
 		defer cancel()
 		time.AfterFunc(100*time.Millisecond, func() { close(until) })
-		_, err := c.Acquire(ctx, "k")
+		_, err := c.TryAcquire(ctx, "k")
 		wantIs(t, err, core.ErrUnavailable)
 		shutdown(t, c.Locker)
 		if n := c.link.Commands().Total(); n != 1 {

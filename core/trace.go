@@ -9,9 +9,11 @@ import (
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the
 // goroutine at work, renewals included, and must return soon; several may run at once.
 type Trace struct {
-	// Waiting: the first look found the lock held; Label and TimeLeft tell of the holder.
+	// Waiting: the first look found the lock held, or other calls of the process were after it already; Label and
+	// TimeLeft tell of the holder, as far as it is known.
 	Waiting func(Event)
-	// Acquired: Token; Elapsed is how long it took, Attempts how many looks.
+	// Acquired: Token; Elapsed is how long it took, Attempts how many looks at Redis; none for one that
+	// another call of the process handed over.
 	Acquired func(Event)
 	// Renewed: the lease was lengthened; TimeLeft is what it has now.
 	Renewed func(Event)
@@ -23,7 +25,8 @@ type Trace struct {
 	// doubled. A handler may hang: see WithMaxHold.
 	LongHold func(Event)
 	// NodeError: a command to Redis failed or went unanswered; Err says how. What came of the call as a whole
-	// is told elsewhere.
+	// is told elsewhere. Without a Key it is the connection on which grants arrive, told to the Locker's traces:
+	// those who wait poll until there is another.
 	NodeError func(Event)
 }
 

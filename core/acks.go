@@ -1,0 +1,180 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const maxAcksTimeout = time.Minute
+
+// WithReplicaAcks makes an acquisition succeed only once n replicas of the key's master have acknowledged it, so
+// that a failover to one of those keeps the lock. Default: it waits for none. Where fewer than n did within
+// timeout, or no replica is known, the lock is freed again and the call fails with [ErrUnavailable] and a cause
+// such as "2 of 3 replicas acknowledged in 100ms"; it does not begin anew.
+//
+// n is at least 1. timeout is 1 ms to 1 min in whole milliseconds, and must be over before the lock is lost, which
+// is a little before its TTL, see [Lock.Deadline]. Too short, and a replica that stumbles fails acquisitions; too
+// long, and it holds up all callers, [Locker.TryAcquire] too: they wait for up to timeout and a quarter of the TTL,
+// at most 1 s. Meanwhile the lease runs and others find the lock held. Each call occupies a connection of the
+// client's pool until the acknowledgements or the timeout come, also where its context ended before; a pool that
+// is used up by them keeps renewals waiting.
+//
+// It narrows the window in which a failover forgets a lock and does not close it: the replica that is promoted may
+// not be one of those that acknowledged, and those may restart without their data. Renewals and [Lock.Extend] do
+// not wait, so that a lock may end sooner after a failover. Work that must not be done twice needs the token.
+//
+// An acquisition costs two more commands and one more round trip, beside that to the replicas, and is not handed
+// over within the process, see [WithLocalHandover]. A nested one, see [WithReentrancy], waits for nothing; nor does
+// [Locker.Claim]. The client must be a *redis.Client, *redis.ClusterClient or *redis.Ring: of others it cannot be
+// told which connection a command takes, and they are refused with an [ErrInvalid].
+func WithReplicaAcks(n int, timeout time.Duration) CallOption {
+	return callOption(func(c *config) error {
+		if n < 1 || timeout < time.Millisecond || timeout > maxAcksTimeout {
+			return invalid("WithReplicaAcks(%d, %v): want at least 1 replica, and 1ms to %v", n, timeout, maxAcksTimeout)
+		}
+		c.acks, c.acksWithin = n, timeout.Truncate(time.Millisecond)
+		return nil
+	})
+}
+
+// checkAcks looks at WithReplicaAcks together with the TTL and the client.
+func (c *config) checkAcks(client redis.UniversalClient) error {
+	if c.acks == 0 {
+		return nil
+	}
+	if held := c.ttl - margin(c.ttl); c.acksWithin >= held {
+		return invalid("WithReplicaAcks may wait for %v, but with a TTL of %v the lock is lost after %v", c.acksWithin, c.ttl, held)
+	}
+	switch client.(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+		return nil
+	}
+	return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", client)
+}
+
+// confirm waits until the replicas have a lease that was just granted. It returns how long the lease is then, and from
+// when on: the renewal that this takes counts.
+func (a *acquisition) confirm() (at instant, d time.Duration, err error) {
+	a.held, a.err, a.failing = nil, nil, false
+	now := a.locker.clock.now
+	limit := a.cfg.acksWithin + patience(a.cfg.ttl)
+	end := now().mono + limit
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		c := a.tenure.startAcked(a.ctx, a.cfg.acks, a.cfg.acksWithin, limit)
+		switch reason := a.listen(c.done, nil, nil, end-now().mono); reason {
+		case answered:
+		case elapsed:
+			a.failed(errSilence)
+			return at, 0, a.failure(nil)
+		default:
+			return at, 0, a.stopped(reason)
+		}
+		cause := c.err
+		r, told := c.val.(acked)
+		switch {
+		case !told:
+		case r.left == 0:
+			cause = errOtherOwner
+		case r.replicas < int64(a.cfg.acks):
+			cause = fmt.Errorf("%d of %d replicas acknowledged in %v", r.replicas, a.cfg.acks, a.cfg.acksWithin)
+		default:
+			return c.at, time.Duration(r.left) * time.Millisecond, nil
+		}
+		if told { // Redis serves, for those who want less
+			a.err = cause
+			a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: cause})
+			return at, 0, a.failure(nil)
+		}
+		a.failed(cause)
+		if permanent(cause) {
+			return at, 0, a.failure(nil)
+		}
+		if reason := a.listen(nil, nil, nil, min(pause, end-now().mono)); reason != elapsed {
+			return at, 0, a.stopped(reason)
+		}
+		if now().mono >= end {
+			return at, 0, a.failure(nil)
+		}
+	}
+}
+
+// acked is an answer to startAcked.
+type acked struct {
+	left     int64 // as renew.lua replies
+	replicas int64 // that have it
+}
+
+// startAcked renews the tenure's lease and has Redis wait until n replicas know, for at most within. Nobody listens
+// for longer than limit.
+//
+// WAIT is about the last write of its own connection, and the grant may have come over another, or have been made
+// by somebody else's release. So a write of our own goes in front, which comes after the grant; renew.lua sees to
+// it that it is one also where the lease is whole.
+func (t *tenure) startAcked(ctx context.Context, n int, within, limit time.Duration) *call {
+	c := &call{at: t.node.clock.now(), done: make(chan struct{})}
+	t.sent = max(t.sent, c.at.mono) // undo has to outlast this lease
+	// Not EVALSHA, unlike everywhere else: behind a NOSCRIPT, WAIT would be about an older write and might use up
+	// all of the time.
+	script, args := t.renewal(t.ttl)
+	renew, wait := script.full(args), []any{"wait", n, within.Milliseconds()}
+	t.node.gate.join()
+	go func() {
+		defer t.node.gate.leave()
+		defer close(c.done)
+		val1, val2, err := t.node.pair(ctx, t.names.lock, limit, renew, wait)
+		left, ok1 := val1.(int64)
+		replicas, ok2 := val2.(int64)
+		switch {
+		case err != nil:
+			c.err = err
+		case !ok1 || !ok2:
+			c.err = errReply
+		default:
+			c.val = acked{left, replicas}
+		}
+	}()
+	return c
+}
+
+// pair sends two commands at once, on one connection, to the master that has key. The second may take until limit,
+// whatever the client's ReadTimeout is.
+func (n *node) pair(ctx context.Context, key string, limit time.Duration, first, second []any) (val1, val2 any, err error) {
+	rdb, err := n.master(ctx, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	if d := rdb.Options().ReadTimeout; d > 0 && d < limit {
+		rdb = rdb.WithTimeout(limit) // of the same pool
+	}
+	// Not a pipeline of the client: newer go-redis has a few connections just for those, which WAIT would keep
+	// from the renewals.
+	conn := rdb.Conn()
+	defer conn.Close()
+	pipe := conn.Pipeline()
+	cmd1, cmd2 := command{redis.NewCmd(ctx, first...)}, command{redis.NewCmd(ctx, second...)}
+	_ = pipe.Process(ctx, cmd1) // queues; cannot fail
+	_ = pipe.Process(ctx, cmd2)
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	if val1, err = cmd1.Result(); err == nil {
+		val2, err = cmd2.Result()
+	}
+	if cluster, ok := n.client.(*redis.ClusterClient); ok && redis.HasErrorPrefix(err, "MOVED") {
+		cluster.ReloadState(ctx) // in the background; by itself it does so where it chose the node
+	}
+	return val1, val2, err
+}
+
+// master is the one client behind n's that has a key.
+func (n *node) master(ctx context.Context, key string) (*redis.Client, error) {
+	switch c := n.client.(type) {
+	case *redis.ClusterClient:
+		return c.MasterForKey(ctx, key)
+	case *redis.Ring:
+		return c.GetShardClientForKey(key)
+	default:
+		return c.(*redis.Client), nil // as checkAcks has it
+	}
+}

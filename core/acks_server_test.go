@@ -1,0 +1,261 @@
+package core_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// replicated starts a server and a replica of it.
+func replicated(t *testing.T) (master, replica *servertest.Server) {
+	t.Helper()
+	master = servertest.Redis(t, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600")
+	host, port, _ := net.SplitHostPort(master.Addr())
+	replica = servertest.Redis(t, "--replicaof", host, port)
+	linked(t, replica)
+	return master, replica
+}
+
+// linked waits until a replica follows its master.
+func linked(t *testing.T, replica *servertest.Server) {
+	t.Helper()
+	rdb := replica.Client()
+	until(t, "the replica is linked", func() bool {
+		return strings.Contains(rdb.Info(background, "replication").Val(), "master_link_status:up")
+	})
+}
+
+// gone waits until key is free: the clean-up of a failed call goes on behind it.
+func gone(t *testing.T, rdb redis.UniversalClient, key string) {
+	t.Helper()
+	until(t, key+" is free", func() bool { return rdb.Exists(background, key).Val() == 0 })
+}
+
+// fails has an acquisition of key refused for want of replicas, within its own bounds, and nothing left of it.
+func fails(t *testing.T, l *core.Locker, rdb redis.UniversalClient, key, cause string, opts ...core.CallOption) {
+	t.Helper()
+	begin := time.Now()
+	lock, err := l.Acquire(background, key, opts...)
+	if lock != nil {
+		t.Fatalf("%s: acquired, want %q", key, cause)
+	}
+	wantIs(t, err, core.ErrUnavailable)
+	if !contains(err, key, cause) {
+		t.Errorf("%s: got %v, want %q", key, err, cause)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("%s: it took %v", key, took)
+	}
+	gone(t, rdb, key)
+}
+
+func TestServerReplicaAcks(t *testing.T) {
+	master, replica := replicated(t)
+	rdb, copied := master.Client(), replica.Client()
+	l := newLocker(t, master.Client())
+	soon, long := core.WithReplicaAcks(1, 100*time.Millisecond), core.WithReplicaAcks(1, 10*time.Second)
+
+	for range 20 {
+		lock := obtain(t, l, "k", long)
+		if got := copied.Get(background, "k").Val(); got != core.Owner(lock) {
+			t.Fatalf("the replica has %q", got)
+		}
+		release(t, lock)
+	}
+	master.ResetStats(t)
+	release(t, obtain(t, l, "k", long))
+	if n := master.CommandStats(t); n["evalsha"] != 2 || n["eval"] != 1 || n["wait"] != 1 {
+		t.Errorf("commands: %v, want the acquisition, a renewal, a WAIT and the release", n)
+	}
+	fails(t, l, rdb, "two", "1 of 2 replicas acknowledged in 100ms", core.WithReplicaAcks(2, 100*time.Millisecond))
+
+	replica.Pause()
+	fails(t, l, rdb, "k", "0 of 1 replicas acknowledged in 100ms", soon)
+	// The scripts are not known: the WAIT still follows the write.
+	rdb.ScriptFlush(background)
+	fails(t, l, rdb, "k", "0 of 1 replicas acknowledged in 100ms", soon)
+
+	// The replica comes back while a call waits, for longer than the client's ReadTimeout.
+	for name, set := range map[string]func(*redis.Options){
+		"short ReadTimeout": func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond },
+		"no ReadTimeout":    func(o *redis.Options) { o.ReadTimeout = -1 },
+		"ContextTimeout":    func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 100*time.Millisecond, true },
+	} {
+		slow := newLocker(t, master.Client(set))
+		time.AfterFunc(500*time.Millisecond, replica.Resume)
+		begin := time.Now()
+		lock := obtain(t, slow, "k", long)
+		if took := time.Since(begin); took < 400*time.Millisecond {
+			t.Errorf("%s: acquired after %v, with the replica paused", name, took)
+		}
+		release(t, lock)
+		shutdown(t, slow)
+		replica.Pause()
+	}
+
+	ctx, cancel := context.WithCancel(background)
+	time.AfterFunc(50*time.Millisecond, cancel)
+	begin := time.Now()
+	_, err := l.Acquire(ctx, "k", long)
+	wantIs(t, err, core.ErrUnavailable, context.Canceled)
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("returned %v after it began, cancelled after 50ms", took)
+	}
+	gone(t, rdb, "k")
+
+	replica.Resume()
+	release(t, obtain(t, l, "k", long))
+	shutdown(t, l)
+}
+
+func TestServerWithoutReplicasRefusesReplicaAcks(t *testing.T) {
+	server := servertest.Redis(t)
+	rdb := server.Client()
+	l := newLocker(t, server.Client(), core.WithReplicaAcks(1, 50*time.Millisecond))
+	for range 5 {
+		fails(t, l, rdb, "k", "0 of 1 replicas acknowledged in 50ms")
+	}
+	shutdown(t, l)
+}
+
+// Whatever connection the grant was written on, the acknowledgement is of it: here another process' release
+// grants, while the replica stands still and the waiter's connections have nothing outstanding.
+func TestServerGrantFromTheLineIsAcknowledged(t *testing.T) {
+	master, replica := replicated(t)
+	rdb := master.Client()
+	holder, l := newLocker(t, master.Client()), newLocker(t, master.Client())
+	for _, paused := range []bool{false, true} {
+		lock := obtain(t, holder, "k")
+		within := 10 * time.Second
+		if paused {
+			within = 100 * time.Millisecond
+		}
+		type result struct {
+			lock *core.Lock
+			err  error
+		}
+		got := make(chan result)
+		go func() {
+			lock, err := l.Acquire(background, "k", core.WithReplicaAcks(1, within), core.WithTTL(12*time.Second))
+			got <- result{lock, err}
+		}()
+		until(t, "it waits in line", func() bool {
+			s, err := holder.Inspect(background, "k")
+			return err == nil && s.Waiting == 1
+		})
+		if paused {
+			if n := rdb.Wait(background, 1, hang).Val(); n != 1 {
+				t.Fatal("the replica does not follow")
+			}
+			replica.Pause()
+		}
+		release(t, lock)
+		r := <-got
+		if paused {
+			wantIs(t, r.err, core.ErrUnavailable)
+			if !contains(r.err, "0 of 1 replicas") {
+				t.Errorf("got %v, %v, with the replica paused", r.lock, r.err)
+			}
+			gone(t, rdb, "k")
+			replica.Resume()
+			continue
+		}
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if left := replica.Client().PTTL(background, "k").Val(); left < 8*time.Second {
+			t.Errorf("the replica has a lease of %v, want the whole one", left)
+		}
+		release(t, r.lock)
+	}
+	shutdown(t, holder)
+	shutdown(t, l)
+}
+
+// A renewal is handed on to the replicas also where it changes nothing, and counts as the last write of its
+// connection, which never wrote before: a WAIT behind it fails while the replica stands still. Servers before 7.2
+// wait for whatever was written by anybody, so that there the offset has to tell.
+func TestServerRenewalAlwaysReachesTheReplicas(t *testing.T) {
+	master, replica := replicated(t)
+	rdb := master.Client()
+	rdb.Set(background, "k", "me", time.Minute)
+	if n := rdb.Wait(background, 1, hang).Val(); n != 1 {
+		t.Fatal("the replica does not follow")
+	}
+	replica.Pause()
+	defer replica.Resume()
+	offset := func() string {
+		_, rest, _ := strings.Cut(rdb.Info(background, "replication").Val(), "master_repl_offset:")
+		n, _, _ := strings.Cut(rest, "\r")
+		return n
+	}
+	for _, lease := range []int{10_000, 60_000, 90_000} {
+		before := offset()
+		conn := master.Client().Conn()
+		defer conn.Close()
+		left, err := conn.Eval(background, core.RenewScript.Text(), []string{"k"}, "me", lease).Int64()
+		if err != nil || left < 59_000-hang.Milliseconds() {
+			t.Fatalf("renew: %v, %v", left, err)
+		}
+		if before == "" || offset() == before {
+			t.Errorf("lease of %d ms: the replication offset stays at %s", lease, before)
+		}
+		if n, err := conn.Wait(background, 1, 50*time.Millisecond).Result(); err != nil || n != 0 {
+			t.Errorf("lease of %d ms: WAIT tells of %d replicas, %v; want none", lease, n, err)
+		}
+	}
+}
+
+// In a Cluster it is the replicas of the key's own master that count.
+func TestServerClusterReplicaAcks(t *testing.T) {
+	rdb, nodes := startCluster(t)
+	replica := servertest.Redis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+	direct := replica.Client()
+	nodes[2].Client().ConfigSet(background, "repl-diskless-sync-delay", "0")
+	host, port, _ := net.SplitHostPort(nodes[2].Addr())
+	if err := direct.ClusterMeet(background, host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	id, err := nodes[2].Client().Do(background, "CLUSTER", "MYID").Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the replica is taken", func() bool { return direct.ClusterReplicate(background, id).Err() == nil })
+	linked(t, replica)
+
+	l := newLocker(t, rdb, core.WithReplicaAcks(1, 200*time.Millisecond))
+	lock := obtain(t, l, "foo", core.WithReplicaAcks(1, 10*time.Second)) // slot 12182, on the third node
+	release(t, lock)
+	fails(t, l, rdb, "bar", "0 of 1 replicas acknowledged in 200ms") // slot 5061, on the first
+	replica.Pause()
+	fails(t, l, rdb, "foo", "0 of 1 replicas acknowledged in 200ms")
+	replica.Resume()
+	release(t, obtain(t, l, "foo", core.WithReplicaAcks(1, 10*time.Second)))
+	shutdown(t, l)
+}
+
+// A Ring has as many masters as shards.
+func TestServerRingReplicaAcks(t *testing.T) {
+	master, _ := replicated(t)
+	alone := servertest.Redis(t)
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": master.Addr(), "b": alone.Addr()}})
+	defer rdb.Close()
+	l := newLocker(t, rdb, core.WithReplicaAcks(1, 10*time.Second))
+	on := map[bool]string{}
+	for _, key := range []string{"k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9", "{k}10", "{l}11", "{m}12"} {
+		shard, err := rdb.GetShardClientForKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		on[shard.Options().Addr == master.Addr()] = key
+	}
+	release(t, obtain(t, l, on[true]))
+	fails(t, l, rdb, on[false], "0 of 1 replicas", core.WithReplicaAcks(1, 50*time.Millisecond))
+	shutdown(t, l)
+}

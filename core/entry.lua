@@ -1,0 +1,66 @@
+-- Re-entry across processes; in front of the scripts that a call with a re-entry id uses, which name it as their
+-- last key.
+-- That is a hash of those who hold a lock together, because they named the same re-entry id:
+--   of       the value of the lock that this is about: the owner id of the first of them, who may be gone
+--   id       their re-entry id
+--   token    their fencing token
+--   @owner   until when each of them holds it, by TIME in ms
+-- A set of ids instead of a counter, which a command that is sent twice would count twice. One who dies without
+-- leaving counts no longer than its own lease. The hash is written whenever the lock is prolonged and lives as long.
+
+local entries = KEYS[#KEYS]
+
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- prolong lets owner hold the lock, and the lock last, for at least lease ms more. It returns what owner has.
+local function prolong(owner, lease)
+  local now, field = clock(), '@' .. owner
+  local till = math.max(tonumber(redis.call('HGET', entries, field) or 0), now + lease)
+  redis.call('HSET', entries, field, string.format('%.0f', till))
+  local left = redis.call('PTTL', KEYS[1])
+  if left < till - now then
+    left = till - now
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', left))
+  end
+  redis.call('PEXPIRE', entries, string.format('%.0f', left))
+  return till - now
+end
+
+-- enroll begins the hash of a lock that owner has just got.
+local function enroll(holder, owner, id, token, lease)
+  if redis.call('HGET', entries, 'of') ~= holder then
+    redis.call('DEL', entries)
+    redis.call('HSET', entries, 'of', holder, 'id', id, 'token', token)
+  end
+  prolong(owner, lease)
+end
+
+-- admit lets owner into a lock whose holders named the same id, and returns their token.
+local function admit(holder, owner, id, lease)
+  local e = redis.call('HMGET', entries, 'of', 'id', 'token')
+  if e[1] ~= holder or e[2] ~= id then return end
+  prolong(owner, lease)
+  return tonumber(e[3])
+end
+
+-- remains returns for how long owner holds the lock, 0 if it does not; nothing if the hash is not about this lock.
+local function remains(holder, owner)
+  local e = redis.call('HMGET', entries, 'of', '@' .. owner)
+  if e[1] ~= holder then return end
+  return e[2] and e[2] - clock() or 0
+end
+
+-- depart takes owner out. It returns whether it was in, and whether others still are; nothing if the hash is not
+-- about this lock.
+local function depart(holder, owner)
+  if redis.call('HGET', entries, 'of') ~= holder then return end
+  local was = redis.call('HDEL', entries, '@' .. owner) == 1
+  local all, now = redis.call('HGETALL', entries), clock()
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 1) == '@' and tonumber(all[i + 1]) > now then return was, true end
+  end
+  return was, false
+end

@@ -1,0 +1,200 @@
+package core_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// Calls with one id hold the lock together, in whatever order they leave; the last one out frees it.
+func TestReentryIDAcrossProcesses(t *testing.T) {
+	for _, firstOut := range []int{0, 1, 2} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			id := core.WithReentryID("job-7")
+			var rs []*replica
+			var locks []*core.Lock
+			for range 3 {
+				rs = append(rs, newReplica(t, b))
+			}
+			locks = append(locks, acquire(t, rs[0].Locker, "k", id))
+			stranger := newReplica(t, b)
+			behind := call(background, stranger, "k")
+			for _, r := range rs[1:] { // in front of those who wait
+				locks = append(locks, got(t, call(background, r, "k", id)))
+			}
+			_, err := stranger.TryAcquire(background, "k", core.WithReentryID("job-8"))
+			wantIs(t, err, core.ErrNotAcquired)
+			for _, lk := range locks {
+				if lk.Token() != locks[0].Token() {
+					t.Errorf("tokens %d and %d", lk.Token(), locks[0].Token())
+				}
+			}
+			for i := range locks {
+				time.Sleep(time.Minute) // all renew
+				for _, lk := range locks[i:] {
+					if err := lk.Err(); err != nil {
+						t.Fatal(err)
+					}
+					if left := time.Until(lk.Deadline()); left > b.Redis.TTL("k") {
+						t.Errorf("deadline in %v, the lease ends in %v", left, b.Redis.TTL("k"))
+					}
+				}
+				notYet(t, behind)
+				out := (firstOut + i) % len(locks)
+				if i > 0 {
+					out = i
+				}
+				locks[i], locks[out] = locks[out], locks[i]
+				release(t, locks[i])
+				wantIs(t, locks[i].Context().Err(), context.Canceled)
+			}
+			next := got(t, behind)
+			if next.Token() <= locks[0].Token() {
+				t.Errorf("token %d after %d", next.Token(), locks[0].Token())
+			}
+			release(t, next)
+			empty(t, b, append(rs, stranger)...)
+		})
+	}
+}
+
+// Commands that are sent twice count once, both ways.
+func TestReentryIDAndResends(t *testing.T) {
+	for name, v := range map[string]servertest.Verdict{"reply lost": servertest.LoseReply, "request lost": servertest.LoseRequest} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				id := core.WithReentryID("job")
+				one, two := newReplica(t, b), newReplica(t, b)
+				warm(t, one)
+				warm(t, two)
+				a := acquire(t, one.Locker, "k", id)
+				two.link.OnCommand(first("acquire", v))
+				c := got(t, call(background, two, "k", id))
+				two.link.OnCommand(first("forget", v))
+				release(t, c)
+				if err := a.Extend(background, time.Minute); err != nil {
+					t.Errorf("after the release of the other: %v", err)
+				}
+				one.link.OnCommand(first("forget", v))
+				release(t, a)
+				if b.Redis.Exists("k") {
+					t.Error("not freed by the last one")
+				}
+				empty(t, b, one, two)
+			})
+		})
+	}
+}
+
+// One that dies holds the lock no longer than its own lease; one that hangs is told that the others went on.
+func TestReentryIDAndTheDead(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		id := core.WithReentryID("job")
+		one, two, three := newReplica(t, b), newReplica(t, b), newReplica(t, b)
+		a := acquire(t, one.Locker, "k", id)
+		c := acquire(t, two.Locker, "k", id)
+		behind := call(background, three, "k")
+		one.link.CutUp()
+		time.Sleep(20 * time.Second)
+		wantIs(t, a.Err(), core.ErrLost)
+		if err := c.Err(); err != nil {
+			t.Errorf("the living one: %v", err)
+		}
+		notYet(t, behind)
+		release(t, c)
+		synctest.Wait()
+		next := got(t, behind)
+		one.link.Heal()
+		time.Sleep(time.Second)
+		wantIs(t, a.Release(background), core.ErrLost)
+		if err := next.Extend(background, time.Minute); err != nil {
+			t.Errorf("after the release of the dead one: %v", err)
+		}
+		release(t, next)
+		empty(t, b, one, two, three)
+	})
+}
+
+// One context may enter again under the id it holds the lock with, also within a process that queues for it.
+func TestReentryIDWithinAProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		id := core.WithReentryID("job")
+		r := newReplica(t, b)
+		openInbox(t, b, r)
+		outer := got(t, call(background, r, "k", id))
+		plain := call(background, r, "k")
+		inner := got(t, call(outer.Context(), r, "k", id))
+		_, err := r.Acquire(outer.Context(), "k")
+		wantIs(t, err, core.ErrSelfDeadlock)
+		release(t, inner)
+		notYet(t, plain)
+		if err := outer.Err(); err != nil {
+			t.Error(err)
+		}
+		release(t, outer)
+		release(t, got(t, plain))
+
+		// Granted through the line: the others are let in all the same.
+		plain = call(background, r, "k")
+		lock := got(t, plain)
+		one := call(background, r, "k", id)
+		release(t, lock)
+		held := got(t, one)
+		release(t, acquire(t, r.Locker, "k", id))
+		if err := held.Extend(background, time.Minute); err != nil {
+			t.Error(err)
+		}
+		release(t, held)
+		empty(t, b, r)
+	})
+}
+
+// A grant that is delivered late, when its tenure is over and others hold the lock under its owner id, frees nothing.
+func TestReentryIDAndAStrayGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		id := core.WithReentryID("job")
+		r, two := newReplica(t, b), newReplica(t, b)
+		openInbox(t, b, r)
+		lock := acquire(t, two.Locker, "k")
+		late := make(chan struct{})
+		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.HoldReply(late) })
+		one := call(background, r, "k", id)
+		release(t, lock)
+		held := got(t, one) // by its own look
+		other := acquire(t, two.Locker, "k", id)
+		release(t, held)
+		close(late)
+		time.Sleep(time.Second)
+		if err := other.Extend(background, time.Minute); err != nil {
+			t.Error(err)
+		}
+		release(t, other)
+		empty(t, b, r, two)
+	})
+}
+
+// An acquire that arrives after its own tenure was undone lets nobody in.
+func TestReentryIDAndADelayedAcquire(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		id := core.WithReentryID("job")
+		one, two := newReplica(t, b), newReplica(t, b)
+		warm(t, one)
+		warm(t, two)
+		late := make(chan struct{})
+		one.link.OnCommand(first("acquire", servertest.HoldRequest(late)))
+		a := got(t, call(background, one, "k", id)) // sent twice
+		c := acquire(t, two.Locker, "k", id)
+		release(t, a)
+		close(late)
+		time.Sleep(time.Second)
+		release(t, c)
+		if b.Redis.Exists("k") {
+			t.Errorf("not freed by the last one: %v to go", b.Redis.TTL("k"))
+		}
+		empty(t, b, one, two)
+	})
+}

@@ -1,0 +1,127 @@
+package core
+
+import (
+	"context"
+	"time"
+)
+
+// ask verifies the hold with Redis after the wall clock went past the lease and the monotonic clock did not:
+// a suspended machine, whose rivals went on, or somebody who set the clock, and nothing happened. What Redis
+// says is left replaces both deadlines: after a suspension the monotonic one comes too late.
+func (h *hold) ask() {
+	h.verify.Lock()
+	defer h.verify.Unlock()
+	now := h.locker.clock.now()
+	if h.ended.Load() != nil || now.wall < h.wall.Load() {
+		return // another caller has asked meanwhile
+	}
+	var lease time.Duration
+	if h.renews {
+		lease = h.lease(now.mono, h.ttl)
+	}
+	timer := h.tenure.node.timer(patience(h.ttl))
+	defer h.tenure.node.rest(timer)
+	c := h.startRenew(context.Background(), lease)
+	select {
+	case <-c.done:
+	case <-timer.C:
+		h.lose(errUnconfirmed)
+		return
+	}
+	left, ok := c.val.(int64)
+	switch {
+	case c.err != nil || !ok:
+		h.lose(errUnconfirmed)
+		return
+	case left == 0:
+		h.lose(errOtherOwner)
+		return
+	case left < 0: // somebody made the key persistent
+		left = h.ttl.Milliseconds()
+	}
+	h.mu.Lock()
+	if h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load()) {
+		d := time.Duration(left) * time.Millisecond
+		d -= margin(d)
+		h.deadline.Store(int64(min(c.at.mono+d, h.limit)))
+		h.wall.Store(c.at.wall + int64(d))
+	}
+	h.mu.Unlock()
+	h.locker.sched.replan(h, h.renewPoint())
+}
+
+// startRenew asks for a lease, at once: it is for a holder that may be about to lose the lock.
+func (h *hold) startRenew(ctx context.Context, lease time.Duration) *call {
+	s, args := h.tenure.renewal(lease)
+	return h.tenure.node.send(ctx, &call{urgent: true}, s, args)
+}
+
+// renewed takes the answer to a renewal that was sent at at into account.
+func (h *hold) renewed(at instant, val any, err error) error {
+	left, ok := val.(int64)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return errReply
+	case left == 0:
+		h.lose(errOtherOwner)
+		return h.err()
+	}
+	return h.confirm(at, time.Duration(left)*time.Millisecond)
+}
+
+// lease is how much to ask for when d is wanted: no more than WithMaxHold leaves.
+func (h *hold) lease(now, d time.Duration) time.Duration {
+	if h.limit == forever {
+		return d
+	}
+	return max(time.Millisecond, min(d, covering(min(d, h.limit-now))))
+}
+
+func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
+	timer := h.tenure.node.timer(0)
+	defer h.tenure.node.rest(timer)
+	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if err := h.lapsed(); err != nil { // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
+			return err
+		}
+		if fail.context = ctx.Err(); fail.context != nil {
+			return fail
+		}
+		now := h.locker.clock.now().mono
+		left := time.Duration(h.deadline.Load()) - now
+		timer.Reset(min(left, patience(h.ttl)))
+		lease := h.lease(now, ttl)
+		h.longest.Store(max(h.longest.Load(), int64(lease)))
+		c := h.startRenew(context.WithoutCancel(ctx), lease)
+		select {
+		case <-c.done:
+		case <-timer.C:
+			fail.cause = errSilence
+			h.failed(errSilence)
+			continue
+		case <-ctx.Done():
+			continue
+		}
+		err := h.renewed(c.at, c.val, c.err)
+		if err == nil {
+			h.locker.sched.replan(h, h.renewPoint())
+			return nil
+		}
+		fail.cause = err
+		if h.ended.Load() != nil {
+			continue
+		}
+		h.failed(err)
+		if permanent(err) {
+			return fail
+		}
+		timer.Reset(min(left, pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+}

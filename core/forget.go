@@ -1,0 +1,131 @@
+package core
+
+import (
+	"context"
+	"time"
+)
+
+// undo ends a tenure that nobody will use, in the background where Redis must be told.
+func (t *tenure) undo() {
+	t.node.inbox.remove(t)
+	if !t.settle() {
+		return
+	}
+	t.node.gate.join()
+	go func() {
+		defer t.node.gate.leave()
+		// An answer that is about to come makes the tombstone, or the whole command, needless.
+		ctx, cancel := context.WithTimeout(context.Background(), patience(t.ttl))
+		defer cancel()
+		for _, c := range t.pending {
+			select {
+			case <-c.done:
+			case <-ctx.Done():
+			}
+		}
+		if t.settle() {
+			// Once the last acquire's lease has run out there is nothing left to undo.
+			_, _ = t.forget(t.node.gate.over, t.over()-t.node.clock.now().mono)
+		}
+	}()
+}
+
+// forget releases, whether or not Redis still has the lock as ours, and waits for the answer for at most
+// limit or until ctx ends. It returns ErrLost or ErrUnavailable, with the last failure behind it, where it
+// did not free the lock.
+func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, cause error) {
+	now := t.node.clock.now
+	end := now().mono + limit
+	done := ctx.Done()
+	if ctx.Err() != nil {
+		done = nil
+		end = now().mono + min(limit, releaseGrace)
+	}
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	timer := t.node.timer(0)
+	defer t.node.rest(timer)
+
+	cause = errSilence
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if !t.settle() {
+			return nil, nil // the acquires turned out to have changed nothing
+		}
+		life := 0
+		if t.tainted || len(t.pending) > 0 {
+			life = tombstoneLife
+		}
+		c := t.sendForget(ctx, life)
+		timer.Reset(min(patience(t.ttl), end-now().mono))
+		select {
+		case <-c.done:
+			if c.err == nil {
+				return t.forgot(c.val)
+			}
+			cause = c.err
+			t.resent = t.resent || !harmless(c.err)
+			if permanent(c.err) {
+				return ErrUnavailable, cause
+			}
+			timer.Reset(min(pause, end-now().mono))
+			select {
+			case <-done:
+				return ErrUnavailable, cause
+			case <-timer.C:
+			}
+		case <-done:
+			c.left.Store(true)
+			t.resent = true
+			return ErrUnavailable, cause
+		case <-timer.C:
+			c.left.Store(true)
+			t.resent = true
+		}
+		if now().mono >= end {
+			return ErrUnavailable, cause
+		}
+	}
+}
+
+func (t *tenure) sendForget(ctx context.Context, life int) *call {
+	n := &t.names
+	if t.entry != "" {
+		return t.node.start(ctx, t.call(), departScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, t.token, fenceLife, life)
+	}
+	return t.node.start(ctx, t.call(), forgetScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life)
+}
+
+// stray undoes a grant to an owner that nobody here knows: any more, or ever.
+func (n *node) stray(names names, owner string) {
+	n.gate.join()
+	go func() {
+		defer n.gate.leave()
+		// Others may have the lock under its id, if it had named a re-entry id.
+		t := &tenure{
+			node: n, owner: owner, ttl: grantLease, entry: owner, names: names, gone: names.tombstone(owner), key: names.lock, tainted: true,
+		}
+		_, _ = t.forget(n.gate.over, grantLease)
+	}()
+}
+
+func (t *tenure) forgot(val any) (outcome, cause error) {
+	switch val {
+	case int64(forgetReleased):
+		return nil, nil
+	case int64(forgetAlready):
+		if t.resent {
+			return nil, nil
+		}
+		// Not by us: the server fell back to a state from before this tenure, and another one came since.
+		return ErrLost, nil
+	case int64(forgetLost):
+		return ErrLost, nil
+	case int64(forgetUnknown):
+		if t.resent { // an earlier one may have freed it before the fence was forgotten
+			return ErrUnavailable, errForgotten
+		}
+		return ErrLost, nil
+	}
+	return ErrUnavailable, errReply
+}

@@ -1,0 +1,280 @@
+package core
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// inboxPing is how often the connection of an inbox is tried out. One that is silent for two of them is made
+	// anew.
+	inboxPing = 5 * time.Second
+	// inboxRetry is how long a refusal of SUBSCRIBE is taken for the last word.
+	inboxRetry = time.Minute
+)
+
+// inbox is the channel through which Redis tells a Locker that locks were granted to those of its calls that wait
+// in line. There is one, with one connection, however many wait; it is opened when the first call has to wait,
+// and closed by Shutdown.
+//
+// Nothing depends on a message that comes: pub/sub forgets what it cannot deliver. Whoever waits also looks by
+// itself, at once when the connection was made again, and every two seconds or sooner as long as it stands. A
+// message that comes twice or late does no harm either: see tenure.accept.
+type inbox struct {
+	node    *node
+	traces  traces
+	channel string
+	counted string // see line.lua
+	usable  bool   // whether the client can subscribe where scripts publish
+
+	ctx   context.Context // ends with close
+	close context.CancelFunc
+
+	mu      sync.Mutex         // guards all below; never held during I/O
+	tenures map[string]*tenure // by owner: all that may be granted a lock through here, until they are over
+	running bool
+	wanted  time.Duration // when somebody last had it open
+	retry   time.Duration // not to be opened again before
+	up      bool
+	news    chan struct{} // closed when up becomes true
+}
+
+func newInbox(n *node, prefix string, traces traces) *inbox {
+	var id [16]byte
+	_, _ = rand.Read(id[:])
+	in := &inbox{
+		node: n, traces: traces, tenures: map[string]*tenure{}, news: make(chan struct{}), counted: "0",
+		channel: prefix + "holdfast:inbox:" + base64.RawURLEncoding.EncodeToString(id[:]),
+	}
+	// The shards of a Ring know nothing of each other's channels.
+	_, ring := n.client.(*redis.Ring)
+	in.usable = !ring
+	if !n.many() {
+		in.counted = "1"
+	}
+	in.ctx, in.close = context.WithCancel(context.Background())
+	return in
+}
+
+// add makes t known, so that it can be told through the inbox, if it is open, and reports whether it is.
+func (in *inbox) add(t *tenure) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.up {
+		in.tenures[t.owner] = t
+	}
+	return in.up
+}
+
+// remove is for a tenure that is over: a grant for it is undone from now on.
+func (in *inbox) remove(t *tenure) {
+	in.mu.Lock()
+	delete(in.tenures, t.owner)
+	in.mu.Unlock()
+}
+
+// open sees to it that the inbox opens, and returns a channel that is closed when it does next.
+func (in *inbox) open() <-chan struct{} {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.wanted = in.node.clock.now().mono
+	if in.usable && !in.running && in.ctx.Err() == nil && in.wanted >= in.retry {
+		in.running = true
+		in.node.gate.join()
+		go in.run()
+	}
+	return in.news
+}
+
+// isUp tells whether grants can be expected to arrive.
+func (in *inbox) isUp() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.up
+}
+
+func (in *inbox) set(up bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if up && !in.up {
+		close(in.news)
+		in.news = make(chan struct{})
+	}
+	in.up = up
+}
+
+// run receives until the inbox is closed or refused, or fails while nobody waits.
+func (in *inbox) run() {
+	defer in.node.gate.leave()
+	const first = 10 * time.Millisecond
+	for pause := first; in.ctx.Err() == nil; {
+		began := in.node.clock.now().mono
+		err := in.receive()
+		if in.failed(err) {
+			return
+		}
+		if in.node.clock.now().mono-began >= time.Second { // it is not one that fails as soon as it is made
+			pause = first
+		}
+		timer := in.node.timer(pause/2 + mathrand.N(pause))
+		select {
+		case <-timer.C:
+		case <-in.ctx.Done():
+		}
+		in.node.rest(timer)
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// failed reports whether the inbox is not to be opened again for now.
+func (in *inbox) failed(err error) bool {
+	in.set(false)
+	if in.ctx.Err() != nil {
+		return true
+	}
+	in.traces.emit(nodeError, Event{Err: fmt.Errorf("holdfast: waiting by polling, as SUBSCRIBE failed: %w", err)})
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	now := in.node.clock.now().mono
+	if permanent(err) || errors.Is(err, errUnsupported) {
+		in.retry = now + inboxRetry
+	}
+	in.running = now < in.wanted+inboxPing && now >= in.retry
+	return !in.running
+}
+
+var (
+	errStalled     = errors.New("the connection went silent")
+	errUnsupported = errors.New("the client cannot")
+)
+
+// ended keeps go-redis from making a connection again that failed, which it would do at once, whoever has it closed
+// meanwhile, and without telling what was missed. It looks at the context when it connects, and not when it reads.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// receive subscribes and receives until something fails.
+func (in *inbox) receive() error {
+	sub, err := in.subscription()
+	if err != nil {
+		return err
+	}
+	err = sub.Subscribe(in.ctx, in.channel)
+	// Closing is what interrupts go-redis in a read. While it connects, the context does, and Close would wait.
+	closed := make(chan struct{})
+	stop := context.AfterFunc(in.ctx, func() { defer close(closed); _ = sub.Close() })
+	defer func() {
+		if stop() {
+			_ = sub.Close()
+		} else {
+			<-closed
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	silent := false
+	for {
+		msg, err := sub.ReceiveTimeout(ended, inboxPing)
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			if silent {
+				return errStalled
+			}
+			silent = true
+			if err = sub.Ping(ended); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		silent = false
+		switch msg := msg.(type) {
+		case *redis.Subscription:
+			in.set(true)
+		case *redis.Message:
+			in.deliver(msg.Payload)
+		}
+	}
+}
+
+// subscription makes one that nothing is sent for yet. Clients of the user's own making may be a Ring behind another
+// type, whose Subscribe panics, and it would do so on a goroutine where nobody can help it.
+func (in *inbox) subscription() (sub *redis.PubSub, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("%w: %v", errUnsupported, reason)
+		}
+	}()
+	return in.node.client.Subscribe(in.ctx), nil
+}
+
+// grant is what a message tells.
+type grant struct {
+	token int64
+	time  int64 // of the server, in µs
+}
+
+// deliver hands a message, "owner token time key", to whom it is for.
+func (in *inbox) deliver(text string) {
+	parts := strings.SplitN(text, " ", 4)
+	if len(parts) != 4 {
+		return
+	}
+	owner, key := parts[0], parts[3]
+	token, err1 := strconv.ParseInt(parts[1], 10, 64)
+	at, err2 := strconv.ParseInt(parts[2], 10, 64)
+	names, err3 := nameKeys(key)
+	if err1 != nil || err2 != nil || err3 != nil {
+		return
+	}
+	in.mu.Lock()
+	t := in.tenures[owner]
+	if t != nil {
+		t.pushed = grant{token, at}
+		select {
+		case t.wake <- struct{}{}:
+		default: // nil before the first refusal is read, or already woken
+		}
+	}
+	in.mu.Unlock()
+	if t == nil {
+		// Granted to a tenure that is over, or to one that a delayed acquire put in line after it was over.
+		in.node.stray(names, owner)
+	}
+}
+
+// waker returns the channel that says when there is something to take for t.
+func (in *inbox) waker(t *tenure) <-chan struct{} {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if t.wake == nil {
+		t.wake = make(chan struct{}, 1)
+		if t.pushed.token > 0 {
+			t.wake <- struct{}{}
+		}
+	}
+	return t.wake
+}
+
+// take returns the grant that was delivered for t last.
+func (in *inbox) take(t *tenure) grant {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return t.pushed
+}

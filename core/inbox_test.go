@@ -1,0 +1,371 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// refuse has the server answer the commands of one name with an error, from now on; "" as the error ends that.
+func refuse(b *servertest.Bubble, name, text string) {
+	b.Redis.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+		if text == "" || !strings.EqualFold(cmd, name) {
+			return false
+		}
+		c.WriteError(text)
+		return true
+	})
+}
+
+// reported collects what a Locker reports.
+type reported struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (r *reported) trace() *core.Trace {
+	return &core.Trace{NodeError: func(e core.Event) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.errs = append(r.errs, e.Err)
+	}}
+}
+
+func (r *reported) all() []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]error(nil), r.errs...)
+}
+
+// count tells how many reports have all the parts.
+func (r *reported) count(parts ...string) int {
+	n := 0
+	for _, err := range r.all() {
+		if contains(err, parts...) {
+			n++
+		}
+	}
+	return n
+}
+
+// Where SUBSCRIBE is refused waiting is polling, and says so; where it is allowed later, grants are pushed again.
+func TestRefusedSubscription(t *testing.T) {
+	for name, text := range map[string]string{
+		"no permission": "NOPERM this user has no permissions to run the 'subscribe' command",
+		"a proxy":       "ERR unknown command 'subscribe'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				var told reported
+				holder, r := newReplica(t, b), newReplica(t, b, core.WithTrace(told.trace()))
+				warm(t, r)
+				w := watchKey(t, b, "k")
+				turn := func() (waited time.Duration) {
+					t.Helper()
+					lock := acquire(t, holder.Locker, "k")
+					w.add(lock)
+					c := call(background, r, "k")
+					time.Sleep(10 * time.Second)
+					release(t, lock)
+					lock, waited = w.get(c)
+					time.Sleep(5 * time.Second) // whole or short, the lease is renewed
+					if err := lock.Err(); err != nil {
+						t.Error(err)
+					}
+					release(t, lock)
+					return waited
+				}
+				refuse(b, "subscribe", text)
+				for range 3 {
+					if d := turn(); d > 250*time.Millisecond {
+						t.Errorf("polling took %v", d)
+					}
+				}
+				if n := told.count("SUBSCRIBE", text); n != 1 || len(told.all()) != 1 {
+					t.Errorf("reported: %v", told.all())
+				}
+				refuse(b, "", "")
+				for range 3 {
+					turn()
+				}
+				if d := turn(); d > 0 {
+					t.Errorf("%v to be granted the lock when SUBSCRIBE is allowed again", d)
+				}
+				w.end()
+				empty(t, b, holder, r)
+			})
+		})
+	}
+}
+
+// A user who may not PUBLISH can release all the same, and those who wait find the free lock by looking.
+func TestRefusedPublishing(t *testing.T) {
+	for _, name := range []string{"publish", "pubsub"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder := newReplica(t, b)
+				warm(t, holder)
+				lock := acquire(t, holder.Locker, "k")
+				rs, calls := lineUp(t, b, 3, "k")
+				w := watchKey(t, b, "k")
+				w.add(lock)
+				refuse(b, name, "NOPERM this user has no permissions to run the command")
+				release(t, lock)
+				if d := w.serve(calls...); d > 3*2*time.Second+time.Second {
+					t.Errorf("three waiters got the lock after %v, want a look each", d)
+				}
+				w.end()
+				empty(t, b, append(rs, holder)...)
+			})
+		})
+	}
+}
+
+// The connection of the inbox says nothing any more, not even that it is closed. Nobody waits longer for it than
+// until the next look, and after two pings it is made anew.
+func TestSilentInbox(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var told reported
+		holder, r := newReplica(t, b), newReplica(t, b, core.WithTrace(told.trace()))
+		openInbox(t, b, r)
+		conns := r.link.Conns()
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if args[0] == "ping" {
+				return servertest.LoseReply // and all messages after it
+			}
+			return servertest.Pass
+		})
+		time.Sleep(6 * time.Second)
+		w := watchKey(t, b, "k")
+		lock := acquire(t, holder.Locker, "k")
+		w.add(lock)
+		c := call(background, r, "k")
+		time.Sleep(time.Second)
+		release(t, lock)
+		lock, waited := w.get(c)
+		if waited == 0 || waited > 2*time.Second {
+			t.Errorf("it waited for %v, want until its next look", waited)
+		}
+		release(t, lock)
+		r.link.OnCommand(nil)
+		time.Sleep(10 * time.Second)
+		if n := told.count("SUBSCRIBE", "silent"); n != 1 {
+			t.Errorf("reported: %v", told.all())
+		}
+		if n := r.link.Conns(); n > conns {
+			t.Errorf("%d connections, %d before", n, conns)
+		}
+		lock = acquire(t, holder.Locker, "k")
+		w.add(lock)
+		c = call(background, r, "k")
+		time.Sleep(time.Second)
+		release(t, lock)
+		if lock, waited = w.get(c); waited > 0 {
+			t.Errorf("it waited for %v, want to be told", waited)
+		}
+		release(t, lock)
+		w.end()
+		empty(t, b, holder, r)
+	})
+}
+
+// Waiting for long costs no more than one command per second for each, all told.
+func TestWaitingIsCheap(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Second, 15 * time.Second} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder := newReplica(t, b, core.WithTTL(ttl))
+				lock := acquire(t, holder.Locker, "k")
+				rs, calls := lineUp(t, b, 5, "k", core.WithTTL(ttl))
+				time.Sleep(10 * time.Second)
+				b.ResetCommands()
+				time.Sleep(100 * time.Second)
+				for i, r := range rs {
+					if n := r.link.Commands().Total(); n > 100 || n < 40 {
+						t.Errorf("waiter %d sent %d commands in 100s: %v", i, n, r.link.Commands())
+					}
+				}
+				w := watchKey(t, b, "k")
+				w.add(lock)
+				release(t, lock)
+				if d := w.serve(calls...); d > 200*time.Millisecond {
+					t.Errorf("five were served in %v", d)
+				}
+				w.end()
+				empty(t, b, append(rs, holder)...)
+			})
+		})
+	}
+}
+
+// A server, or something before it, that takes every subscription and closes it at once.
+func TestUnsteadySubscription(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		holder, r := newReplica(t, b), newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, holder.Locker, "k")
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if args[0] == "subscribe" {
+				time.AfterFunc(5*time.Millisecond, r.link.Reset)
+			}
+			return servertest.Pass
+		})
+		c := call(background, r, "k")
+		time.Sleep(time.Second)
+		r.link.ResetCommands()
+		time.Sleep(100 * time.Second)
+		if n := r.link.Commands()["subscribe"]; n > 200 || n < 50 {
+			t.Errorf("%d subscriptions in 100s", n)
+		}
+		if n := r.link.Commands().Total(); n > 1000 {
+			t.Errorf("%d commands in 100s: %v", n, r.link.Commands())
+		}
+		release(t, lock)
+		release(t, got(t, c))
+		empty(t, b, holder, r)
+	})
+}
+
+// While nobody waits, nobody tries to make a broken connection again, nor reports it for ever.
+func TestInboxThatNobodyNeeds(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var told reported
+		holder, r := newReplica(t, b), newReplica(t, b, core.WithTrace(told.trace()))
+		openInbox(t, b, r)
+		time.Sleep(time.Minute)
+		under := core.Under(r.Locker)
+		r.link.Refuse(errRefused)
+		r.link.Reset()
+		time.Sleep(10 * time.Minute)
+		if n := told.count("SUBSCRIBE"); n == 0 || n > 10 {
+			t.Errorf("%d reports in ten minutes: %v", n, told.all())
+		}
+		if n := core.Under(r.Locker); n != 0 || under == 0 {
+			t.Errorf("%d under way, %d before", n, under)
+		}
+		r.link.Refuse(nil)
+		lock := acquire(t, holder.Locker, "k")
+		c := call(background, r, "k")
+		time.Sleep(time.Second)
+		w := watchKey(t, b, "k")
+		w.add(lock)
+		release(t, lock)
+		lock, waited := w.get(c)
+		if waited > 0 {
+			t.Errorf("it waited for %v, want to be told", waited)
+		}
+		release(t, lock)
+		w.end()
+		empty(t, b, holder, r)
+	})
+}
+
+// unsubscribable is a client of the user's own making, around a [redis.Ring] say, which panics like that.
+type unsubscribable struct{ redis.UniversalClient }
+
+func (unsubscribable) Subscribe(context.Context, ...string) *redis.PubSub {
+	panic("at least one channel is required")
+}
+
+func TestClientThatCannotSubscribe(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var told reported
+		holder := newReplica(t, b)
+		lock := acquire(t, holder.Locker, "k")
+		rdb := b.Client()
+		r := &replica{newLocker(t, unsubscribable{rdb}, core.WithTrace(told.trace())), rdb, b.Link(rdb)}
+		c := call(background, r, "k")
+		time.Sleep(10 * time.Second)
+		w := watchKey(t, b, "k")
+		w.add(lock)
+		release(t, lock)
+		lock, waited := w.get(c)
+		if waited > 250*time.Millisecond {
+			t.Errorf("polling took %v", waited)
+		}
+		if n := told.count("SUBSCRIBE", "at least one channel"); n != 1 {
+			t.Errorf("reported: %v", told.all())
+		}
+		release(t, lock)
+		w.end()
+		empty(t, b, holder, r)
+	})
+}
+
+// A server that starts up, or has lost its master, refuses everything for a while, and forgets nobody.
+func TestLineWhileTheServerLoads(t *testing.T) {
+	for _, text := range []string{"LOADING Redis is loading the dataset in memory", "MASTERDOWN Link with MASTER is down"} {
+		for _, reset := range []bool{false, true} {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder := newReplica(t, b)
+				lock := acquire(t, holder.Locker, "k")
+				rs, calls := lineUp(t, b, 3, "k")
+				w := watchKey(t, b, "k")
+				w.add(lock)
+				b.Redis.SetError(text)
+				if reset {
+					for _, r := range rs {
+						r.link.Reset()
+					}
+				}
+				time.AfterFunc(3*time.Second, func() { b.Redis.SetError("") })
+				time.Sleep(6 * time.Second) // and a pause before an inbox is opened again
+				release(t, lock)
+				if d := w.serve(calls...); d > 60*time.Millisecond {
+					t.Errorf("three were served in %v, want to be told", d)
+				}
+				w.end()
+				empty(t, b, append(rs, holder)...)
+			})
+		}
+	}
+}
+
+// Messages that are none, or for nobody.
+func TestStrangeMessages(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		holder, r, other := newReplica(t, b), newReplica(t, b), newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, holder.Locker, "k")
+		c := call(background, r, "k")
+		channels := b.Redis.PubSubChannels("")
+		if len(channels) != 1 {
+			t.Fatalf("channels %v", channels)
+		}
+		theirs := acquire(t, other.Locker, "other")
+		waits, _ := b.Redis.HKeys("{k}:~wait")
+		for _, text := range []string{
+			"", " ", "a b c d", "a 1 b k", "a b 1 k", "a 1 1 ", "a 1 1 {}k", "a 1 1 k\x00", "a -1 -1 k", "a 1 1 k:~fence",
+			"a 99999999999999999999 1 k", strings.Repeat("x", 100_000), "a 1 1 " + strings.Repeat("k", 600),
+			"nobody 1 1 k", "nobody 1 1 other", "nobody 1 1 elsewhere",
+			waits[0] + " 0 0 k", waits[0] + " 1 9223372036854775807 k", waits[0] + " 9223372036854775807 -9223372036854775808 k",
+			waits[0] + " 9223372036854775807 1 k",
+		} {
+			b.Redis.Publish(channels[0], text)
+			synctest.Wait()
+			notYet(t, c)
+		}
+		time.Sleep(time.Second)
+		if err := errors.Join(lock.Err(), theirs.Err()); err != nil {
+			t.Error(err)
+		}
+		for _, lk := range []*core.Lock{lock, theirs} {
+			if v, _ := b.Redis.Get(lk.Key()); v != core.Owner(lk) {
+				t.Errorf("%s is now %q", lk.Key(), v)
+			}
+		}
+		release(t, theirs)
+		release(t, lock)
+		release(t, got(t, c))
+		empty(t, b, holder, r, other)
+	})
+}

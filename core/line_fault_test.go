@@ -1,0 +1,299 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// watch looks at the locks of one key, every few milliseconds until end: never do two of them count as held, and
+// whichever does has the key in Redis, for at least as long as its deadline says.
+type watch struct {
+	t    *testing.T
+	b    *servertest.Bubble
+	key  string
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu    sync.Mutex // guards all below; not held while a lock is asked
+	locks []*core.Lock
+	last  int64
+	looks int
+}
+
+func watchKey(t *testing.T, b *servertest.Bubble, key string) *watch {
+	ctx, cancel := context.WithCancel(background)
+	w := &watch{t: t, b: b, key: key, stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		for ctx.Err() == nil {
+			w.look()
+			time.Sleep(3 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(cancel)
+	return w
+}
+
+func (w *watch) look() {
+	w.mu.Lock()
+	locks := append([]*core.Lock(nil), w.locks...)
+	w.mu.Unlock()
+	var held *core.Lock
+	for _, lk := range locks {
+		deadline := time.Until(lk.Deadline()) // before Redis is asked: it may be moved in between
+		if lk.Err() != nil {
+			continue
+		}
+		if held != nil {
+			w.t.Errorf("two holders, with tokens %d and %d", held.Token(), lk.Token())
+		}
+		held = lk
+		value, _ := w.b.Redis.Get(w.key)
+		switch ttl := w.b.Redis.TTL(w.key); {
+		case lk.Err() != nil: // meanwhile
+		case value != core.Owner(lk):
+			w.t.Errorf("token %d counts as held, and redis has %q", lk.Token(), value)
+		case deadline > ttl:
+			w.t.Errorf("token %d: the deadline is %v later than the lease", lk.Token(), deadline-ttl)
+		}
+		w.mu.Lock()
+		w.looks++
+		w.mu.Unlock()
+	}
+}
+
+// add has lk watched, from now on.
+func (w *watch) add(lk *core.Lock) {
+	w.t.Helper()
+	w.mu.Lock()
+	if lk.Token() <= w.last {
+		w.t.Errorf("token %d after %d", lk.Token(), w.last)
+	}
+	w.last = lk.Token()
+	w.locks = append(w.locks, lk)
+	w.mu.Unlock()
+	w.look()
+}
+
+// get waits for the lock that a call comes to, has it watched and returns it and how long that took.
+func (w *watch) get(c <-chan result) (*core.Lock, time.Duration) {
+	w.t.Helper()
+	begin := time.Now()
+	lk := got(w.t, c)
+	w.add(lk)
+	return lk, time.Since(begin)
+}
+
+// serve waits until all calls have had the lock, each for a moment, and returns how long that took.
+func (w *watch) serve(calls ...<-chan result) time.Duration {
+	w.t.Helper()
+	begin := time.Now()
+	var all sync.WaitGroup
+	for _, c := range calls {
+		all.Go(func() {
+			res := <-c
+			if res.err != nil {
+				w.t.Errorf("a waiter failed: %v", res.err)
+				return
+			}
+			w.add(res.lock)
+			time.Sleep(20 * time.Millisecond)
+			if err := res.lock.Release(background); err != nil {
+				w.t.Errorf("Release: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(begin)
+}
+
+// end stops the watching. It fails a test in which nothing was seen.
+func (w *watch) end() {
+	w.t.Helper()
+	w.stop()
+	<-w.done
+	if w.looks == 0 {
+		w.t.Error("no lock was seen held: this shows nothing")
+	}
+}
+
+var errRefused = errors.New("connection refused")
+
+// lineUp has n processes wait for the key, in this order, and able to be told of grants.
+func lineUp(t *testing.T, b *servertest.Bubble, n int, key string, opts ...core.Option) ([]*replica, []<-chan result) {
+	t.Helper()
+	rs, calls := make([]*replica, n), make([]<-chan result, n)
+	for i := range n {
+		rs[i] = newReplica(t, b, opts...)
+		warm(t, rs[i])
+		calls[i] = call(background, rs[i], key)
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+	}
+	return rs, calls
+}
+
+// Waiters that are dead when it is their turn cost nothing where Redis knows that they are gone, and where it does
+// not a first lease each until they count as dead. What they are sent makes no lock of theirs, however late.
+func TestLineOfTheDead(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		die   func(*servertest.Link)
+		limit time.Duration
+	}{
+		{"gone", func(l *servertest.Link) { l.Refuse(errRefused); l.Reset() }, 10 * time.Millisecond},
+		{"silent", func(l *servertest.Link) { l.CutUp(); l.CutDown() }, 7 * time.Second},
+	} {
+		for _, n := range []int{1, 5} {
+			t.Run(fmt.Sprint(n, " ", c.name), func(t *testing.T) {
+				bubble(t, func(t *testing.T, b *servertest.Bubble) {
+					holder := newReplica(t, b)
+					lock := acquire(t, holder.Locker, "k")
+					rs, calls := lineUp(t, b, n+2, "k")
+					w := watchKey(t, b, "k")
+					w.add(lock)
+					for _, r := range rs[:n] {
+						c.die(r.link)
+					}
+					time.Sleep(100 * time.Millisecond)
+					release(t, lock)
+					next, waited := w.get(calls[n])
+					if waited > c.limit {
+						t.Errorf("the living waited for %v behind the dead", waited)
+					}
+					for _, r := range rs[:n] { // what was under way arrives
+						r.link.Refuse(nil)
+						r.link.Heal()
+					}
+					time.Sleep(5 * time.Second)
+					release(t, next)
+					if d := w.serve(append(calls[:n], calls[n+1])...); d > 3*time.Second {
+						t.Errorf("%v to serve %d waiters who are back", d, n+1)
+					}
+					w.end()
+					empty(t, b, append(rs, holder)...)
+				})
+			})
+		}
+	}
+}
+
+// The looks of a waiter that hears nothing take effect all the same, and make its first lease a whole one. It gives up
+// after the time of a lease, and gives the lock back.
+func TestLineOfTheDeaf(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		holder := newReplica(t, b)
+		lock := acquire(t, holder.Locker, "k")
+		rs, calls := lineUp(t, b, 4, "k")
+		w := watchKey(t, b, "k")
+		w.add(lock)
+		deaf := func([]string) servertest.Verdict { return servertest.LoseReplyAndClose }
+		for _, r := range rs[:3] {
+			r.link.OnCommand(deaf)
+			r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.LoseReply })
+		}
+		time.Sleep(time.Second)
+		release(t, lock)
+		next, waited := w.get(calls[3])
+		if waited > 18*time.Second {
+			t.Errorf("the living waited for %v behind the deaf, want one lease and a little", waited)
+		}
+		for i, r := range rs[:3] {
+			wantIs(t, (<-calls[i]).err, core.ErrUnavailable)
+			r.link.OnCommand(nil)
+		}
+		release(t, next)
+		w.end()
+		empty(t, b, append(rs, holder)...)
+	})
+}
+
+// A grant that nobody is told of, as messages can be lost, is found by looking.
+func TestLostGrantIsFound(t *testing.T) {
+	for _, ttl := range []time.Duration{500 * time.Millisecond, 3 * time.Second, 15 * time.Second} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder := newReplica(t, b, core.WithTTL(ttl))
+				lock := acquire(t, holder.Locker, "k")
+				rs, calls := lineUp(t, b, 3, "k", core.WithTTL(ttl))
+				var lost atomic.Int64
+				for _, r := range rs {
+					r.link.OnMessage(func(string, string) servertest.Verdict { lost.Add(1); return servertest.LoseReply })
+				}
+				w := watchKey(t, b, "k")
+				w.add(lock)
+				release(t, lock)
+				if d := w.serve(calls...); d > 3*2*time.Second+time.Second {
+					t.Errorf("three waiters got the lock after %v, want a look each", d)
+				}
+				if n := lost.Load(); n < 3 {
+					t.Errorf("%d messages lost", n)
+				}
+				w.end()
+				empty(t, b, append(rs, holder)...)
+			})
+		})
+	}
+}
+
+// The connection of an inbox breaks, for a moment or for long, and the lock is released meanwhile.
+func TestLineOverABrokenConnection(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		refuse time.Duration // how long no other can be made
+		after  time.Duration // the release comes
+		limit  time.Duration // until both were served
+		next   bool          // the one behind it has to be served first
+	}{
+		{"the release first", 0, -1, 350 * time.Millisecond, false},
+		{"at once", 0, 0, 350 * time.Millisecond, false},
+		{"while there is none", time.Second, 500 * time.Millisecond, 3 * time.Second, true},
+		{"a little later", time.Second, 3 * time.Second, 40 * time.Millisecond, false},
+		{"for longer than a place is kept", 8 * time.Second, 7 * time.Second, 5 * time.Second, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder := newReplica(t, b)
+				lock := acquire(t, holder.Locker, "k")
+				rs, calls := lineUp(t, b, 2, "k")
+				w := watchKey(t, b, "k")
+				w.add(lock)
+				drop := func() {
+					rs[0].link.Refuse(errRefused)
+					rs[0].link.Reset()
+					time.AfterFunc(c.refuse, func() { rs[0].link.Refuse(nil) })
+				}
+				if c.after < 0 {
+					release(t, lock)
+					drop()
+				} else {
+					drop()
+					time.Sleep(c.after)
+					release(t, lock)
+				}
+				if c.next {
+					lk, waited := w.get(calls[1])
+					if waited > 10*time.Millisecond {
+						t.Errorf("the next one waited for %v", waited)
+					}
+					release(t, lk)
+					calls = calls[:1]
+				}
+				if d := w.serve(calls...); d > c.limit {
+					t.Errorf("served after %v", d)
+				}
+				w.end()
+				empty(t, b, append(rs, holder)...)
+			})
+		})
+	}
+}

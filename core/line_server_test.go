@@ -1,0 +1,85 @@
+package core_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// n processes that go on taking one lock: two commands and one push for each hold, in turn, no holder beside another,
+// tokens rise.
+func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
+	for _, n := range []int{2, 16, 64} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			server := servertest.Redis(t)
+			ls := make([]*core.Locker, n)
+			for i := range ls {
+				ls[i] = newLocker(t, server.Client())
+			}
+			// All have their inbox open before anything is counted.
+			rounds := func(per int) []int {
+				var mu sync.Mutex
+				var order []int
+				var last int64
+				var all sync.WaitGroup
+				for i, l := range ls {
+					all.Go(func() {
+						for range per {
+							lock, err := l.Acquire(background, "k")
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							if !mu.TryLock() {
+								t.Error("two holders")
+								mu.Lock()
+							}
+							if lock.Token() <= last {
+								t.Errorf("token %d after %d", lock.Token(), last)
+							}
+							last = lock.Token()
+							order = append(order, i)
+							runtime.Gosched() // to whoever may hold it too
+							mu.Unlock()
+							if err := lock.Release(background); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+				all.Wait()
+				return order
+			}
+			rounds(3)
+			server.ResetStats(t)
+			const per = 20
+			order := rounds(per)
+			stats := server.CommandStats(t)
+			// A machine that stalls for seconds has some look again.
+			if got, want := stats["evalsha"], int64(2*per*n); got < want || got > want+want/50 {
+				t.Errorf("%d commands for %d holds, want %d", got, per*n, want)
+			}
+			if got := stats["publish"]; got > int64(per*n) || got < int64(per*n)/2 {
+				t.Errorf("%d pushes for %d holds", got, per*n)
+			}
+			// First come, first served: once all are in line, each comes again after all others.
+			seen, unfair := map[int]int{}, 0
+			for at, i := range order[:len(order)/2] {
+				if before, ok := seen[i]; ok && at-before > 2*n {
+					unfair++
+				}
+				seen[i] = at
+			}
+			if unfair > len(order)/50 {
+				t.Errorf("%d of %d holds came after more than two rounds", unfair, len(order))
+			}
+			for _, l := range ls {
+				shutdown(t, l)
+			}
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package core
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// queues are the lines of a Locker's own calls, one for each key that one of them is after. Those of one process
+// stand in line here, first come first served, and only the one at the front contends in Redis or holds the lock
+// there. When it releases, the next takes the lock over without a command, as lock cohorting has it (Dice, Marathe,
+// Shavit: "Lock Cohorting", PPoPP 2012), for a bounded number of times and a bounded time: then other processes
+// have their turn.
+//
+// A lock that is taken over stays one tenure in Redis: one owner id, one lease, which goes on running. Each
+// holder has a token of its own out of the block that was reserved for the tenure, and its deadline is that of the
+// lease as the holder before knew it. That is sound between two that want the same of the tenure; others begin
+// one of their own, from the front.
+type queues struct {
+	bound  int           // how often a tenure may be handed over; 0: there are no queues
+	within time.Duration // and for how long after it began
+
+	mu    sync.Mutex // guards all below, and the queues
+	byKey map[string]*queue
+}
+
+// queue exists while one call or hold is at its front.
+type queue struct {
+	all     *queues
+	key     string
+	holder  *hold // at the front; nil while a call is there, and then
+	told    *HeldError
+	err     error // what Redis told that call last
+	waiting []*queued
+}
+
+// queued is a call behind the front.
+type queued struct {
+	a     *acquisition
+	ready chan struct{} // closed when turn is set
+	turn  turn
+}
+
+// turn is what a call gets that comes to the front.
+type turn struct {
+	tenure *tenure // to go on with; nil to begin one
+	held   bool    // the tenure has the lock, for this lease
+	lease  lease
+	err    error // the failure, instead, that this call had waited out as well
+
+	failing bool          // Redis fails to serve
+	outage  time.Duration // since then
+}
+
+// lease is what a holder knows of the lease in Redis.
+type lease struct {
+	end  instant       // when a holder counts it as over, by both clocks
+	full time.Duration // how long it was at its beginning
+}
+
+// leaseFrom is the lease of d that counts from at.
+func leaseFrom(at instant, d time.Duration) lease {
+	left := d - margin(d)
+	return lease{end: instant{at.mono + left, at.wall + int64(left)}, full: d}
+}
+
+func (e *lease) over(now instant) bool { return now.mono >= e.end.mono || now.wall >= e.end.wall }
+
+// enter puts a at the front of its queue and returns nil, or behind it.
+func (qs *queues) enter(a *acquisition) *queued {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := qs.byKey[a.names.lock]
+	switch {
+	case q == nil:
+		a.queue = &queue{all: qs, key: a.names.lock}
+		qs.byKey[a.names.lock] = a.queue
+		return nil
+	case a.wait == 0:
+		return nil // asks Redis, on its own
+	}
+	w := &queued{a: a, ready: make(chan struct{})}
+	a.queue, a.behind = q, w
+	q.waiting = append(q.waiting, w)
+	return w
+}
+
+// withdraw takes w out of the queue. Where it has got its turn already it is at the front, with that.
+func (q *queue) withdraw(w *queued) (front bool) {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	for i := range q.waiting {
+		if q.waiting[i] == w {
+			q.waiting = slices.Delete(q.waiting, i, i+1)
+			return false
+		}
+	}
+	return true
+}
+
+// known is what those who wait can be told of who has the lock.
+func (q *queue) known() (*HeldError, error) {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	h := q.holder
+	if h == nil {
+		return q.told, q.err
+	}
+	left := time.Duration(h.deadline.Load()) - h.locker.clock.now().mono
+	return &HeldError{Key: q.key, TimeLeft: max(left, time.Millisecond), Label: labelOf(h.tenure.owner)}, nil
+}
+
+// tell notes what Redis told a, the call at the front. Where it fails to serve, those who have waited for that as
+// long as their own lease are told so.
+func (q *queue) tell(a *acquisition) {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	q.told, q.err = a.held, a.err
+	if !a.failing {
+		return
+	}
+	now := a.locker.clock.now().mono
+	q.waiting = slices.DeleteFunc(q.waiting, func(w *queued) bool {
+		if now-max(a.outage, w.a.began) < w.a.cfg.ttl {
+			return false
+		}
+		w.turn = turn{err: a.err}
+		close(w.ready)
+		return true
+	})
+}
+
+// holds puts h, which the call at the front has become, there.
+func (q *queue) holds(h *hold) {
+	q.all.mu.Lock()
+	q.holder, q.told, q.err = h, nil, nil
+	q.all.mu.Unlock()
+}
+
+// next gives the front to the one who waits longest; without one the queue is over. It needs the mutex.
+func (q *queue) next(t turn) {
+	q.holder = nil
+	if len(q.waiting) == 0 {
+		delete(q.all.byKey, q.key)
+		return
+	}
+	w := q.waiting[0]
+	q.waiting[0] = nil
+	q.waiting = q.waiting[1:]
+	w.turn = t
+	close(w.ready)
+}
+
+// leave is for a hold at the front that is over, with the lock not to be taken over.
+func (q *queue) leave() {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	q.next(turn{})
+}
+
+// handOver gives the lock of h, which its holder is through with, to the next in the queue, if there is one and it
+// may have it like that.
+func (q *queue) handOver(h *hold, e lease) bool {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	t, now := h.tenure, h.locker.clock.now()
+	switch {
+	case len(q.waiting) == 0 || !q.waiting[0].a.canHave(t),
+		t.handed+1 >= t.block || now.mono >= t.began+q.all.within,
+		e.over(now) || e.end.mono-now.mono < e.full/3, // it should have been renewed by now
+		h.longest.Load() > int64(t.ttl):               // it was extended: the next one wants no lease as long as that
+		return false
+	}
+	t.handed++
+	t.sent = max(t.sent, now.mono) // the lease was renewed since the acquire, a release may have to be tried for longer
+	q.next(turn{tenure: t, held: true, lease: e})
+	return true
+}
+
+// giveUp is for a call at the front that failed. Its tenure, with the place in line or even the lock, goes to the
+// next who can have it; it reports whether there was one.
+func (q *queue) giveUp(a *acquisition) bool {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	t := turn{failing: a.failing, outage: a.outage}
+	if len(q.waiting) > 0 && a.tenure != nil && (a.tenure.inLine || a.tenure.token > 0) && q.waiting[0].a.canHave(a.tenure) {
+		t.tenure = a.tenure
+	}
+	q.next(t)
+	return t.tenure != nil
+}
+
+// await waits behind the others of this process until it is at the front, and returns the lock if that came with it,
+// or an error, or neither, to go on to Redis.
+func (a *acquisition) await(w *queued) (*Lock, error) {
+	q := a.queue
+	a.held, a.err = q.known()
+	a.told, a.queued = true, true
+	e := Event{Key: a.names.lock}
+	if a.held != nil {
+		e.Label, e.TimeLeft = a.held.Label, a.held.TimeLeft
+	}
+	a.cfg.traces.emit(waiting, e)
+
+	d := forever
+	if a.wait > 0 {
+		d = a.wait
+	}
+	switch reason := a.listen(w.ready, nil, nil, d); reason {
+	case answered:
+	case elapsed:
+		if !q.withdraw(w) {
+			// One look of its own, to tell who has the lock.
+			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.clock.now().mono
+			return nil, nil
+		}
+	default:
+		if held, err := q.known(); held != nil || err != nil { // else what was known before still tells most
+			a.held, a.err = held, err
+		}
+		return nil, a.stopped(reason)
+	}
+	t := w.turn
+	if t.err != nil {
+		a.queue, a.behind, a.held, a.err = nil, nil, nil, t.err
+		return nil, a.failure(nil)
+	}
+	a.come(t)
+	if !t.held {
+		return nil, nil
+	}
+	if err := a.ctx.Err(); err != nil {
+		a.held, a.err = nil, nil
+		return nil, a.failure(err)
+	}
+	if now := a.locker.clock.now(); !t.lease.over(now) {
+		return newLock(a, t.lease, now.mono), nil
+	}
+	a.tenure.undo()
+	a.tenure = nil
+	return nil, nil
+}
+
+// come is for a call that has come to the front.
+func (a *acquisition) come(t turn) {
+	a.behind, a.tenure = nil, t.tenure
+	if t.failing {
+		a.failing, a.outage = true, max(t.outage, a.began)
+	}
+}
+
+// canHave tells whether a may go on with a tenure that another call began: if it is for the same lease under the
+// same label, and nothing is wanted that only Redis can give.
+func (a *acquisition) canHave(t *tenure) bool {
+	return a.cfg.plain() && t.ttl == a.cfg.ttl && t.label == a.cfg.label
+}

@@ -1,0 +1,145 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// Each call waits for a Redis that does not serve for as long as its own lease, whatever the one in front of it asks.
+func TestQueueOfDifferentLeasesInAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		b.Link(r.rdb).CutUp()
+		ctx, cancel := context.WithCancel(background)
+		long := call(ctx, r, "k", core.WithTTL(time.Hour))
+		other := call(ctx, r, "k", core.WithTTL(time.Hour))
+		began := time.Now()
+		short := call(background, r, "k", core.WithTTL(4*time.Second))
+		res := <-short
+		wantIs(t, res.err, core.ErrUnavailable)
+		if d := res.at.Sub(began); d > 8*time.Second {
+			t.Errorf("told after %v", d)
+		}
+		cancel()
+		<-long
+		<-other
+		b.Link(r.rdb).Heal()
+		empty(t, b, r)
+	})
+}
+
+// quiet ends without a sound: only its Err tells.
+type quiet struct {
+	context.Context
+	ended *atomic.Bool
+}
+
+func (c quiet) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A lock that is handed over to a call that has just ended is freed, however long Redis takes and however old the
+// tenure is.
+func TestQueueTurnOfAnOldTenureThatNobodyTakes(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithLocalHandover(64, time.Hour))
+		warm(t, r)
+		zero := acquire(t, r.Locker, "k")
+		one := call(background, r, "k")
+		release(t, zero)
+		lock := got(t, one)
+		time.Sleep(time.Minute)
+		ctx := quiet{background, new(atomic.Bool)}
+		two := call(ctx, r, "k")
+		ctx.ended.Store(true)
+		r.link.OnCommand(first("forget", servertest.LoseRequestAndClose))
+		release(t, lock)
+		wantIs(t, (<-two).err, context.Canceled)
+		time.Sleep(5 * time.Second)
+		if b.Redis.Exists("k") {
+			t.Errorf("the lock stays for another %v", b.Redis.TTL("k"))
+		}
+		empty(t, b, r)
+	})
+}
+
+// Whoever gets a lock that was extended gets a lease of its own length.
+func TestQueueBehindAnExtendedLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		zero := acquire(t, r.Locker, "k")
+		one, two := call(background, r, "k"), call(background, r, "k")
+		release(t, zero)
+		lock := got(t, one)
+		if err := lock.Extend(background, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		release(t, lock)
+		next := got(t, two)
+		if ttl := b.Redis.TTL("k"); ttl > 15*time.Second {
+			t.Errorf("the next lease ends in %v", ttl)
+		}
+		release(t, next)
+		empty(t, b, r)
+	})
+}
+
+// A call that was told of a holder says so when it ends, also while the next in line asks Redis.
+func TestQueueTellsOfTheHolderBefore(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		openInbox(t, b, r)
+		lock := acquire(t, r.Locker, "k", core.WithLabel("a"))
+		ctx, cancel := context.WithCancel(background)
+		one, two := call(background, r, "k"), call(ctx, r, "k")
+		r.link.Delay(50 * time.Millisecond)
+		go func() { _ = lock.Release(background) }()
+		synctest.Wait()
+		cancel()
+		res := <-two
+		var held *core.HeldError
+		if !errors.As(res.err, &held) {
+			t.Errorf("%v", res.err)
+		}
+		wantIs(t, res.err, context.Canceled)
+		release(t, got(t, one))
+		empty(t, b, r)
+	})
+}
+
+// A message of the grant that comes when the lock is being released already does not make that a loss.
+func TestGrantThatIsToldDuringTheRelease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b), newReplica(t, b)
+		openInbox(t, b, r)
+		lock := acquire(t, other.Locker, "k")
+		told, sent := make(chan struct{}), make(chan struct{})
+		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.HoldReply(told) })
+		one := call(background, r, "k")
+		release(t, lock)
+		lock = got(t, one) // by its own look
+		r.link.OnCommand(first("forget", servertest.HoldRequest(sent)))
+		released := make(chan error)
+		go func() { released <- lock.Release(background) }()
+		synctest.Wait()
+		close(told)
+		synctest.Wait()
+		close(sent)
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		empty(t, b, r, other)
+	})
+}
