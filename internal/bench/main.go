@@ -1,14 +1,16 @@
 // Command bench measures what holdfast costs beside the floor: the two commands that any lock on one Redis
-// has to send, through the same go-redis client. It starts a redis-server of its own (HOLDFAST_REDIS_SERVER
-// names another program) and prints a table in Markdown.
+// has to send, through the same go-redis client. With -parts contended it measures holdfast beside other Go
+// libraries where many want the same key. It starts a redis-server of its own (HOLDFAST_REDIS_SERVER names
+// another program) and prints tables in Markdown.
 //
 //	go run . -rounds 7 -duration 1s
+//	go run . -parts contended
+//	go run . -parts goroutines,processes -sizes 16 -only holdfast,redsync -rounds 9
 //
-// All contenders run in one process against one server, in turns: what the machine does beside that meets all
-// of them alike. Compare the columns of one run with each other and not with those of another run. Every
-// goroutine has a key of its own, so nobody waits for a lock.
+// All take turns on one machine against one server: what the machine does beside that meets all of them alike.
+// Compare the figures of one run with each other and not with those of another run.
 //
-// The benchmarks of this package measure the same, for benchstat and for profiles.
+// The benchmarks of this package measure the uncontended cycle too, for benchstat and for profiles.
 package main
 
 import (
@@ -22,37 +24,49 @@ import (
 )
 
 func main() {
-	var plan plan
-	flag.IntVar(&plan.rounds, "rounds", 5, "how often each contender is measured; the table has the medians")
-	flag.DurationVar(&plan.duration, "duration", time.Second, "how long one measurement takes")
-	flag.IntVar(&plan.pool, "pool", 64, "connections of the go-redis client; 0 for its default")
-	flag.Parse()
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Stdout, plan); err != nil {
+	if err := start(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, w io.Writer, plan plan) error {
-	if err := plan.check(); err != nil {
+func start(args []string) error {
+	if len(args) > 0 && args[0] == workerFlag {
+		return work(args[1:], os.Stdin, os.Stdout)
+	}
+	plan, err := parsePlan(flag.CommandLine, args)
+	if err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	return run(ctx, os.Stdout, plan)
+}
+
+func run(ctx context.Context, w io.Writer, p plan) error {
 	s, err := startServer(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	t := newTarget(s.addr, plan.pool)
+	t := newTarget(s.addr, p.pool)
 	defer t.close()
 
-	about, err := describe(ctx, t, plan)
+	if p.has(uncontended) {
+		if err := p.filled(5, time.Second).cycles(ctx, w, t); err != nil {
+			return err
+		}
+	}
+	return p.filled(3, 400*time.Millisecond).contest(ctx, w, t)
+}
+
+// cycles writes the uncontended table.
+func (p plan) cycles(ctx context.Context, w io.Writer, t *target) error {
+	about, err := describe(ctx, t, p)
 	if err != nil {
 		return err
 	}
-	rows, err := plan.run(ctx, t, contenders)
+	rows, err := p.run(ctx, t, contenders)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -138,7 +139,8 @@ func TestContendersFailWhereTheKeyIsHeld(t *testing.T) {
 func TestReportHasAllContenders(t *testing.T) {
 	requireServer(t)
 	var out bytes.Buffer
-	if err := run(t.Context(), &out, plan{rounds: 2, duration: time.Millisecond, pool: 64}); err != nil {
+	p := plan{parts: []string{uncontended}, rounds: 2, duration: time.Millisecond, pool: 64}
+	if err := run(t.Context(), &out, p); err != nil {
 		t.Fatal(err)
 	}
 	lines := 0
@@ -215,5 +217,18 @@ func TestParseStats(t *testing.T) {
 	}
 	if _, err := parseStats("cmdstat_get:calls=many"); err == nil {
 		t.Error("a malformed line passed")
+	}
+}
+
+func TestServerIsToldFromAnotherOnItsPort(t *testing.T) {
+	requireServer(t)
+	s, err := startServer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop()
+	late := server{addr: s.addr, cmd: &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}}}
+	if err := late.ask(); err == nil {
+		t.Error("another server's answer passed")
 	}
 }

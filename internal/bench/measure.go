@@ -15,20 +15,6 @@ import (
 // goroutines are the degrees of concurrency that are measured.
 var goroutines = []int{1, 8, 64}
 
-// plan is how to measure.
-type plan struct {
-	rounds   int
-	duration time.Duration
-	pool     int
-}
-
-func (p plan) check() error {
-	if p.rounds < 1 || p.duration <= 0 || p.pool < 0 {
-		return errors.New("want -rounds of at least 1, a positive -duration and a -pool of at least 0")
-	}
-	return nil
-}
-
 // sample is one measurement of one contender.
 type sample struct {
 	rate     float64 // cycles per second
@@ -174,7 +160,7 @@ func (m *meter) spin(ctx context.Context, c contender, d time.Duration) (time.Du
 
 // quantile returns the smallest value of sorted, which must not be empty, that at least the share q of all does
 // not exceed.
-func quantile(sorted []time.Duration, q float64) time.Duration {
+func quantile[T time.Duration | float64](sorted []T, q float64) T {
 	i := int(math.Ceil(q*float64(len(sorted)))) - 1
 	return sorted[max(i, 0)]
 }

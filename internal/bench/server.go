@@ -1,13 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,7 +28,19 @@ func startServer(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The port is free now; should somebody else take it first, the server fails to start.
+	for tries := 1; ; tries++ {
+		s, err := launch(ctx, bin)
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, errEnded) || tries == 5 {
+			return nil, fmt.Errorf("start %s: %w", bin, err)
+		}
+	}
+}
+
+// launch fails with errEnded where somebody else, a connection perhaps, takes the port before the server does.
+func launch(ctx context.Context, bin string) (*server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -50,10 +64,12 @@ func startServer(ctx context.Context) (*server, error) {
 	}()
 	if err := s.await(ctx); err != nil {
 		s.stop()
-		return nil, fmt.Errorf("start %s: %w", bin, err)
+		return nil, err
 	}
 	return s, nil
 }
+
+var errEnded = errors.New("it ended at once")
 
 func findServer() (string, error) {
 	if path := os.Getenv("HOLDFAST_REDIS_SERVER"); path != "" {
@@ -71,13 +87,13 @@ func (s *server) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		err := s.ping()
+		err := s.ask()
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-s.done:
-			return errors.New("it ended at once")
+			return errEnded
 		case <-ctx.Done():
 			return err
 		case <-time.After(5 * time.Millisecond):
@@ -85,24 +101,26 @@ func (s *server) await(ctx context.Context) error {
 	}
 }
 
-func (s *server) ping() error {
+// ask makes sure that it is this server that answers: another one may have taken the port first.
+func (s *server) ask() error {
 	conn, err := net.DialTimeout("tcp", s.addr, time.Second)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+	if _, err := conn.Write([]byte("INFO server\r\n")); err != nil {
 		return err
 	}
-	reply := make([]byte, len("+PONG"))
-	if _, err := io.ReadFull(conn, reply); err != nil {
-		return err
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		if pid, ok := strings.CutPrefix(lines.Text(), "process_id:"); ok {
+			if pid != strconv.Itoa(s.cmd.Process.Pid) {
+				return errors.New("another server has its port")
+			}
+			return nil
+		}
 	}
-	if string(reply) != "+PONG" {
-		return fmt.Errorf("PING was answered with %q", reply)
-	}
-	return nil
+	return errors.New("it does not know its process id")
 }
 
 func (s *server) stop() {

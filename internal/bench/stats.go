@@ -30,7 +30,7 @@ func (t *target) stats(ctx context.Context) (stats, error) {
 }
 
 // overhead are commands of the measurement itself and of connections that open.
-var overhead = []string{"config", "info", "hello", "client", "ping", "auth", "select"}
+var overhead = []string{"config", "info", "hello", "client", "auth", "select"}
 
 // parseStats reads lines such as "cmdstat_client|setinfo:calls=2,usec=5,usec_per_call=2.50".
 func parseStats(info string) (stats, error) {

@@ -11,8 +11,17 @@ import (
 	"time"
 )
 
-// describe says what was measured on what, in one sentence.
+// describe says what was measured without contention and on what, in one sentence.
 func describe(ctx context.Context, t *target, p plan) (string, error) {
+	on, err := environment(ctx, t, p)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("`go run . -rounds %d -duration %v -pool %d`: uncontended acquire and release, a key for each goroutine; "+
+		"medians of %d rounds of %v; %s.", p.rounds, p.duration, p.pool, p.rounds, p.duration, on), nil
+}
+
+func environment(ctx context.Context, t *target, p plan) (string, error) {
 	info, err := t.rdb.Info(ctx, "server").Result()
 	if err != nil {
 		return "", fmt.Errorf("the server's version: %w", err)
@@ -25,10 +34,8 @@ func describe(ctx context.Context, t *target, p plan) (string, error) {
 	if p.pool > 0 {
 		pool = fmt.Sprintf("%d connections", p.pool)
 	}
-	return fmt.Sprintf("`go run . -rounds %d -duration %v -pool %d`: uncontended acquire and release, a key for each goroutine; "+
-		"medians of %d rounds of %v; %s, go-redis %s with %s, %s on %d CPUs (%s/%s).",
-		p.rounds, p.duration, p.pool, p.rounds, p.duration, server, version("github.com/redis/go-redis/v9"), pool,
-		runtime.Version(), runtime.GOMAXPROCS(0), runtime.GOOS, runtime.GOARCH), nil
+	return fmt.Sprintf("%s, go-redis %s with %s, %s on %d CPUs (%s/%s)", server, version("github.com/redis/go-redis/v9"),
+		pool, runtime.Version(), runtime.GOMAXPROCS(0), runtime.GOOS, runtime.GOARCH), nil
 }
 
 // field returns the value of a line of INFO.
@@ -53,12 +60,12 @@ func version(module string) string {
 }
 
 // column is one figure of a row.
-type column struct {
+type column[R any] struct {
 	head  string
-	value func(r row) string
+	value func(R) string
 }
 
-var columns = []column{
+var columns = []column[row]{
 	{"goroutines", func(r row) string { return fmt.Sprint(r.goroutines) }},
 	{"", func(r row) string { return r.name }},
 	{"cycles/s", func(r row) string { return fmt.Sprintf("%.0f", r.median(func(s sample) float64 { return s.rate })) }},
@@ -112,27 +119,32 @@ const legend = "A cycle is one acquire and one release. ratio: of cycles/s to th
 	"allocs, bytes, commands (sent by the client), in scripts (commands that scripts called) and Redis µs " +
 	"(the server's time for the commands sent) are per cycle."
 
-// writeReport writes the table in Markdown.
+// writeReport writes the uncontended rows.
 func writeReport(w io.Writer, about string, rows []row) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", about)
-	line := func(cell func(c column) string) {
+	writeTable(&b, columns, rows)
+	fmt.Fprintf(&b, "\n%s\n", legend)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeTable writes a table in Markdown.
+func writeTable[R any](b *strings.Builder, columns []column[R], rows []R) {
+	line := func(cell func(c column[R]) string) {
 		for _, c := range columns {
-			fmt.Fprintf(&b, "| %s ", cell(c))
+			fmt.Fprintf(b, "| %s ", cell(c))
 		}
 		b.WriteString("|\n")
 	}
-	line(func(c column) string { return c.head })
-	line(func(c column) string {
+	line(func(c column[R]) string { return c.head })
+	line(func(c column[R]) string {
 		if c.head == "" {
 			return ":--"
 		}
 		return "--:"
 	})
 	for _, r := range rows {
-		line(func(c column) string { return c.value(r) })
+		line(func(c column[R]) string { return c.value(r) })
 	}
-	fmt.Fprintf(&b, "\n%s\n", legend)
-	_, err := io.WriteString(w, b.String())
-	return err
 }

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// TestMain lets the test program be one of the processes, too.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == workerFlag {
+		if err := start(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// brief is a plan that measures every table with few goroutines for a moment.
+func brief() plan {
+	return plan{
+		parts: partNames()[1:], rivals: rivals, sizes: []int{4}, processes: 2,
+		rounds: 1, duration: 100 * time.Millisecond, idling: 100 * time.Millisecond, settle: 50 * time.Millisecond,
+	}
+}
+
+// readTables returns the rows of all tables in text, by the heads of their columns.
+func readTables(text string) []map[string]string {
+	var rows []map[string]string
+	var heads []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "|") {
+			heads = nil
+			continue
+		}
+		cells := strings.Split(line, "|")
+		if heads == nil {
+			heads = cells
+			continue
+		}
+		row := map[string]string{}
+		for i := range min(len(heads), len(cells)) {
+			row[strings.TrimSpace(heads[i])] += strings.TrimSpace(cells[i])
+		}
+		if !strings.HasPrefix(row["clashes"], "--") { // the line that aligns the columns
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func TestEveryContendedTableHasEveryRival(t *testing.T) {
+	requireServer(t)
+	var out bytes.Buffer
+	if err := run(t.Context(), &out, brief()); err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]int{}
+	for _, row := range readTables(out.String()) {
+		rows[row[""]]++
+		if !strings.HasPrefix(row[""], "holdfast") {
+			continue // a peer that fails is a finding, not a fault of this program
+		}
+		if row["failed"] != "0" || row["clashes"] != "0" || row["acquires/s"] == "0" || row["script µs"] == "–" {
+			t.Errorf("got %v, want acquires and neither failures nor clashes", row)
+		}
+	}
+	for _, r := range rivals {
+		if want := len(contended) + 2; rows[r.name] != want { // two for those who idle
+			t.Errorf("%s: got %d rows, want %d", r.name, rows[r.name], want)
+		}
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+}
+
+// The server counts what scripts call like what clients send, so the lists of the rivals have to be right.
+func TestRivalsSendWhatTheyAreSaidTo(t *testing.T) {
+	target := newTestTarget(t)
+	for _, r := range rivals {
+		t.Run(r.name, func(t *testing.T) {
+			link := servertest.Proxy(t, target.addr)
+			team, err := openLocalTeam(t.Context(), r, link.Addr(), setting{goroutines: 4, lockers: 2}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := target.resetStats(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			link.ResetCommands()
+			if err := team.begin(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+			if _, err := team.end(); err != nil {
+				t.Fatal(err)
+			}
+			stats, err := target.stats(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			counted, _ := stats.split(r.sends)
+			if got := link.Commands(); got.Total() != counted.calls || counted.calls == 0 {
+				t.Errorf("counted %d in %v, but the client sent %v", counted.calls, stats, got)
+			}
+		})
+	}
+}
+
+func TestJudgeCountsOwnerChanges(t *testing.T) {
+	ms := int64(time.Millisecond)
+	diaries := []diary{
+		{Locker: 0, Holds: []hold{{0, 10 * ms, 11 * ms}, {11 * ms, 13 * ms, 14 * ms}}},
+		{Locker: 0, Holds: []hold{{0, 17 * ms, 18 * ms}}, Failures: 2, Reason: "tired"},
+		{Locker: 1, Holds: []hold{{5 * ms, 22 * ms, 23 * ms}, {23 * ms, 60 * ms, 61 * ms}}, Waiting: 20 * ms},
+		{Locker: 1},
+	}
+	s := judge(diaries, 12*ms, 52*ms) // the first and the last hold are outside
+	want := score{
+		seconds: 0.04, acquires: 75, handOvers: 50, abroad: 0.5, p50: 3000, p99: 4000, worst: 32000,
+		fair: 0.75, fairEach: 25. / 50, failures: 2, reason: "tired",
+	}
+	want.fairEach = 9. / (2 * 5)
+	if s != want {
+		t.Errorf("got  %+v\nwant %+v", s, want)
+	}
+}
+
+func TestJudgeSeesTwoHolders(t *testing.T) {
+	long := []hold{{0, 1, 100}}
+	for name, rest := range map[string][]hold{
+		"one that begins inside": {{0, 99, 120}},
+		"one inside":             {{0, 50, 60}},
+		"one after another":      {{0, 20, 30}, {30, 40, 50}},
+	} {
+		if s := judge([]diary{{Holds: long}, {Holds: rest}}, 0, 200); s.clashes != len(rest) {
+			t.Errorf("%s: got %d clashes, want %d", name, s.clashes, len(rest))
+		}
+	}
+	if s := judge([]diary{{Holds: long}, {Holds: []hold{{0, 100, 120}}}}, 0, 200); s.clashes != 0 {
+		t.Errorf("one after it: got %d clashes, want 0", s.clashes)
+	}
+}
+
+func TestSectionSeesTwoInside(t *testing.T) {
+	var s section
+	if !s.enter(1) || !s.leave(1) {
+		t.Error("alone: somebody else was seen")
+	}
+	if !s.enter(1) || s.enter(2) || s.leave(1) {
+		t.Error("of two the second, or the first after it, saw nobody else")
+	}
+	c := crowd{section: section{entered: 2}, diaries: []diary{{Holds: make([]hold, 2)}, {Holds: make([]hold, 1)}}}
+	if got := c.lost(); got != 1 {
+		t.Errorf("three holds and two entries: got %d lost, want 1", got)
+	}
+}
+
+func TestAWaitThatDoesNotEndFails(t *testing.T) {
+	var d diary
+	if end := d.since(7, errors.New("late")); end != 7 || d.Waiting != 7 || d.Failures != 1 || d.Reason != "no turn: late" {
+		t.Errorf("got %d and %+v", end, d)
+	}
+	d = diary{Holds: []hold{{1, 9, 10}}}
+	if end := d.since(7, nil); end != 10 || d.Holds[0].Asked != 7 || d.Failures != 0 {
+		t.Errorf("got %d and %+v", end, d)
+	}
+}
+
+func TestJain(t *testing.T) {
+	for _, c := range []struct {
+		shares []float64
+		want   float64
+	}{
+		{[]float64{5, 5, 5, 5}, 1},
+		{[]float64{9, 0, 0, 0}, 0.25},
+		{[]float64{1, 2}, 0.9},
+	} {
+		if got := jain(c.shares); got != c.want {
+			t.Errorf("%v: got %v, want %v", c.shares, got, c.want)
+		}
+	}
+	if got := jain([]float64{0, 0}); !math.IsNaN(got) {
+		t.Errorf("nobody has any: got %v, want not a number", got)
+	}
+}
+
+func TestClockFollowsTheWallClock(t *testing.T) {
+	if d := time.Duration(now() - time.Now().UnixNano()).Abs(); d > 100*time.Millisecond {
+		t.Errorf("now is %v away", d)
+	}
+}
+
+func TestParsePlan(t *testing.T) {
+	parse := func(args ...string) (plan, error) {
+		flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+		flags.SetOutput(new(bytes.Buffer))
+		return parsePlan(flags, args)
+	}
+	p, err := parse()
+	if err != nil || !slices.Equal(p.parts, []string{uncontended}) || len(p.rivals) != len(rivals) {
+		t.Errorf("without arguments: got %v, %v", p, err)
+	}
+	p, err = parse("-parts", "uncontended,contended", "-only", "redsync,holdfast", "-sizes", "3,5")
+	if err != nil || !slices.Equal(p.parts, partNames()) || !slices.Equal(p.sizes, []int{3, 5}) ||
+		len(p.rivals) != 2 || p.rivals[0].name != "redsync" {
+		t.Errorf("with arguments: got %v, %v", p, err)
+	}
+	for _, bad := range []string{"-parts=all", "-only=me", "-sizes=0", "-sizes=a", "-rounds=-1", "-processes=0", "-idle=1m"} {
+		if _, err := parse(bad); err == nil {
+			t.Errorf("%s passed", bad)
+		}
+	}
+}
