@@ -15,11 +15,11 @@ check: ## formatting, staticcheck, go.mod and known vulnerabilities, then test
 	@.ci/install
 	@.ci/test
 
-soak: ## the Soak tests for DURATION, from SEED or a random seed
+soak: ## the simulation and the model for DURATION, from SEED or a random seed
 	@HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
-		.ci/each 'go test -run Soak -count=1 -timeout 0 -v $(TESTFLAGS) ./...'
+		go test -run 'Simulation|Soak' -count=1 -timeout 0 -v $(TESTFLAGS) ./core ./internal/model
 
-bench: ## holdfast beside the bare floor, on a server of its own
+bench: ## holdfast beside the bare floor, or BENCHFLAGS='-parts contended' beside its peers
 	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
 
 fmt: ## gofmt
