@@ -40,19 +40,19 @@ func WithReplicaAcks(n int, timeout time.Duration) CallOption {
 	})
 }
 
-// checkAcks looks at WithReplicaAcks together with the TTL and the client.
-func (c *config) checkAcks(client redis.UniversalClient) error {
+// check looks at WithReplicaAcks together with the TTL and the client.
+func (n *node) check(c *config) error {
 	if c.acks == 0 {
 		return nil
 	}
 	if held := c.ttl - margin(c.ttl); c.acksWithin >= held {
 		return invalid("WithReplicaAcks may wait for %v, but with a TTL of %v the lock is lost after %v", c.acksWithin, c.ttl, held)
 	}
-	switch client.(type) {
+	switch n.client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		return nil
 	}
-	return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", client)
+	return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", n.client)
 }
 
 // confirm waits until the replicas have a lease that was just granted. It returns how long the lease is then, and from
@@ -63,7 +63,7 @@ func (a *acquisition) confirm() (at instant, d time.Duration, err error) {
 	limit := a.cfg.acksWithin + patience(a.cfg.ttl)
 	end := now().mono + limit
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		c := a.tenure.startAcked(a.ctx, a.cfg.acks, a.cfg.acksWithin, limit)
+		c := a.tenure.(*tenure).startAcked(a.ctx, a.cfg.acks, a.cfg.acksWithin, limit)
 		switch reason := a.listen(c.done, nil, nil, end-now().mono); reason {
 		case answered:
 		case elapsed:
@@ -175,6 +175,6 @@ func (n *node) master(ctx context.Context, key string) (*redis.Client, error) {
 	case *redis.Ring:
 		return c.GetShardClientForKey(key)
 	default:
-		return c.(*redis.Client), nil // as checkAcks has it
+		return c.(*redis.Client), nil // as check has it
 	}
 }

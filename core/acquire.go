@@ -28,10 +28,10 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		return nil, err
 	}
 	for _, held := range Held(ctx) {
-		if held.Key() != names.lock || !held.hold.locker.sameRedis(l) || held.hold.lapsed() != nil {
+		if held.Key() != names.lock || !held.hold.locker.redis.same(l.redis) || held.hold.lapsed() != nil {
 			continue
 		}
-		if cfg.reentryID != "" && held.hold.tenure.entry == cfg.reentryID {
+		if cfg.reentryID != "" && held.hold.tenure.data().entry == cfg.reentryID {
 			continue // Redis lets it in
 		}
 		if !cfg.reentrant {
@@ -98,7 +98,7 @@ type acquisition struct {
 	cfg      *config
 	names    names
 	wait     time.Duration // as in config
-	tenure   *tenure
+	tenure   ownership
 	queue    *queue  // of which it is at the front, or nil
 	behind   *queued // it waits there still
 	queued   bool    // it had to
@@ -126,7 +126,7 @@ func (a *acquisition) newTenure() {
 	if a.queue != nil && a.queued && a.cfg.plain() { // others may queue behind it as it did: without that, tokens are not wasted
 		block += a.locker.queues.bound
 	}
-	a.tenure = newTenure(a.locker.node, a.names, a.cfg, block)
+	a.tenure = a.locker.redis.own(a.names, a.cfg, block)
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
@@ -158,8 +158,8 @@ const (
 
 // listen waits for done, wake and news (any may be nil) for at most d.
 func (a *acquisition) listen(done, wake, news <-chan struct{}, d time.Duration) why {
-	timer := a.locker.node.timer(d)
-	defer a.locker.node.rest(timer)
+	timer := a.locker.timers.get(d)
+	defer a.locker.timers.rest(timer)
 	select {
 	case <-done:
 		return answered
@@ -182,9 +182,8 @@ func (a *acquisition) run() (*Lock, error) {
 	}
 	for {
 		a.attempts++
-		waits := a.wait != 0
-		a.pushed = waits && a.locker.node.inbox.add(a.tenure)
-		call := a.tenure.acquire(a.ctx, waits, a.pushed)
+		call, pushed := a.tenure.acquire(a.ctx, a.wait != 0)
+		a.pushed = pushed
 		reason := a.listen(call.done, nil, nil, a.allowed())
 		switch reason {
 		case answered:
@@ -210,14 +209,13 @@ func (a *acquisition) run() (*Lock, error) {
 // idle waits until it is time for the next look, or for a grant that makes it needless.
 func (a *acquisition) idle() (*Lock, error) {
 	d, last := a.next()
-	inbox := a.locker.node.inbox
 	var wake, news <-chan struct{}
 	if a.pushed {
-		wake = inbox.waker(a.tenure)
+		wake = a.tenure.waker()
 	}
 	if a.told {
-		news = inbox.open()
-		if !a.pushed && inbox.isUp() {
+		news = a.locker.redis.open()
+		if !a.pushed && a.locker.redis.isUp() {
 			return nil, nil // since the look
 		}
 	}
@@ -229,7 +227,7 @@ func (a *acquisition) idle() (*Lock, error) {
 		if a.cfg.reentryID != "" {
 			return nil, nil // it takes a look for the others to be let in
 		}
-		at, ok := a.tenure.accept(inbox.take(a.tenure), a.locker.clock.now())
+		at, ok := a.tenure.accept(a.locker.clock.now())
 		if !ok {
 			return nil, nil
 		}
@@ -237,7 +235,7 @@ func (a *acquisition) idle() (*Lock, error) {
 			a.held, a.err = nil, nil
 			return nil, a.failure(err)
 		}
-		return a.keep(at, a.tenure.firstLease())
+		return a.keep(at, a.tenure.data().firstLease())
 	case reopened:
 		return nil, nil
 	default:
@@ -259,7 +257,7 @@ func (a *acquisition) keep(at instant, d time.Duration) (*Lock, error) {
 	if e.over(a.locker.clock.now()) {
 		return nil, nil
 	}
-	a.tenure.began = at.mono
+	a.tenure.data().began = at.mono
 	return newLock(a, e, at.mono), nil
 }
 
@@ -281,7 +279,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 		}
 		return nil, nil
 	case v.token > 0:
-		a.tenure.hold(v.token)
+		a.tenure.data().hold(v.token)
 		if err := a.ctx.Err(); err != nil {
 			a.held, a.err = nil, nil
 			return nil, a.failure(err)
@@ -321,7 +319,7 @@ func (a *acquisition) failed(err error) {
 // Redis: the first look may take longer than a short wait, and so may the last, which is at the end of it,
 // if Redis has been answering.
 func (a *acquisition) allowed() time.Duration {
-	d := patience(a.cfg.ttl)
+	d := a.tenure.patience()
 	if a.wait < 0 || a.held != nil {
 		return d
 	}
@@ -343,7 +341,7 @@ func (a *acquisition) more() bool {
 		return true
 	}
 	// Redis failed to serve, and the time to wait for others is over, or there was none.
-	return a.attempts < triesOfOne && now-a.began < patience(a.cfg.ttl)
+	return a.attempts < triesOfOne && now-a.began < a.tenure.patience()
 }
 
 // next is how long to pause before the next look, and whether that will be the last, at the end of the wait.

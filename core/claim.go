@@ -53,21 +53,16 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	}
 	defer l.gate.leave()
 
-	var id [16]byte
-	_, _ = rand.Read(id[:])
-	args := []any{
-		names.mark(), tick.UnixMicro(), fmt.Sprintf("%x", id),
-		cfg.ahead.Microseconds(), cfg.behind.Microseconds(), cfg.gap.Microseconds(),
-	}
 	fail.outcome = ErrUnavailable
 	if fail.context = ctx.Err(); fail.context != nil {
 		return false, fail // before the tick can be used up
 	}
-	timer := l.node.timer(patience(cfg.ttl))
-	defer l.node.rest(timer)
+	timer := l.timers.get(l.redis.patience(cfg.ttl))
+	defer l.timers.rest(timer)
+	claim := l.redis.claim(cfg, names, tick.UnixMicro())
 	open := false // an earlier try may have raised the mark
 	for try := 1; ; try++ {
-		c := l.node.start(ctx, new(call), claimScript, args...)
+		c := claim(ctx)
 		select {
 		case <-c.done:
 		case <-ctx.Done():
@@ -89,6 +84,16 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 			return false, fail
 		}
 	}
+}
+
+// claim returns what sends a claim, and sends it again.
+func (n *node) claim(cfg *config, names names, tick int64) func(context.Context) *call {
+	var id [16]byte
+	_, _ = rand.Read(id[:])
+	args := []any{
+		names.mark(), tick, fmt.Sprintf("%x", id), cfg.ahead.Microseconds(), cfg.behind.Microseconds(), cfg.gap.Microseconds(),
+	}
+	return func(ctx context.Context) *call { return n.start(ctx, new(call), claimScript, args...) }
 }
 
 var errUsedUp = errors.New("the tick is taken, perhaps by this call")

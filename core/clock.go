@@ -1,6 +1,7 @@
 package core
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -44,3 +45,20 @@ func covering(d time.Duration) time.Duration {
 // TryAcquire waits altogether: four tries fit into a lease. A dial and a round trip must fit into a try, so that
 // a lease of 100 ms works next to its Redis only.
 func patience(d time.Duration) time.Duration { return min(d/4, time.Second) }
+
+// timers are stopped ones to use again. Each Locker has its own, as a timer belongs to one synctest bubble.
+type timers struct{ pool sync.Pool }
+
+// get returns one that fires after d; give it back with rest.
+func (ts *timers) get(d time.Duration) *time.Timer {
+	if t, ok := ts.pool.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+func (ts *timers) rest(t *time.Timer) {
+	t.Stop()
+	ts.pool.Put(t)
+}

@@ -11,7 +11,7 @@ import (
 func SkewWall(l *Locker, d time.Duration) { l.clock.skew.Add(int64(d)) }
 
 // Owner is the value that lk's tenure has in Redis.
-func Owner(lk *Lock) string { return lk.hold.tenure.owner }
+func Owner(lk *Lock) string { return lk.hold.tenure.data().owner }
 
 // Margin and Patience for tests that compute with them.
 var (
@@ -65,7 +65,7 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 	names, _ := nameKeys(key)
 	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, names: names}
 	a.newTenure()
-	c := a.tenure.acquire(context.Background(), false, false)
+	c, _ := a.tenure.acquire(context.Background(), false)
 	<-c.done
 	c.at.mono -= ago
 	lock, _ := a.judge(c)
@@ -102,15 +102,16 @@ func Queues(l *Locker) int {
 
 // Tenures is how many l's inbox knows.
 func Tenures(l *Locker) int {
-	l.node.inbox.mu.Lock()
-	defer l.node.inbox.mu.Unlock()
-	return len(l.node.inbox.tenures)
+	in := l.redis.(*node).inbox
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.tenures)
 }
 
 // Accept is what a tenure makes of a grant with a token at a time of the server, in µs, that is heard of at now, where
 // its latest look was sent at look, by the same clock as now, and answered at seen, with the last token then.
 func Accept(look, now time.Duration, seen, last, token, at int64) (from time.Duration, ok bool) {
 	t := &tenure{look: instant{mono: look}, seen: seen, last: last}
-	begin, ok := t.accept(grant{token, at}, instant{mono: now})
+	begin, ok := t.judge(grant{token, at}, instant{mono: now})
 	return begin.mono, ok
 }

@@ -19,9 +19,9 @@ func (h *hold) ask() {
 	if h.renews {
 		lease = h.lease(now.mono, h.ttl)
 	}
-	timer := h.tenure.node.timer(patience(h.ttl))
-	defer h.tenure.node.rest(timer)
-	c := h.startRenew(context.Background(), lease)
+	timer := h.locker.timers.get(h.tenure.patience())
+	defer h.locker.timers.rest(timer)
+	c := h.tenure.renew(context.Background(), lease)
 	select {
 	case <-c.done:
 	case <-timer.C:
@@ -50,12 +50,6 @@ func (h *hold) ask() {
 	h.locker.sched.replan(h, h.renewPoint())
 }
 
-// startRenew asks for a lease, at once: it is for a holder that may be about to lose the lock.
-func (h *hold) startRenew(ctx context.Context, lease time.Duration) *call {
-	s, args := h.tenure.renewal(lease)
-	return h.tenure.node.send(ctx, &call{urgent: true}, s, args)
-}
-
 // renewed takes the answer to a renewal that was sent at at into account.
 func (h *hold) renewed(at instant, val any, err error) error {
 	left, ok := val.(int64)
@@ -80,8 +74,8 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 }
 
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
-	timer := h.tenure.node.timer(0)
-	defer h.tenure.node.rest(timer)
+	timer := h.locker.timers.get(0)
+	defer h.locker.timers.rest(timer)
 	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if err := h.lapsed(); err != nil { // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
@@ -92,10 +86,10 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		}
 		now := h.locker.clock.now().mono
 		left := time.Duration(h.deadline.Load()) - now
-		timer.Reset(min(left, patience(h.ttl)))
+		timer.Reset(min(left, h.tenure.patience()))
 		lease := h.lease(now, ttl)
 		h.longest.Store(max(h.longest.Load(), int64(lease)))
-		c := h.startRenew(context.WithoutCancel(ctx), lease)
+		c := h.tenure.renew(context.WithoutCancel(ctx), lease)
 		select {
 		case <-c.done:
 		case <-timer.C:

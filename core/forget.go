@@ -5,7 +5,6 @@ import (
 	"time"
 )
 
-// undo ends a tenure that nobody will use, in the background where Redis must be told.
 func (t *tenure) undo() {
 	t.node.inbox.remove(t)
 	if !t.settle() {
@@ -25,14 +24,12 @@ func (t *tenure) undo() {
 		}
 		if t.settle() {
 			// Once the last acquire's lease has run out there is nothing left to undo.
-			_, _ = t.forget(t.node.gate.over, t.over()-t.node.clock.now().mono)
+			_, _ = t.forget(t.node.gate.over, t.ends()-t.node.clock.now().mono)
 		}
 	}()
 }
 
-// forget releases, whether or not Redis still has the lock as ours, and waits for the answer for at most
-// limit or until ctx ends. It returns ErrLost or ErrUnavailable, with the last failure behind it, where it
-// did not free the lock.
+// forget releases, whether or not Redis still has the lock as ours.
 func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, cause error) {
 	now := t.node.clock.now
 	end := now().mono + limit
@@ -44,8 +41,8 @@ func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, caus
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	timer := t.node.timer(0)
-	defer t.node.rest(timer)
+	timer := t.node.timers.get(0)
+	defer t.node.timers.rest(timer)
 
 	cause = errSilence
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -102,9 +99,8 @@ func (n *node) stray(names names, owner string) {
 	go func() {
 		defer n.gate.leave()
 		// Others may have the lock under its id, if it had named a re-entry id.
-		t := &tenure{
-			node: n, owner: owner, ttl: grantLease, entry: owner, names: names, gone: names.tombstone(owner), key: names.lock, tainted: true,
-		}
+		t := &tenure{node: n, gone: names.tombstone(owner), key: names.lock, tainted: true}
+		t.stake = stake{owner: owner, ttl: grantLease, entry: owner, names: names}
 		_, _ = t.forget(n.gate.over, grantLease)
 	}()
 }

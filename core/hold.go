@@ -26,7 +26,7 @@ const (
 // there too, and a rival cannot have the lock before.
 type hold struct {
 	locker *Locker
-	tenure *tenure
+	tenure ownership
 	queue  *queue // of which it is at the front, or nil
 	key    string
 	token  int64
@@ -177,7 +177,7 @@ func (h *hold) end(cond func() bool, err error) bool {
 	h.cancel(err)
 	h.locker.sched.remove(h)
 	if err != errReleased {
-		h.tenure.node.inbox.remove(h.tenure)
+		h.tenure.over()
 		if h.queue != nil {
 			h.queue.leave()
 		}
@@ -276,7 +276,7 @@ func (h *hold) forget(ctx context.Context) error {
 	outcome, cause := h.tenure.forget(ctx, min(h.ttl, releasePatience))
 	// Not before: a message of the grant that comes now would have it undone beside this release, which then looked
 	// like the release of a lock that was lost.
-	h.tenure.node.inbox.remove(h.tenure)
+	h.tenure.over()
 	if outcome == nil {
 		return nil
 	}

@@ -50,12 +50,17 @@ type inbox struct {
 	news    chan struct{} // closed when up becomes true
 }
 
-func newInbox(n *node, prefix string, traces traces) *inbox {
+// inboxName is a channel that nobody else has.
+func inboxName(prefix string) string {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
+	return prefix + "holdfast:inbox:" + base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+func newInbox(n *node, channel string, traces traces) *inbox {
 	in := &inbox{
 		node: n, traces: traces, tenures: map[string]*tenure{}, news: make(chan struct{}), counted: "0",
-		channel: prefix + "holdfast:inbox:" + base64.RawURLEncoding.EncodeToString(id[:]),
+		channel: channel,
 	}
 	// The shards of a Ring know nothing of each other's channels.
 	_, ring := n.client.(*redis.Ring)
@@ -127,12 +132,12 @@ func (in *inbox) run() {
 		if in.node.clock.now().mono-began >= time.Second { // it is not one that fails as soon as it is made
 			pause = first
 		}
-		timer := in.node.timer(pause/2 + mathrand.N(pause))
+		timer := in.node.timers.get(pause/2 + mathrand.N(pause))
 		select {
 		case <-timer.C:
 		case <-in.ctx.Done():
 		}
-		in.node.rest(timer)
+		in.node.timers.rest(timer)
 		pause = min(2*pause, time.Second)
 	}
 }

@@ -47,10 +47,10 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	}
 	defer l.gate.leave()
 
-	timer := l.node.timer(patience(l.cfg.ttl))
-	defer l.node.rest(timer)
+	timer := l.timers.get(l.redis.patience(l.cfg.ttl))
+	defer l.timers.rest(timer)
 	for try := 1; ; try++ {
-		c := l.node.start(ctx, new(call), inspectScript, names.lock, names.fence, names.line)
+		c := l.redis.inspect(ctx, names)
 		select {
 		case <-c.done:
 		case <-ctx.Done():
@@ -83,4 +83,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			return State{}, fail
 		}
 	}
+}
+
+func (n *node) inspect(ctx context.Context, names names) *call {
+	return n.start(ctx, new(call), inspectScript, names.lock, names.fence, names.line)
 }

@@ -23,8 +23,9 @@ type Lock struct {
 func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	l := a.locker
+	t := a.tenure.data()
 	h := &hold{
-		locker: l, tenure: a.tenure, queue: a.queue, key: a.names.lock, token: a.tenure.token + int64(a.tenure.handed),
+		locker: l, tenure: a.tenure, queue: a.queue, key: a.names.lock, token: t.token + int64(t.handed),
 		traces: a.cfg.traces, ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono, cancel: cancel,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}

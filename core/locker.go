@@ -12,11 +12,12 @@ import (
 // Locker takes locks in one Redis. It is safe for concurrent use; a process needs one per Redis. Make it
 // with [New]; the zero value does not work.
 type Locker struct {
-	cfg   config
-	clock clock
-	gate  *gate
-	node  *node
-	sched *scheduler
+	cfg    config
+	clock  clock
+	timers timers
+	gate   *gate
+	redis  servers
+	sched  *scheduler
 
 	queues queues
 }
@@ -31,6 +32,10 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
 		return nil, invalid("nil client")
 	}
+	return newLocker(opts, func(l *Locker) servers { return l.newNode(client, inboxName(l.cfg.prefix)) })
+}
+
+func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
 	l := &Locker{cfg: defaults(), gate: newGate()}
 	for _, o := range opts {
 		if o == nil {
@@ -40,24 +45,24 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 			return nil, err
 		}
 	}
-	if err := l.cfg.check(client); err != nil {
+	l.clock.base = time.Now()
+	l.redis = connect(l)
+	if err := l.cfg.check(l.redis); err != nil {
 		return nil, err
 	}
 	if l.cfg.reentryID != "" {
 		return nil, invalid("WithReentryID is for a call: under a Locker's all calls would hold its locks together")
 	}
 	l.cfg.waitSet, l.cfg.claims = false, false
-	l.clock.base = time.Now()
-	l.node = &node{client: client, clock: &l.clock, gate: l.gate}
-	l.node.inbox = newInbox(l.node, l.cfg.prefix, l.cfg.traces)
 	l.sched = newScheduler(l)
 	l.queues = queues{bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
 	return l, nil
 }
 
-// sameRedis tells whether two Lockers use the same client, as far as can be seen.
-func (l *Locker) sameRedis(o *Locker) bool {
-	return l == o || reflect.TypeOf(l.node.client).Comparable() && l.node.client == o.node.client
+func (l *Locker) newNode(client redis.UniversalClient, channel string) *node {
+	n := &node{client: client, clock: &l.clock, gate: l.gate, timers: &l.timers}
+	n.inbox = newInbox(n, channel, l.cfg.traces)
+	return n
 }
 
 // Do runs fn while it holds the lock: it acquires, hands fn the lock's context and releases when fn returns
@@ -118,7 +123,7 @@ func (l *Locker) configure(opts []CallOption) (*config, error) {
 			return nil, err
 		}
 	}
-	return &cfg, cfg.check(l.node.client)
+	return &cfg, cfg.check(l.redis)
 }
 
 // Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
@@ -133,7 +138,7 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 		return invalid("nil context")
 	}
 	l.gate.close()
-	l.node.inbox.close()
+	l.redis.shut()
 	err := l.gate.wait(ctx)
 	if err != nil {
 		l.sched.abandon()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,24 +29,43 @@ type node struct {
 	plans   map[planFor]*string
 
 	lanes  lanes
-	timers sync.Pool // of stopped *time.Timer; its own, as a timer belongs to one synctest bubble
+	timers *timers
 }
 
 // many tells whether there may be several servers behind the client, of which one can hang.
 func (n *node) many() bool { _, one := n.client.(*redis.Client); return !one }
 
-// timer returns one that fires after d; give it back with rest.
-func (n *node) timer(d time.Duration) *time.Timer {
-	if t, ok := n.timers.Get().(*time.Timer); ok {
-		t.Reset(d)
-		return t
-	}
-	return time.NewTimer(d)
+func (n *node) open() <-chan struct{} { return n.inbox.open() }
+
+func (n *node) isUp() bool { return n.inbox.isUp() }
+
+func (n *node) shut() { n.inbox.close() }
+
+func (n *node) patience(ttl time.Duration) time.Duration { return patience(ttl) }
+
+// same tells whether o uses the same client, as far as can be seen.
+func (n *node) same(o servers) bool {
+	other, ok := o.(*node)
+	return ok && reflect.TypeOf(n.client).Comparable() && n.client == other.client
 }
 
-func (n *node) rest(t *time.Timer) {
-	t.Stop()
-	n.timers.Put(t)
+func (n *node) renew(holds []*hold, leases []time.Duration, done func(h *hold, val any, err error)) {
+	scripts, calls := make([]*script, len(holds)), make([][]any, len(holds))
+	for i, h := range holds {
+		scripts[i], calls[i] = h.tenure.(*tenure).renewal(leases[i])
+	}
+	n.renewAll(scripts, calls, func(i int, val any, err error) { done(holds[i], val, err) })
+}
+
+func (n *node) renewAll(scripts []*script, calls [][]any, done func(i int, val any, err error)) {
+	if len(calls) == 1 {
+		// Not a pipeline: newer go-redis keeps connections of their own for those, and the first renewal would have
+		// to dial one.
+		val, err := n.run(context.Background(), scripts[0], calls[0])
+		done(0, val, err)
+		return
+	}
+	n.batch(context.Background(), scripts, calls, done)
 }
 
 // call is one script on its way.

@@ -5,8 +5,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Option configures a [Locker]. Every [CallOption] is one too.
@@ -73,14 +71,14 @@ func defaults() config {
 }
 
 // check looks at the fields together; each by itself was checked by its option.
-func (c *config) check(client redis.UniversalClient) error {
+func (c *config) check(redis servers) error {
 	if c.maxHold > 0 && c.noRenew {
 		return invalid("WithMaxHold bounds renewal, which WithoutRenewal turned off")
 	}
 	if c.maxHold > 0 && c.maxHold < c.ttl {
 		return invalid("WithMaxHold(%v) is below the lease of %v", c.maxHold, c.ttl)
 	}
-	return c.checkAcks(client)
+	return redis.check(c)
 }
 
 type option func(*config) error

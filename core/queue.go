@@ -43,8 +43,8 @@ type queued struct {
 
 // turn is what a call gets that comes to the front.
 type turn struct {
-	tenure *tenure // to go on with; nil to begin one
-	held   bool    // the tenure has the lock, for this lease
+	tenure ownership // to go on with; nil to begin one
+	held   bool      // the tenure has the lock, for this lease
 	lease  lease
 	err    error // the failure, instead, that this call had waited out as well
 
@@ -107,7 +107,7 @@ func (q *queue) known() (*HeldError, error) {
 		return q.told, q.err
 	}
 	left := time.Duration(h.deadline.Load()) - h.locker.clock.now().mono
-	return &HeldError{Key: q.key, TimeLeft: max(left, time.Millisecond), Label: labelOf(h.tenure.owner)}, nil
+	return &HeldError{Key: q.key, TimeLeft: max(left, time.Millisecond), Label: labelOf(h.tenure.data().owner)}, nil
 }
 
 // tell notes what Redis told a, the call at the front. Where it fails to serve, those who have waited for that as
@@ -163,7 +163,7 @@ func (q *queue) leave() {
 func (q *queue) handOver(h *hold, e lease) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
-	t, now := h.tenure, h.locker.clock.now()
+	t, now := h.tenure.data(), h.locker.clock.now()
 	switch {
 	case len(q.waiting) == 0 || !q.waiting[0].a.canHave(t),
 		t.handed+1 >= t.block || now.mono >= t.began+q.all.within,
@@ -173,7 +173,7 @@ func (q *queue) handOver(h *hold, e lease) bool {
 	}
 	t.handed++
 	t.sent = max(t.sent, now.mono) // the lease was renewed since the acquire, a release may have to be tried for longer
-	q.next(turn{tenure: t, held: true, lease: e})
+	q.next(turn{tenure: h.tenure, held: true, lease: e})
 	return true
 }
 
@@ -183,8 +183,10 @@ func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	t := turn{failing: a.failing, outage: a.outage}
-	if len(q.waiting) > 0 && a.tenure != nil && (a.tenure.inLine || a.tenure.token > 0) && q.waiting[0].a.canHave(a.tenure) {
-		t.tenure = a.tenure
+	if len(q.waiting) > 0 && a.tenure != nil {
+		if had := a.tenure.data(); (had.inLine || had.token > 0) && q.waiting[0].a.canHave(had) {
+			t.tenure = a.tenure
+		}
 	}
 	q.next(t)
 	return t.tenure != nil
@@ -251,6 +253,6 @@ func (a *acquisition) come(t turn) {
 
 // canHave tells whether a may go on with a tenure that another call began: if it is for the same lease under the
 // same label, and nothing is wanted that only Redis can give.
-func (a *acquisition) canHave(t *tenure) bool {
+func (a *acquisition) canHave(t *stake) bool {
 	return a.cfg.plain() && t.ttl == a.cfg.ttl && t.label == a.cfg.label
 }

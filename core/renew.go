@@ -2,7 +2,6 @@ package core
 
 import (
 	"container/heap"
-	"context"
 	"sync"
 	"time"
 )
@@ -143,7 +142,7 @@ func (s *scheduler) tick() {
 			heap.Fix(&s.holds, 0)
 			continue
 		case h.renewAt <= now.mono+patience(h.ttl)/8: // less than the time to the retry, or this would not end
-			if h.asked && s.locker.node.many() { // perhaps another shard keeps its pipeline waiting
+			if h.asked && s.locker.redis.many() { // perhaps another shard keeps its pipeline waiting
 				alone = append(alone, h)
 			} else {
 				due = append(due, h)
@@ -184,8 +183,7 @@ func (s *scheduler) tick() {
 
 // send renews holds in one pipeline, on a goroutine of its own.
 func (s *scheduler) send(holds []*hold, now instant) {
-	var scripts []*script
-	var calls [][]any
+	var leases []time.Duration
 	live := holds[:0]
 	for _, h := range holds {
 		if h.ended.Load() != nil {
@@ -198,8 +196,7 @@ func (s *scheduler) send(holds []*hold, now instant) {
 			continue
 		}
 		live = append(live, h)
-		script, args := h.tenure.renewal(h.lease(now.mono, h.ttl))
-		scripts, calls = append(scripts, script), append(calls, args)
+		leases = append(leases, h.lease(now.mono, h.ttl))
 	}
 	if len(live) == 0 {
 		return
@@ -207,16 +204,7 @@ func (s *scheduler) send(holds []*hold, now instant) {
 	s.locker.gate.join()
 	go func() {
 		defer s.locker.gate.leave()
-		if len(calls) == 1 {
-			// Not a pipeline: newer go-redis keeps connections of their own for those, and the first renewal
-			// would have to dial one.
-			val, err := s.locker.node.run(context.Background(), scripts[0], calls[0])
-			s.answered(live[0], now, val, err)
-			return
-		}
-		s.locker.node.batch(context.Background(), scripts, calls, func(i int, val any, err error) {
-			s.answered(live[i], now, val, err)
-		})
+		s.locker.redis.renew(live, leases, func(h *hold, val any, err error) { s.answered(h, now, val, err) })
 	}()
 }
 

@@ -46,33 +46,23 @@ const (
 //  3. If the outcome of any acquire is unknown when the tenure ends, forget also leaves a tombstone: an
 //     acquire that is still on its way finds it and does nothing.
 type tenure struct {
-	node  *node
-	owner string
-	label string
-	ttl   time.Duration
-	block int    // how many tokens it reserves, from the first on
-	entry string // the re-entry id, or ""
-	names names
+	stake
+	node *node
 
 	gone string // its tombstone
 	key  any    // names.lock; go-redis takes the other arguments by pointer, which costs no allocation
 
-	token   int64         // the first; 0 until granted
-	began   time.Duration // when it was, or before
-	handed  int           // how often it was handed over within the process
-	sent    time.Duration // when the latest acquire that may have taken effect went out
-	tainted bool          // rule 3: an acquire failed in a way that leaves its outcome open
-	pending []*call       // acquires that nobody listens to any more and that may still be answered
-	resent  bool          // a forget went out and was not answered
+	tainted bool    // rule 3: an acquire failed in a way that leaves its outcome open
+	pending []*call // acquires that nobody listens to any more and that may still be answered
+	resent  bool    // a forget went out and was not answered
 
 	calls     [2]call
 	sentCalls int
 
 	// Of the latest look that found the lock held elsewhere.
-	inLine bool    // it left us in line
-	look   instant // when it was sent
-	seen   int64   // the server's TIME at it, in µs
-	last   int64   // the last token issued then
+	look instant // when it was sent
+	seen int64   // the server's TIME at it, in µs
+	last int64   // the last token issued then
 
 	wake   chan struct{} // capacity 1; told of pushed
 	pushed grant         // the latest that the inbox received; guarded by its mutex, as the setting of wake is
@@ -90,10 +80,15 @@ func newTenure(n *node, names names, cfg *config, block int) *tenure {
 		colon = ":"
 	}
 	gone := names.base + tombstone + string(random[:]) + colon + cfg.label
-	return &tenure{
-		node: n, owner: gone[len(names.base)+len(tombstone):], label: cfg.label, ttl: cfg.ttl, block: block, entry: cfg.reentryID,
-		names: names, gone: gone, key: names.lock,
+	t := &tenure{node: n, gone: gone, key: names.lock}
+	t.stake = stake{
+		owner: gone[len(names.base)+len(tombstone):], label: cfg.label, ttl: cfg.ttl, block: block, entry: cfg.reentryID, names: names,
 	}
+	return t
+}
+
+func (n *node) own(names names, cfg *config, block int) ownership {
+	return newTenure(n, names, cfg, block)
 }
 
 // labelOf takes the label out of a lock's value, if it has the form of ours: anybody can write values.
@@ -110,7 +105,12 @@ func labelOf(value string) string {
 
 // acquire sends one acquire. With waits it also joins the line, or refreshes its place in it; told says whether
 // the inbox can be used for that.
-func (t *tenure) acquire(ctx context.Context, waits, told bool) *call {
+func (t *tenure) acquire(ctx context.Context, waits bool) (c *call, told bool) {
+	told = waits && t.node.inbox.add(t)
+	return t.send(ctx, waits, told), told
+}
+
+func (t *tenure) send(ctx context.Context, waits, told bool) *call {
 	n, plan := &t.names, t.node.plan(planFor{t.ttl, t.block, waits, told})
 	if t.entry != "" {
 		return t.node.start(ctx, t.call(), reenterScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, plan, &t.entry)
@@ -129,6 +129,12 @@ func (t *tenure) call() *call {
 	}
 	c.urgent = len(t.pending) > 0 || t.resent
 	return c
+}
+
+// renew asks for a lease, at once: it is for a holder that may be about to lose the lock.
+func (t *tenure) renew(ctx context.Context, lease time.Duration) *call {
+	s, args := t.renewal(lease)
+	return t.node.send(ctx, &call{urgent: true}, s, args)
 }
 
 // renewal is the script that lengthens the lease to d, with its arguments.
@@ -173,7 +179,7 @@ func (n *node) plan(p planFor) *string {
 	return &text
 }
 
-func (t *tenure) firstLease() time.Duration { return min(t.ttl, grantLease) }
+func (s *stake) firstLease() time.Duration { return min(s.ttl, grantLease) }
 
 // verdict is what an answered acquire means.
 type verdict struct {
@@ -216,9 +222,9 @@ func (t *tenure) read(c *call) verdict {
 
 // hold takes the token of a grant that was just heard of: the lease of an earlier one, with another token, may have
 // ended while nobody could listen.
-func (t *tenure) hold(token int64) {
-	if token != t.token {
-		t.token, t.handed = token, 0
+func (s *stake) hold(token int64) {
+	if token != s.token {
+		s.token, s.handed = token, 0
 	}
 }
 
@@ -242,7 +248,7 @@ func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
 	return verdict{held: newHeldError(t.names.lock, left, value), place: int(place), foreign: strings.HasPrefix(rest, "0 ")}, true
 }
 
-// accept looks at a grant that the inbox received: whether the tenure can rely on it, and if so from when on its
+// judge looks at a grant that the inbox received: whether the tenure can rely on it, and if so from when on its
 // first lease is to be counted.
 //
 // Redis made the grant at g.time by its clock, and answered our latest look at t.seen; that look was sent before,
@@ -250,7 +256,11 @@ func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
 // speed of two clocks. Where more time has passed there than here, one of them was set or stood still, and
 // only a new look can tell. The same goes for a grant that is not newer than the look, by its token or, where Redis
 // has forgotten the tokens, its time: then we held the lock and lost it in between, and have joined the line again.
-func (t *tenure) accept(g grant, now instant) (at instant, ok bool) {
+func (t *tenure) accept(now instant) (at instant, ok bool) {
+	return t.judge(t.node.inbox.take(t), now)
+}
+
+func (t *tenure) judge(g grant, now instant) (at instant, ok bool) {
 	span := time.Duration(g.time-t.seen) * time.Microsecond
 	passed := now.mono - t.look.mono
 	drift := max(0, span/100)
@@ -270,15 +280,21 @@ func newHeldError(key string, left int64, value string) *HeldError {
 	return h
 }
 
+func (t *tenure) waker() <-chan struct{} { return t.node.inbox.waker(t) }
+
+func (t *tenure) over() { t.node.inbox.remove(t) }
+
+func (t *tenure) patience() time.Duration { return patience(t.ttl) }
+
 // leave stops listening to an acquire.
 func (t *tenure) leave(c *call) {
 	c.left.Store(true)
 	t.pending = append(t.pending, c)
 }
 
-// over is when what the latest acquire may have brought about ends at the latest: its lease, or its place in line
+// ends is when what the latest acquire may have brought about ends at the latest: its lease, or its place in line
 // and the lease of a grant.
-func (t *tenure) over() time.Duration {
+func (t *tenure) ends() time.Duration {
 	sent := t.sent
 	for _, c := range t.pending {
 		sent = max(sent, c.at.mono)
