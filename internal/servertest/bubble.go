@@ -21,7 +21,8 @@ import (
 // to the bubble, and a test that leaves one behind fails.
 type Bubble struct {
 	// Redis is the server itself, to look at its data or register commands.
-	// It must never be started: a listener would leave the bubble.
+	// It must never be started: a listener would leave the bubble. Its
+	// SetPreHook would take INFO server away: Hook is for that.
 	Redis *miniredis.Miniredis
 
 	t  testing.TB
@@ -31,6 +32,7 @@ type Bubble struct {
 	clients map[*redis.Client]*Link
 	skew    *time.Duration // nil: the server goes by the bubble's clock
 	closed  bool
+	node
 }
 
 // poolSize is more than a test has concurrent callers. A caller that has to
@@ -46,7 +48,15 @@ func NewBubble(t testing.TB) *Bubble {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
 	b := &Bubble{Redis: m, t: t, clients: map[*redis.Client]*Link{}}
+	b.begin(upSince)
 	t.Cleanup(b.Close)
+	conn, err := m.Dial() // there is no Server before
+	if err != nil {
+		t.Fatalf("servertest: start: %v", err)
+	}
+	_ = conn.Close()
+	b.server = m.Server()
+	b.server.SetPreHook(b.before)
 	return b
 }
 
@@ -90,15 +100,14 @@ func (b *Bubble) Link(rdb *redis.Client) *Link {
 // Dial as its Dialer. The test has to close that client.
 func (b *Bubble) NewLink() *Link {
 	link := &Link{faults: newFaults(), bubble: b}
-	link.arriving = b.tick
+	link.arriving, link.halted = b.tick, b.halted
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.links = append(b.links, link)
 	return link
 }
 
-// Links returns the links of all clients, to treat the server as a whole:
-// cutting all of them upwards is a server that hangs.
+// Links returns the links of all clients, to treat the server as a whole.
 func (b *Bubble) Links() []*Link {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,13 +153,23 @@ func (b *Bubble) tick() {
 }
 
 // Restart does what a crash and a restart without persistence do: it closes
-// all connections and forgets all data and scripts.
+// all connections and forgets all data and scripts. The uptime is zero again
+// and the run_id another. A server that is down stays down.
 func (b *Bubble) Restart() {
 	b.t.Helper()
 	for _, link := range b.Links() {
 		link.Reset()
 	}
+	b.mu.Lock()
+	b.begin(0) // first, so that nobody finds an old server without its data
+	b.mu.Unlock()
 	b.Redis.FlushAll()
+	b.forgetScripts()
+}
+
+// forgetScripts empties the script cache, which miniredis does for commands only.
+func (b *Bubble) forgetScripts() {
+	b.t.Helper()
 	conn, err := b.Redis.Dial()
 	if err != nil {
 		b.t.Fatalf("servertest: restart: %v", err)
@@ -178,6 +197,9 @@ func (b *Bubble) Close() {
 	for _, link := range links {
 		link.Refuse(net.ErrClosed)
 		link.Heal() // for the dials that wait for it
+	}
+	b.Resume()
+	for _, link := range links {
 		link.end()
 	}
 	b.mu.Lock()
@@ -215,7 +237,10 @@ func (l *Link) Refuse(err error) {
 func (l *Link) refused() error {
 	l.dialing.Lock()
 	defer l.dialing.Unlock()
-	return l.refusal
+	if l.refusal != nil {
+		return l.refusal
+	}
+	return l.bubble.refusal()
 }
 
 // Dial connects to the server; it fits the Dialer field of go-redis' options.
@@ -251,6 +276,11 @@ func (l *Link) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	}
 	client, far := net.Pipe()
 	r := l.connect(far, server)
+	if err := l.bubble.refusal(); err != nil { // Down may have come too early to reset this one
+		r.kill()
+		_ = client.Close()
+		return fail(err)
+	}
 	return &conn{Conn: client, relay: r, addr: address(addr)}, nil
 }
 

@@ -27,7 +27,8 @@ type faults struct {
 	drop     int // bytes from the server still to swallow before a close
 	command  func(args []string) Verdict
 	message  func(channel, payload string) Verdict
-	arriving func() // called before a command reaches the server
+	arriving func()                 // called before a command reaches the server
+	halted   func() <-chan struct{} // cuts both ways until closed, unless it returns nil
 	relays   map[*relay]struct{}
 	counts   Counts
 	over     chan struct{} // closed by end
@@ -262,8 +263,12 @@ func (f *faults) due(w *way) time.Time {
 func (f *faults) pass(w *way, done <-chan struct{}) bool {
 	for {
 		f.mu.Lock()
-		cut := w.cut
+		var cut <-chan struct{} = w.cut
+		halted := f.halted
 		f.mu.Unlock()
+		if cut == nil && halted != nil {
+			cut = halted()
+		}
 		if cut == nil {
 			return true
 		}
