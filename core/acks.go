@@ -42,6 +42,9 @@ func WithReplicaAcks(n int, timeout time.Duration) CallOption {
 
 // check looks at WithReplicaAcks together with the TTL and the client.
 func (n *node) check(c *config) error {
+	if c.quarantineSet || c.nodeTimeout > 0 {
+		return invalid("WithQuarantine and WithNodeTimeout are for NewRedLock")
+	}
 	if c.acks == 0 {
 		return nil
 	}

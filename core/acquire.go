@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 )
 
@@ -112,6 +111,7 @@ type acquisition struct {
 
 	place   int  // in line, as held was told
 	foreign bool // the holder is somebody who will tell nobody of the release
+	split   bool // several ask at once, so that nobody gets it
 
 	outage  time.Duration // when the failures in a row began
 	failing bool
@@ -210,7 +210,7 @@ func (a *acquisition) run() (*Lock, error) {
 func (a *acquisition) idle() (*Lock, error) {
 	d, last := a.next()
 	var wake, news <-chan struct{}
-	if a.pushed {
+	if a.pushed && !a.split {
 		wake = a.tenure.waker()
 	}
 	if a.told {
@@ -264,10 +264,13 @@ func (a *acquisition) keep(at instant, d time.Duration) (*Lock, error) {
 // judge looks at an answer: the lock, an error to end with, or neither to look again.
 func (a *acquisition) judge(call *call) (*Lock, error) {
 	v := a.tenure.read(call)
+	for _, err := range v.errs {
+		a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: err})
+	}
 	switch {
 	case v.held != nil:
 		a.held, a.err, a.failing = v.held, nil, false
-		a.place, a.foreign = v.place, v.foreign
+		a.place, a.foreign, a.split = v.place, v.foreign, v.split
 		if a.queue != nil {
 			a.queue.tell(a)
 		}
@@ -305,7 +308,7 @@ func (a *acquisition) failed(err error) {
 	if err != errSilence || !a.failing {
 		a.err = err
 	}
-	a.held = nil
+	a.held, a.split = nil, false
 	if !a.failing {
 		a.failing, a.outage = true, a.locker.clock.now().mono
 	}
@@ -313,66 +316,6 @@ func (a *acquisition) failed(err error) {
 		a.queue.tell(a)
 	}
 	a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: err})
-}
-
-// allowed is how long the next look may take. WithWait bounds the waiting for others and patience that for
-// Redis: the first look may take longer than a short wait, and so may the last, which is at the end of it,
-// if Redis has been answering.
-func (a *acquisition) allowed() time.Duration {
-	d := a.tenure.patience()
-	if a.wait < 0 || a.held != nil {
-		return d
-	}
-	return min(d, a.from+max(a.wait, d)-a.locker.clock.now().mono)
-}
-
-// more tells whether to look again.
-func (a *acquisition) more() bool {
-	now := a.locker.clock.now().mono
-	if a.failing && now-a.outage >= a.cfg.ttl {
-		return false
-	}
-	switch {
-	case a.wait < 0:
-		return true
-	case a.held != nil:
-		return !a.last && now-a.from < a.wait
-	case a.wait > 0 && now-a.from < a.wait:
-		return true
-	}
-	// Redis failed to serve, and the time to wait for others is over, or there was none.
-	return a.attempts < triesOfOne && now-a.began < a.tenure.patience()
-}
-
-// next is how long to pause before the next look, and whether that will be the last, at the end of the wait.
-//
-// Where the inbox will tell of a grant, a look is for what it cannot tell: that the lease of a holder ended who
-// died. The first in line looks when it does, the others a little later, each, and nobody more often than
-// once a second in the long run.
-//
-// Else waiting is polling. The times are random, so that waiters that began together drift apart, and grow like
-// those of "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And Jitter"); a lease that ends
-// sooner is looked at when it ends.
-func (a *acquisition) next() (d time.Duration, last bool) {
-	if a.pushed && a.held != nil && !(a.foreign && a.place == 1) {
-		d = lookAgain - rand.N(lookAgain/5)
-		if left := a.held.TimeLeft; left > 0 {
-			d = min(d, max(a.pause, left+rand.N(a.cfg.pollMin)+time.Duration(a.place-1)*a.cfg.pollMin))
-		}
-		a.pause = min(2*a.pause, 2*lookAgain/3)
-	} else {
-		a.pause = min(a.cfg.pollMax, a.cfg.pollMin+rand.N(2*a.pause+1))
-		d = min(a.pause, lookAgain)
-		if a.held != nil && a.held.TimeLeft > 0 {
-			d = min(d, a.held.TimeLeft+rand.N(a.cfg.pollMin))
-		}
-	}
-	if a.wait > 0 {
-		if left := a.from + a.wait - a.locker.clock.now().mono; left > 0 && left <= d {
-			return left, true
-		}
-	}
-	return d, false
 }
 
 func (a *acquisition) stopped(reason why) error {

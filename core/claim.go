@@ -57,7 +57,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	if fail.context = ctx.Err(); fail.context != nil {
 		return false, fail // before the tick can be used up
 	}
-	timer := l.timers.get(l.redis.patience(cfg.ttl))
+	timer := l.timers.get(l.redis.allowance(cfg.ttl))
 	defer l.timers.rest(timer)
 	claim := l.redis.claim(cfg, names, tick.UnixMicro())
 	open := false // an earlier try may have raised the mark

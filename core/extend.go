@@ -76,6 +76,8 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 	timer := h.locker.timers.get(0)
 	defer h.locker.timers.rest(timer)
+	// Most of several masters have been asked, and for long enough: it would go on to hide that from the caller.
+	_, quorum := h.tenure.(*ballot)
 	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if err := h.lapsed(); err != nil { // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
@@ -95,6 +97,9 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		case <-timer.C:
 			fail.cause = errSilence
 			h.failed(errSilence)
+			if quorum {
+				return fail
+			}
 			continue
 		case <-ctx.Done():
 			continue
@@ -109,7 +114,7 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 			continue
 		}
 		h.failed(err)
-		if permanent(err) {
+		if quorum || permanent(err) {
 			return fail
 		}
 		timer.Reset(min(left, pause))

@@ -22,3 +22,22 @@ local function recall(fence)
   end
   return '0', '0', '0', ''
 end
+
+-- enter writes into a fence that a tenure has the tokens from token on, block of them. It returns the new fence, and
+-- by how many ms its last token is ahead of the clock.
+local function enter(fence, token, block, now)
+  local last, live, since, lost = recall(fence)
+  local reserved = math.max(token + block - 1, tonumber(last))
+  if live ~= '0' then
+    lost = lost .. ' ' .. live
+    local _, n = string.gsub(lost, '%d+', '')
+    if n > 8 then -- the oldest goes, and with it the claim to know about tokens that old
+      local oldest, rest = string.match(lost, '^ (%d+)(.*)$')
+      since, lost = string.format('%.0f', oldest + 1), rest
+    end
+  end
+  local text = string.format('%.0f', token) -- past 10^14 Lua would write 1.7e+15
+  if since == '0' then since = text end
+  local ahead = math.max(0, math.ceil((reserved - now) / 1000))
+  return string.format('%.0f', reserved) .. ' ' .. text .. ' ' .. since .. lost, ahead
+end

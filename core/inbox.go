@@ -38,6 +38,10 @@ type inbox struct {
 	counted string // see line.lua
 	usable  bool   // whether the client can subscribe where scripts publish
 
+	// On one of several masters.
+	relay  func(id string, names names) // has all messages
+	turned func()                       // is told when up changes
+
 	ctx   context.Context // ends with close
 	close context.CancelFunc
 
@@ -111,12 +115,16 @@ func (in *inbox) isUp() bool {
 
 func (in *inbox) set(up bool) {
 	in.mu.Lock()
-	defer in.mu.Unlock()
 	if up && !in.up {
 		close(in.news)
 		in.news = make(chan struct{})
 	}
+	turned := up != in.up
 	in.up = up
+	in.mu.Unlock()
+	if turned && in.turned != nil {
+		in.turned()
+	}
 }
 
 // run receives until the inbox is closed or refused, or fails while nobody waits.
@@ -246,6 +254,10 @@ func (in *inbox) deliver(text string) {
 	at, err2 := strconv.ParseInt(parts[2], 10, 64)
 	names, err3 := nameKeys(key)
 	if err1 != nil || err2 != nil || err3 != nil {
+		return
+	}
+	if in.relay != nil {
+		in.relay(owner, names)
 		return
 	}
 	in.mu.Lock()

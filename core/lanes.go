@@ -45,6 +45,7 @@ type job struct {
 func (n *node) send(ctx context.Context, c *call, s *script, args []any) *call {
 	c.at, c.done = n.clock.now(), make(chan struct{})
 	n.gate.join()
+	n.under.Add(1)
 	j := job{ctx, c, s, args}
 	if c.urgent || n.many() {
 		go n.do(j)
@@ -71,8 +72,15 @@ func (n *node) do(j job) {
 }
 
 func (n *node) answer(j job, val any, err error) {
+	n.under.Add(-1)
+	if err == nil {
+		n.heard.Store(int64(n.clock.now().mono))
+	}
 	j.call.val, j.call.err = val, err
 	close(j.call.done)
+	if j.call.then != nil {
+		j.call.then(val, err)
+	}
 	n.gate.leave()
 }
 

@@ -115,6 +115,9 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < minTTL || ttl > maxTTL {
 		return invalid("Extend(%v): want %v to %v", ttl, minTTL, maxTTL)
 	}
+	if err := lk.hold.locker.redis.covers(ttl); err != nil {
+		return err
+	}
 	defer runtime.KeepAlive(lk) // or the scheduler takes the hold for a forgotten one
 	return lk.hold.extend(ctx, ttl.Truncate(time.Millisecond))
 }

@@ -24,9 +24,15 @@ type node struct {
 	clock  *clock
 	gate   *gate
 	inbox  *inbox
+	votes  bool   // one of several masters
+	name   string // its address, then
 
 	plansMu sync.RWMutex
 	plans   map[planFor]*string
+
+	// Of one of several masters.
+	under atomic.Int32 // commands that were not answered
+	heard atomic.Int64 // when the last answer came
 
 	lanes  lanes
 	timers *timers
@@ -37,11 +43,24 @@ func (n *node) many() bool { _, one := n.client.(*redis.Client); return !one }
 
 func (n *node) open() <-chan struct{} { return n.inbox.open() }
 
+func (n *node) covers(time.Duration) error { return nil }
+
 func (n *node) isUp() bool { return n.inbox.isUp() }
+
+// responsive tells whether it is worth asking: not where a crowd of commands waits for an answer already, and none
+// has come for a while. Else they would gather by the thousands, as each occupies a goroutine for as long as the client's
+// timeouts are.
+func (n *node) responsive(within time.Duration) bool {
+	return n.under.Load() < maxUnanswered || n.clock.now().mono-time.Duration(n.heard.Load()) < within
+}
+
+const maxUnanswered = 32
 
 func (n *node) shut() { n.inbox.close() }
 
 func (n *node) patience(ttl time.Duration) time.Duration { return patience(ttl) }
+
+func (n *node) allowance(ttl time.Duration) time.Duration { return patience(ttl) }
 
 // same tells whether o uses the same client, as far as can be seen.
 func (n *node) same(o servers) bool {
@@ -76,8 +95,10 @@ type call struct {
 	err  error
 	args [13]any // room for the command
 
-	urgent bool        // not to wait for another command: an earlier one went unanswered
-	left   atomic.Bool // nobody listens any more
+	of     *attempt                 // that this call is
+	then   func(val any, err error) // called at the end
+	urgent bool                     // not to wait for another command: an earlier one went unanswered
+	left   atomic.Bool              // nobody listens any more
 }
 
 // start sends s with c and returns c at once. The context's values reach go-redis' hooks; its end stops what has
@@ -185,7 +206,10 @@ func replyText(err error) string {
 // permanent tells whether asking again can only fail again: a refusal for a reason that does not pass by
 // itself (WRONGTYPE, NOAUTH, NOPERM, a broken script, ...), or a closed client.
 func permanent(err error) bool {
-	if errors.Is(err, redis.ErrClosed) {
+	if several := (*quorumError)(nil); errors.As(err, &several) {
+		return several.permanent()
+	}
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrInvalid) {
 		return true
 	}
 	text := replyText(err)

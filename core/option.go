@@ -52,6 +52,11 @@ type config struct {
 	pollMin time.Duration
 	pollMax time.Duration
 
+	// Of NewRedLock.
+	quarantine    time.Duration
+	quarantineSet bool
+	nodeTimeout   time.Duration
+
 	handovers  int // within the process, in a row
 	handWithin time.Duration
 

@@ -24,8 +24,9 @@ type ownership interface {
 	// forget releases, and returns ErrLost or ErrUnavailable, with the last failure behind it, where it did not free
 	// the lock within limit or until ctx ended.
 	forget(ctx context.Context, limit time.Duration) (outcome, cause error)
-	over()                   // no message for it matters any more
-	patience() time.Duration // for how long one answer is waited for
+	over()                    // no message for it matters any more
+	patience() time.Duration  // for how long one answer is waited for
+	allowance() time.Duration // and one look, which may take several
 }
 
 // stake is what the two have in common, for those who hand it on.
@@ -59,6 +60,8 @@ type servers interface {
 	inspect(ctx context.Context, names names) *call
 	many() bool // whether one of several may hang while the others serve
 	patience(ttl time.Duration) time.Duration
+	allowance(ttl time.Duration) time.Duration // for a claim, which may take several answers
 	same(o servers) bool
-	check(c *config) error // what options make no sense here
+	check(c *config) error            // what options make no sense here
+	covers(lease time.Duration) error // where it is too long
 }

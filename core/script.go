@@ -11,6 +11,20 @@ var (
 	fenceLua string
 	//go:embed line.lua
 	lineLua string
+	//go:embed grant.lua
+	grantLua string
+	//go:embed nudge.lua
+	nudgeLua string
+	//go:embed started.lua
+	startedLua string
+	//go:embed vote.lua
+	voteLua string
+	//go:embed tick.lua
+	tickLua string
+	//go:embed withdraw.lua
+	withdrawLua string
+	//go:embed sustain.lua
+	sustainLua string
 	//go:embed entry.lua
 	entryLua string
 	//go:embed acquire.lua
@@ -24,15 +38,22 @@ var (
 	//go:embed claim.lua
 	claimLua string
 
-	acquireScript = newScript(5, fenceLua+lineLua+acquireLua)
-	forgetScript  = newScript(5, fenceLua+lineLua+forgetLua)
+	acquireScript = newScript(5, fenceLua+lineLua+grantLua+acquireLua)
+	forgetScript  = newScript(5, fenceLua+lineLua+grantLua+forgetLua)
 	renewScript   = newScript(1, renewLua)
 	inspectScript = newScript(3, fenceLua+inspectLua)
 	claimScript   = newScript(1, claimLua)
 
+	// On each of several masters.
+	voteScript     = newScript(5, fenceLua+lineLua+nudgeLua+startedLua+voteLua)
+	sustainScript  = newScript(3, fenceLua+sustainLua)
+	tickScript     = newScript(2, startedLua+tickLua)
+	withdrawScript = newScript(2, withdrawLua)
+	yieldScript    = newScript(5, fenceLua+lineLua+nudgeLua+forgetLua)
+
 	// With a re-entry id.
-	reenterScript = newScript(6, fenceLua+lineLua+entryLua+acquireLua)
-	departScript  = newScript(6, fenceLua+lineLua+entryLua+forgetLua)
+	reenterScript = newScript(6, fenceLua+lineLua+grantLua+entryLua+acquireLua)
+	departScript  = newScript(6, fenceLua+lineLua+grantLua+entryLua+forgetLua)
 	prolongScript = newScript(2, entryLua+renewLua)
 )
 
@@ -49,6 +70,17 @@ const (
 	forgetReleased = 1
 	forgetAlready  = 2
 	forgetUnknown  = 3
+)
+
+// Replies of vote.lua, the first element.
+const (
+	voteGranted   = 1
+	voteHeld      = 0
+	voteGone      = -1
+	voteExhausted = -2
+	voteLow       = -3
+	voteHigh      = -4
+	voteYoung     = -5
 )
 
 // script is a Lua script and the arguments that every call of it begins with, boxed once.

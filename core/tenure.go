@@ -56,6 +56,8 @@ type tenure struct {
 	pending []*call // acquires that nobody listens to any more and that may still be answered
 	resent  bool    // a forget went out and was not answered
 
+	renewals int // that were not answered, of one of a ballot's
+
 	calls     [2]call
 	sentCalls int
 
@@ -187,11 +189,18 @@ type verdict struct {
 	held    *HeldError
 	place   int   // with held: in line, 1 is the first; 0 outside
 	foreign bool  // with held: surely not by holdfast
+	split   bool  // with held: between those who ask, so that nobody has it
 	err     error // neither: cannot know
+
+	errs []error // of single masters, for those who watch
 }
 
 // read takes an answered acquire into account.
 func (t *tenure) read(c *call) verdict {
+	if t.node.votes {
+		t.readVote(c)
+		return verdict{}
+	}
 	if c.err != nil && harmless(c.err) {
 		return verdict{err: c.err}
 	}
@@ -285,6 +294,8 @@ func (t *tenure) waker() <-chan struct{} { return t.node.inbox.waker(t) }
 func (t *tenure) over() { t.node.inbox.remove(t) }
 
 func (t *tenure) patience() time.Duration { return patience(t.ttl) }
+
+func (t *tenure) allowance() time.Duration { return patience(t.ttl) }
 
 // leave stops listening to an acquire.
 func (t *tenure) leave(c *call) {

@@ -1,0 +1,335 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// maxRounds bounds how often an attempt raises its token: once is enough unless others raise theirs meanwhile.
+const maxRounds = 4
+
+// What became of an attempt: decided, and then its ballot's, or left, and then its own.
+const (
+	attemptRuns int32 = iota
+	attemptDecided
+	attemptLeft
+)
+
+// attempt is one look at several masters: it tries to get the lock on most of them.
+//
+// Its token is proposed, since no master can know what the others have issued. A master takes it if it is larger than
+// all that it has recorded, and records it; else it says how large it must be. Two majorities have a master in common, so
+// a later token is larger than an earlier one, if a lock counts only those masters that recorded the very token that it
+// ends up with: the token that is raised for one master must be confirmed by the others. Counting the answers to a
+// lower one, or taking the largest of what each master counts up, tokens fall.
+type attempt struct {
+	b     *ballot
+	owner string
+	parts []*tenure // by master
+	place string    // in the plan, where it waits in line
+	state atomic.Int32
+
+	token   int64
+	seen    int64  // the largest that a master told of
+	mayHave uint64 // the masters that a renewal may have brought the lock back on; guarded by the ballot's mutex
+
+	ballots []vote
+	answers chan answer
+	undone  sync.Once
+}
+
+// vote is what is known of one master.
+type vote struct {
+	call    *call // the latest, unanswered; else nil
+	granted int64 // the token that it recorded; 0: none
+	low     bool  // it would grant a higher one
+	held    bool  // it has it for another, or keeps it for another
+	value   string
+	left    int64
+	err     error
+	young   int64 // with err: it will not vote for so many ms, -1: as long as it does not tell its age
+}
+
+type answer struct {
+	i    int
+	call *call
+}
+
+func newAttempt(b *ballot) *attempt {
+	a := &attempt{b: b, ballots: make([]vote, len(b.q.nodes)), answers: make(chan answer, maxRounds*len(b.q.nodes))}
+	cfg := &config{label: b.label, ttl: b.ttl}
+	first := newTenure(b.q.nodes[0].node, b.names, cfg, b.block)
+	a.owner = first.owner
+	a.parts = append(a.parts, first)
+	for _, m := range b.q.nodes[1:] {
+		t := &tenure{node: m.node, gone: first.gone, key: first.key, stake: first.stake}
+		a.parts = append(a.parts, t)
+	}
+	return a
+}
+
+// run asks all masters at once and returns as soon as most have granted, or as soon as most cannot any more.
+func (a *attempt) run(ctx context.Context, began instant) verdict {
+	q := a.b.q
+	if text := q.twins.Load(); text != nil {
+		return verdict{err: invalid("%s: independent masters are needed", *text)}
+	}
+	a.token = max(q.now(), a.b.seen+1)
+	for range maxRounds {
+		if v, decided := a.round(ctx); decided {
+			return v
+		}
+		a.token = max(a.token, a.seen) + 1
+	}
+	return a.failure(errContested)
+}
+
+// round proposes one token. It is undecided where a higher one is needed.
+func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
+	q := a.b.q
+	timer := q.locker.timers.get(q.patience(a.b.ttl))
+	defer q.locker.timers.rest(timer)
+	began := q.locker.clock.now().mono
+	a.propose(ctx)
+	for hurried := false; ; {
+		votes, open, higher := a.sum()
+		switch {
+		case votes >= q.need:
+			return a.success(), true
+		case votes+open+higher < q.need:
+			return a.failure(nil), true
+		case votes+open < q.need:
+			return v, false
+		case votes+higher >= q.need && !hurried:
+			// Those that have answered are enough, with a higher token. The others may hang: they get as long again as
+			// those took.
+			hurried = true
+			timer.Reset(min(q.patience(a.b.ttl), max(time.Millisecond, q.locker.clock.now().mono-began)))
+		}
+		select {
+		case r := <-a.answers:
+			a.count(r)
+		case <-timer.C:
+			if hurried {
+				return v, false
+			}
+			a.late()
+			return a.failure(nil), true
+		case <-ctx.Done():
+			return a.failure(ctx.Err()), true
+		}
+	}
+}
+
+var errContested = errors.New("the masters do not agree on a token")
+
+// propose asks all masters that may grant the token and have not.
+func (a *attempt) propose(ctx context.Context) {
+	plan := a.plan()
+	for i, t := range a.parts {
+		v := &a.ballots[i]
+		if v.held || v.err != nil || v.granted == a.token {
+			continue
+		}
+		if v.call != nil {
+			t.leave(v.call) // it may still be answered; then a.count takes it
+		}
+		if !t.node.responsive(a.b.q.patience(a.b.ttl)) {
+			v.call, v.err = nil, errSilence // as it has been, for many before
+			continue
+		}
+		c := t.call()
+		c.urgent = c.urgent || v.call != nil
+		c.then = func(any, error) { a.answers <- answer{i, c} }
+		n := &a.b.names
+		v.call, v.low = c, false
+		t.node.start(ctx, c, voteScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, &plan)
+	}
+}
+
+// plan is the second argument of vote.lua.
+func (a *attempt) plan() string {
+	b := a.b
+	lease := b.ttl.Milliseconds()
+	asked := 0
+	if b.q.quarantine > 0 || !b.q.allKnown() {
+		asked = 1
+	}
+	return fmt.Sprint(a.token, " ", lease, " ", lease+fenceLife, " ", b.block, " ", b.q.quarantine.Milliseconds(), " ",
+		tokenBehind.Microseconds(), " ", tokenAhead.Microseconds(), " ", asked, a.place)
+}
+
+// count takes an answer into account.
+func (a *attempt) count(r answer) {
+	v, t := &a.ballots[r.i], a.parts[r.i]
+	if v.call == r.call {
+		v.call = nil
+	} else if r.call.err != nil {
+		return // an older one; the latest is still to come
+	}
+	m := a.b.q.nodes[r.i]
+	code, rest, err := t.readVote(r.call)
+	if err != nil {
+		v.err = err
+		return
+	}
+	now, local := rest[0].(int64), a.b.q.locker.clock.now()
+	// The answer was made half-way between sending and now, more or less.
+	offset := now - (local.wall-int64(local.mono-r.call.at.mono)/2)/int64(time.Microsecond)
+	run, _ := rest[1].(string)
+	n, _ := rest[2].(int64)
+	suspect := a.b.q.seen(m, run, offset)
+	switch code {
+	case voteGranted:
+		if left := suspect - local.mono; left > 0 { // by the clock of the server it is older than that
+			v.err, v.young, v.granted = errYoung, max(left.Milliseconds(), 1), 0
+			return
+		}
+		v.granted = max(v.granted, n)
+	case voteHeld:
+		v.held = true
+		v.value, _ = rest[3].(string)
+		v.left, _ = rest[4].(int64)
+		a.seen = max(a.seen, n)
+	case voteLow:
+		v.low = n >= a.token // or it answers a lower proposal than the latest
+		a.seen = max(a.seen, n)
+	case voteHigh:
+		v.err = errSkewed
+	case voteYoung:
+		v.err, v.young = errYoung, n
+	case voteExhausted:
+		v.err = errExhausted
+	default:
+		v.err = errForgotten
+	}
+}
+
+var (
+	errYoung  = errors.New("it started a short time ago and may have forgotten a lock")
+	errSkewed = errors.New("the token is too far ahead of its clock")
+)
+
+// sum is how many masters have granted the token, have not answered, and would grant a higher one.
+func (a *attempt) sum() (votes, open, higher int) {
+	for i := range a.ballots {
+		switch v := &a.ballots[i]; {
+		case v.granted == a.token:
+			votes++
+		case v.call != nil:
+			open++
+		case v.granted > 0 || v.low:
+			higher++
+		}
+	}
+	return votes, open, higher
+}
+
+// success lets the stragglers go on: the more masters have the lock, the better. Those who release look what came of
+// them.
+func (a *attempt) success() verdict {
+	for i, t := range a.parts {
+		if c := a.ballots[i].call; c != nil {
+			t.pending = append(t.pending, c)
+		}
+	}
+	return verdict{token: a.token, errs: a.errs()}
+}
+
+// late is for masters that did not answer in time.
+func (a *attempt) late() {
+	for i := range a.ballots {
+		if v := &a.ballots[i]; v.call != nil {
+			v.err = errSilence
+		}
+	}
+}
+
+// failure is what an attempt tells that did not get the lock.
+func (a *attempt) failure(err error) verdict {
+	q := a.b.q
+	var held *vote
+	holders, failed, granted, same := 0, 0, 0, true
+	for i := range a.ballots {
+		v := &a.ballots[i]
+		switch {
+		case v.held:
+			holders++
+			if held == nil || held.value == "" || v.value == held.value && v.left > held.left {
+				if held != nil && held.value != "" && v.value != held.value {
+					same = false
+				}
+				held = v
+			} else if v.value != held.value && v.value != "" {
+				same = false
+			}
+		case v.err != nil:
+			failed++
+		case v.granted > 0:
+			granted++
+		}
+		if c := v.call; c != nil {
+			a.parts[i].leave(c)
+			v.call = nil
+		}
+	}
+	out := verdict{errs: a.errs()}
+	if held == nil || failed > len(q.nodes)-q.need {
+		out.err = a.reason(err)
+		return out
+	}
+	out.held, out.place = newHeldError(a.b.names.lock, held.left, held.value), 1
+	out.split = !same || holders < q.need && granted > 0
+	return out
+}
+
+func (a *attempt) errs() (all []error) {
+	for i := range a.ballots {
+		if err := a.ballots[i].err; err != nil {
+			all = append(all, &memberError{a.b.q.nodes[i].name, err})
+		}
+	}
+	return all
+}
+
+// undo ends an attempt that failed, or that nobody wants any more, in the background on every master that may have
+// granted it, also where the answer did not come. A master that refused is left alone.
+func (a *attempt) undo() {
+	a.undone.Do(func() {
+		for _, t := range a.parts {
+			t.undo()
+		}
+	})
+}
+
+// readVote takes an answer of vote.lua into account for one master, and returns it: the code and the rest.
+func (t *tenure) readVote(c *call) (code int64, rest []any, err error) {
+	if c.err != nil && harmless(c.err) {
+		return 0, nil, c.err
+	}
+	t.sent = max(t.sent, c.at.mono)
+	if c.err != nil {
+		t.tainted = true
+		return 0, nil, c.err
+	}
+	r, ok := c.val.([]any)
+	if !ok || len(r) < 4 {
+		t.tainted = true
+		return 0, nil, errReply
+	}
+	code, ok1 := r[0].(int64)
+	_, ok2 := r[1].(int64)
+	n, ok3 := r[3].(int64)
+	if !ok1 || !ok2 || !ok3 || code == voteHeld && len(r) != 6 {
+		t.tainted = true
+		return 0, nil, errReply
+	}
+	if code == voteGranted {
+		t.token = max(t.token, n)
+	}
+	return code, r[1:], nil
+}

@@ -1,0 +1,207 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ballot is the ownership of a lock on several masters: on each a tenure under one owner id. The algorithm is that of
+// the Redis documentation, "Distributed Locks with Redis": the same key and random value on all masters, held by
+// whoever has it on a majority, for the lease less the time since before the first command was sent and a margin for
+// drift, and undone everywhere by those who fail.
+//
+// Each look is an attempt with an id of its own, so that what is late of one cannot touch the next. The three rules of
+// the type tenure hold for each master; the fourth is about those that have forgotten a lock:
+//
+//  4. A renewal may bring the lock back on a master, so it counts like an acquire: none is sent once a forget was, and
+//     where one was not answered before, the forget leaves a tombstone.
+type ballot struct {
+	stake
+	q *quorum
+
+	waiter string // its id in the lines; of the first attempt
+	took   time.Duration
+	seen   int64 // the largest token that any master told of
+
+	won  *attempt // whose tenures it has
+	wake chan struct{}
+
+	mu        sync.Mutex    // guards what follows
+	nudges    uint64        // the masters that told it that the lock is free, since the last look
+	timed     bool          // a timer will wake it
+	lined     bool          // it stands in line somewhere
+	longest   time.Duration // lease that was asked for
+	forgetful bool          // rule 4
+	yielding  *yielding
+}
+
+func (b *ballot) patience() time.Duration { return b.q.patience(b.ttl) }
+
+// allowance is for all rounds, each of which keeps to its own time.
+func (b *ballot) allowance() time.Duration { return (maxRounds + 1) * b.patience() }
+
+// acquire begins an attempt.
+func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
+	a := newAttempt(b)
+	if b.waiter == "" {
+		// Not an owner id: to give up a place in line must not free a lock.
+		b.waiter, b.wake = "~"+a.owner[:22], make(chan struct{}, 1)
+	}
+	b.mu.Lock()
+	b.nudges = 0
+	b.mu.Unlock()
+	told := waits && b.q.expect(b)
+	if told {
+		b.lined = true
+		a.place = b.place()
+	}
+	c := &call{at: b.q.locker.clock.now(), done: make(chan struct{}), of: a}
+	b.q.locker.gate.join()
+	go func() {
+		defer b.q.locker.gate.leave()
+		v := a.run(ctx, c.at)
+		c.val = v
+		if !a.state.CompareAndSwap(attemptRuns, attemptDecided) || v.token == 0 {
+			a.undo()
+		}
+		close(c.done)
+	}()
+	return c, told
+}
+
+// leave stops listening to an attempt: it undoes itself.
+func (b *ballot) leave(c *call) {
+	if !c.of.state.CompareAndSwap(attemptRuns, attemptLeft) {
+		c.of.undo() // again does no harm where it has failed
+	}
+}
+
+func (b *ballot) read(c *call) verdict {
+	v := c.val.(verdict)
+	b.took, b.seen = b.q.locker.clock.now().mono-c.at.mono, max(b.seen, c.of.seen)
+	if v.token > 0 {
+		b.won, b.owner, b.token, b.sent = c.of, c.of.owner, v.token, c.at.mono
+	}
+	return v
+}
+
+func (b *ballot) waker() <-chan struct{} { return b.wake }
+
+// accept never has a lock: masters only tell that they are free.
+func (b *ballot) accept(instant) (instant, bool) { return instant{}, false }
+
+func (b *ballot) over() { b.q.unexpect(b) }
+
+func (b *ballot) undo() {
+	b.over()
+	switch {
+	case b.won != nil:
+		b.yield()
+	case b.lined:
+		b.q.quit(b.names, b.waiter)
+	}
+}
+
+// renewal is the script for one master, with its arguments; or not, as the lock is being released. The answer is to
+// be handed to answered.
+func (b *ballot) renewal(i int, lease time.Duration) (args []any, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.forgetful {
+		return nil, false
+	}
+	t := b.won.parts[i]
+	if lease > 0 {
+		t.renewals++
+		b.longest = max(b.longest, lease)
+		b.won.mayHave |= 1 << i
+	}
+	return sustainScript.args(nil, t.key, &b.names.fence, &t.gone, &t.owner, b.sustainPlan(lease)), true
+}
+
+// renewed notes that a renewal was answered, or surely did nothing.
+func (b *ballot) answered(i int, lease time.Duration, err error) {
+	if lease == 0 || err != nil && !harmless(err) {
+		return
+	}
+	b.mu.Lock()
+	b.won.parts[i].renewals--
+	b.mu.Unlock()
+}
+
+// place is what vote.lua needs to know of one who waits: the lock is kept for it for about as long as it needs to be told
+// and to ask.
+func (b *ballot) place() string {
+	reserve := min(max(3*b.took+10*time.Millisecond, 20*time.Millisecond), b.patience())
+	return fmt.Sprint(" ", b.waiter, " ", entryLife, " ", reserve.Milliseconds(), " 1 ", b.q.channel)
+}
+
+// sustainPlan is the second argument of sustain.lua.
+func (b *ballot) sustainPlan(lease time.Duration) string {
+	return fmt.Sprintf("%d %d %d %d", lease.Milliseconds(), b.token, b.block, lease.Milliseconds()+fenceLife)
+}
+
+func (b *ballot) renew(ctx context.Context, lease time.Duration) *call {
+	q := b.q
+	c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
+	sum := newTally(len(q.nodes), q.need, func(val any, err error) {
+		c.val, c.err = val, err
+		close(c.done)
+	})
+	for i, m := range q.nodes {
+		args, ok := b.renewal(i, lease)
+		if !ok {
+			sum.add(nil, unsent{errReleased})
+			continue
+		}
+		one := &call{urgent: true}
+		one.then = func(val any, err error) {
+			b.answered(i, lease, err)
+			sum.add(val, err)
+		}
+		m.send(ctx, one, sustainScript, args)
+	}
+	return c
+}
+
+// renew lengthens many leases: one pipeline for each master.
+func (q *quorum) renew(holds []*hold, leases []time.Duration, done func(h *hold, val any, err error)) {
+	sums := make([]*tally, len(holds))
+	for k, h := range holds {
+		sums[k] = newTally(len(q.nodes), q.need, func(val any, err error) { done(h, val, err) })
+	}
+	var all sync.WaitGroup
+	for i, m := range q.nodes {
+		var scripts []*script
+		var calls [][]any
+		var which []int
+		for k, h := range holds {
+			if args, ok := h.tenure.(*ballot).renewal(i, leases[k]); ok {
+				scripts, calls, which = append(scripts, sustainScript), append(calls, args), append(which, k)
+			} else {
+				sums[k].add(nil, unsent{errReleased})
+			}
+		}
+		if len(calls) == 0 {
+			continue
+		}
+		all.Go(func() {
+			var failure atomic.Pointer[error]
+			m.renewAll(scripts, calls, func(j int, val any, err error) {
+				k := which[j]
+				if err != nil {
+					failure.Store(&err)
+				}
+				holds[k].tenure.(*ballot).answered(i, leases[k], err)
+				sums[k].add(val, err)
+			})
+			if err := failure.Load(); err != nil { // once for all, not to drown the rest
+				q.locker.cfg.traces.emit(nodeError, Event{Key: holds[which[0]].key, Err: &memberError{m.name, *err}})
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,49 @@
+-- On one server the first in line is granted the lock; behind line.lua. What is to be known of an owner who waits is
+-- "expiry lease life block counted inbox":
+--   expiry  the moment by TIME, in ms, from which the entry counts as dead unless it was refreshed
+--   lease   that a grant begins with, in ms: short, so that a grant nobody notices costs little
+--   life    of the fence after a grant, in ms
+--   block   how many tokens a grant reserves
+
+-- draw takes the next token from a fence and reserves those behind it. It returns the token, the new fence, and by
+-- how many ms its last token is ahead of the clock; nothing if the token space is used up.
+local function draw(fence, block, now)
+  local token = math.max(recall(fence) + 1, now)
+  if token > 9007199254740992 - block then return end
+  return token, enter(fence, token, block, now)
+end
+
+-- serve grants the lock, which must be free, to the first in line who is alive and can be told. The line keeps
+-- those that cannot: a lost connection is made again, and who does not come back expires. It stops at owner
+-- self, who asks and thus is at hand. It returns the new owner, its lease and the new fence, or nothing: then the
+-- lock is free still.
+local function serve(self, fence, now)
+  local i = 0
+  while true do
+    local owner = redis.call('LINDEX', KEYS[4], i)
+    if not owner or owner == self then return end
+    local entry = redis.call('HGET', KEYS[5], owner)
+    local expiry, lease, life, block, counted, inbox
+    if entry then expiry, lease, life, block, counted, inbox = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d) (.+)$') end
+    if not expiry or now >= expiry * 1000 then
+      if not leave(owner) then redis.call('LREM', KEYS[4], 1, owner) end
+    elseif not heard(inbox, counted) then
+      i = i + 1
+    else
+      local token, text, ahead = draw(fence, tonumber(block), now)
+      -- NX as in acquire.lua.
+      if not token or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', lease) then return end
+      local old = redis.pcall('SET', KEYS[2], text, 'PX', string.format('%.0f', life + ahead), 'GET')
+      if type(old) == 'table' and old.err then
+        redis.call('DEL', KEYS[1])
+        return
+      end
+      -- Only now, as it is true. Where it is refused, the owner finds out by looking.
+      if inbox ~= '-' then
+        redis.pcall('PUBLISH', inbox, owner .. ' ' .. string.format('%.0f %.0f', token, now) .. ' ' .. KEYS[1])
+      end
+      leave(owner)
+      return owner, tonumber(lease), text
+    end
+  end
+end

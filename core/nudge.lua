@@ -1,0 +1,41 @@
+-- On several masters none can grant the lock alone: each tells the first in line that it is free here, and keeps it for
+-- that one for a moment, so that the same one may get it on most of them; behind line.lua, in place of grant.lua. What is to be
+-- known of an id that waits is "expiry reserve counted inbox":
+--   expiry   the moment by TIME, in ms, from which the entry counts as dead unless it was refreshed
+--   reserve  for how long the lock is kept for it, in ms
+-- and under `next`, "id until": for whom the lock is kept, until then by TIME in ms. That is for fairness, and nothing
+-- depends on it.
+
+-- serve tells the first in line who is alive and can be told. It returns nothing, as forget.lua takes it: nobody has
+-- been granted anything.
+local function serve(_, _, now)
+  local i = 0
+  while true do
+    local id = redis.call('LINDEX', KEYS[4], i)
+    if not id then return end
+    local entry = redis.call('HGET', KEYS[5], id)
+    local expiry, reserve, counted, inbox
+    if entry then expiry, reserve, counted, inbox = string.match(entry, '^(%d+) (%d+) (%d) (.+)$') end
+    if not expiry or now >= expiry * 1000 then
+      if not leave(id) then redis.call('LREM', KEYS[4], 1, id) end
+    elseif not heard(inbox, counted) then
+      i = i + 1
+    else
+      local till = string.format('%.0f', math.floor(now / 1000) + reserve)
+      redis.call('HSET', KEYS[5], 'next', id .. ' ' .. till)
+      if redis.call('PTTL', KEYS[5]) < tonumber(reserve) then redis.call('PEXPIRE', KEYS[5], reserve) end
+      redis.pcall('PUBLISH', inbox, id .. ' 0 ' .. string.format('%.0f', now) .. ' ' .. KEYS[1])
+      return
+    end
+  end
+end
+
+-- kept returns for how many ms the lock is kept for another than id, or nothing.
+local function kept(id, now)
+  local next = redis.call('HGET', KEYS[5], 'next')
+  if not next then return end
+  local who, till = string.match(next, '^(%S+) (%d+)$')
+  if not who or who == id then return end
+  local left = till - math.floor(now / 1000)
+  if left > 0 then return left end
+end

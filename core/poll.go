@@ -1,0 +1,318 @@
+package core
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"slices"
+	"time"
+)
+
+// claimRounds is how many node timeouts a claim on several masters may take: those who claim at once get in each other's way.
+const claimRounds = 3
+
+// claim tries until most masters have the mark for one attempt, or most of them have it for another.
+func (q *quorum) claim(cfg *config, names names, tick int64) func(context.Context) *call {
+	return func(ctx context.Context) *call {
+		c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
+		q.locker.gate.join()
+		go func() {
+			defer q.locker.gate.leave()
+			defer close(c.done)
+			end := c.at.mono + claimRounds*q.patience(cfg.ttl)
+			for pause := 2 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+				p := newPoll(q, cfg, names, tick)
+				decided := p.run(ctx)
+				if p.raised >= q.need {
+					c.val = int64(1)
+					return
+				}
+				p.withdraw()
+				now := q.locker.clock.now().mono
+				if decided || ctx.Err() != nil || now+pause >= end {
+					c.val, c.err = p.verdict()
+					return
+				}
+				timer := q.locker.timers.get(pause/2 + mathrand.N(pause+now-c.at.mono))
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+				q.locker.timers.rest(timer)
+			}
+		}()
+		return c
+	}
+}
+
+// poll is one attempt to raise a mark on most of several masters.
+type poll struct {
+	q        *quorum
+	cfg      *config
+	names    names
+	claimant string
+	gone     string
+	plan     string
+
+	calls   []*call
+	answers chan answer
+	raised  int
+	refused int
+	by      map[string]int // refusals, by who has the mark
+	out     map[int64]int  // and by the bounds of the window
+	now     int64          // of a master that the tick is out of the window for
+	errs    []error
+	young   QuarantineError
+	unsure  []bool // whether a master may have raised it
+}
+
+func newPoll(q *quorum, cfg *config, names names, tick int64) *poll {
+	var id [16]byte
+	_, _ = rand.Read(id[:])
+	p := &poll{
+		q: q, cfg: cfg, names: names, claimant: fmt.Sprintf("%x", id), by: map[string]int{}, out: map[int64]int{},
+		calls: make([]*call, len(q.nodes)), answers: make(chan answer, len(q.nodes)), unsure: make([]bool, len(q.nodes)),
+	}
+	p.gone = names.tombstone(p.claimant)
+	guard := 0
+	if q.quarantine > 0 {
+		guard = 1
+	}
+	p.plan = fmt.Sprintf("%d %d %d %d %d", tick, cfg.ahead.Microseconds(), cfg.behind.Microseconds(), cfg.gap.Microseconds(), guard)
+	for i, m := range q.nodes {
+		c := new(call)
+		p.calls[i] = c
+		c.then = func(any, error) { p.answers <- answer{i, c} }
+		m.start(q.locker.gate.over, c, tickScript, names.mark(), p.gone, p.claimant, p.plan)
+	}
+	return p
+}
+
+// run waits for the answers that matter, and reports whether another attempt could only tell the same.
+func (p *poll) run(ctx context.Context) (decided bool) {
+	timer := p.q.locker.timers.get(p.q.patience(p.cfg.ttl))
+	defer p.q.locker.timers.rest(timer)
+	need, rest := p.q.need, len(p.q.nodes)
+	for left := rest; left > 0; left-- {
+		select {
+		case r := <-p.answers:
+			p.count(r)
+		case <-timer.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+		if p.raised >= need {
+			return true
+		}
+		for _, n := range p.by {
+			if n >= need {
+				return true
+			}
+		}
+		if p.out[-1] > rest-need || p.out[-2] > rest-need || len(p.young.Nodes) > rest-need {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *poll) count(r answer) {
+	m := p.q.nodes[r.i]
+	p.calls[r.i] = nil
+	fail := func(err error) { p.errs = append(p.errs, &memberError{m.name, err}) }
+	if r.call.err != nil {
+		p.unsure[r.i] = !harmless(r.call.err)
+		fail(r.call.err)
+		return
+	}
+	v, ok := r.call.val.([]any)
+	if !ok || len(v) < 3 {
+		p.unsure[r.i] = true
+		fail(errReply)
+		return
+	}
+	code, _ := v[0].(int64)
+	now, _ := v[1].(int64)
+	switch {
+	case code == 1:
+		p.raised++
+		p.unsure[r.i] = true
+	case code == 0 && len(v) == 5:
+		p.refused++
+		tick, _ := v[3].(int64)
+		who, _ := v[4].(string)
+		p.by[fmt.Sprint(tick, " ", who)]++
+	case code == -1 || code == -2:
+		p.out[code]++
+		p.now = now
+	case code == voteYoung && len(v) == 4:
+		fail(errYoung)
+		p.young.Nodes = append(p.young.Nodes, m.name)
+		if ms, _ := v[3].(int64); ms > 0 {
+			if until := time.Now().Add(time.Duration(ms) * time.Millisecond); until.After(p.young.Until) {
+				p.young.Until = until
+			}
+		}
+	default:
+		p.unsure[r.i] = true
+		fail(errReply)
+	}
+}
+
+// withdraw takes the mark back where it was raised or may have been, and waits for a moment: the next attempt would
+// find this one in its way.
+func (p *poll) withdraw() {
+	timer := p.q.locker.timers.get(p.q.patience(p.cfg.ttl))
+	defer p.q.locker.timers.rest(timer)
+	var known []chan struct{}
+	for i, m := range p.q.nodes {
+		open := p.calls[i] != nil
+		if !open && !p.unsure[i] {
+			continue
+		}
+		done := make(chan struct{})
+		if !open {
+			known = append(known, done)
+		}
+		p.q.locker.gate.join()
+		go func() {
+			defer p.q.locker.gate.leave()
+			defer close(done)
+			for range triesOfOne {
+				c := m.start(p.q.locker.gate.over, &call{urgent: true}, withdrawScript, p.names.mark(), p.gone, p.claimant, tombstoneLife)
+				<-c.done
+				if c.err == nil || permanent(c.err) {
+					return
+				}
+			}
+		}()
+	}
+	for _, done := range known {
+		select {
+		case <-done:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// verdict is what an attempt that failed tells, in the form of claim.lua.
+func (p *poll) verdict() (any, error) {
+	need, all := p.q.need, len(p.q.nodes)
+	for _, code := range []int64{-1, -2} {
+		if p.out[code] > all-need {
+			return []any{code, p.now}, nil
+		}
+	}
+	if p.refused >= need {
+		return int64(0), nil
+	}
+	out := &quorumError{all: p.errs, need: all - need + 1}
+	if len(p.young.Nodes) > 0 {
+		out.young = &p.young
+	}
+	if len(out.all) == 0 {
+		out.all = []error{errContested}
+		if p.raised+p.refused < need {
+			out.all = []error{errSilence}
+		}
+	}
+	return nil, out
+}
+
+// inspect tells what most masters say, in the form of inspect.lua.
+func (q *quorum) inspect(ctx context.Context, names names) *call {
+	c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
+	answers := make(chan answer, len(q.nodes))
+	for i, m := range q.nodes {
+		one := new(call)
+		one.then = func(any, error) { answers <- answer{i, one} }
+		m.start(ctx, one, inspectScript, names.lock, names.fence, names.line)
+	}
+	q.locker.gate.join()
+	go func() {
+		defer q.locker.gate.leave()
+		defer close(c.done)
+		timer := q.locker.timers.get(q.patience(q.locker.cfg.ttl))
+		defer q.locker.timers.rest(timer)
+		v := survey{need: q.need, left: len(q.nodes), lefts: map[string][]int64{}}
+		for {
+			select {
+			case r := <-answers:
+				v.count(q.nodes[r.i].name, r.call)
+			case <-timer.C:
+				v.errs, v.left = append(v.errs, errSilence), 0
+			case <-ctx.Done():
+				v.errs, v.left = append(v.errs, ctx.Err()), 0
+			}
+			if val, err, decided := v.decide(); decided {
+				c.val, c.err = val, err
+				return
+			}
+		}
+	}()
+	return c
+}
+
+// survey collects the answers to inspect.
+type survey struct {
+	need, left     int
+	answered       int
+	lefts          map[string][]int64 // by the value of the lock, "" where it is free
+	token, waiting int64
+	errs           []error
+}
+
+func (v *survey) count(name string, c *call) {
+	v.left--
+	r, ok := c.val.([]any)
+	switch {
+	case c.err != nil:
+		v.errs = append(v.errs, &memberError{name, c.err})
+		return
+	case !ok || len(r) != 4:
+		v.errs = append(v.errs, &memberError{name, errReply})
+		return
+	}
+	v.answered++
+	value, _ := r[0].(string)
+	left, _ := r[1].(int64)
+	if left == -1 { // it never expires
+		left = math.MaxInt64
+	}
+	if left == -2 {
+		value = ""
+	}
+	v.lefts[value] = append(v.lefts[value], left)
+	token, _ := r[2].(int64)
+	waiting, _ := r[3].(int64)
+	v.token, v.waiting = max(v.token, token), max(v.waiting, waiting)
+}
+
+func (v *survey) decide() (val any, err error, decided bool) {
+	most := 0
+	for value, lefts := range v.lefts {
+		if value == "" {
+			continue
+		}
+		most = max(most, len(lefts))
+		if len(lefts) >= v.need {
+			slices.Sort(lefts)
+			left := lefts[len(lefts)-v.need]
+			if left == math.MaxInt64 {
+				left = -1
+			}
+			return []any{value, left, v.token, v.waiting}, nil, true
+		}
+	}
+	switch {
+	case v.answered >= v.need && most+v.left < v.need:
+		return []any{"", int64(-2), v.token, v.waiting}, nil, true
+	case v.left == 0 || v.answered+v.left < v.need:
+		return nil, &quorumError{all: v.errs, need: len(v.errs)}, true
+	}
+	return nil, nil, false
+}

@@ -1,0 +1,313 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// masters are independent servers in one bubble.
+type masters []*servertest.Bubble
+
+// bubbleOf runs fn in virtual time with n masters of its own. What fn leaves behind fails it.
+func bubbleOf(t *testing.T, n int, fn func(t *testing.T, ms masters)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var ms masters
+		for range n {
+			ms = append(ms, servertest.NewBubble(t))
+		}
+		fn(t, ms)
+		synctest.Wait()
+	})
+}
+
+// voter is one process: a Locker with a client and a link to each master.
+type voter struct {
+	*core.Locker
+	links []*servertest.Link
+}
+
+func (ms masters) voter(t *testing.T, opts ...core.Option) *voter {
+	t.Helper()
+	v := &voter{}
+	var clients []*redis.Client
+	for _, m := range ms {
+		rdb := m.Client()
+		clients = append(clients, rdb)
+		v.links = append(v.links, m.Link(rdb))
+	}
+	l, err := core.NewRedLock(clients, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Locker = l
+	return v
+}
+
+// releaseAll releases a lock and waits until it is free on all masters, and for the next token.
+func releaseAll(t *testing.T, lock *core.Lock) {
+	t.Helper()
+	release(t, lock)
+	time.Sleep(time.Millisecond)
+	synctest.Wait()
+}
+
+// having is how many masters have key, for whomever.
+func (ms masters) having(key string) (n int) {
+	for _, m := range ms {
+		if m.Redis.Exists(key) {
+			n++
+		}
+	}
+	return n
+}
+
+func (ms masters) commands() (n int) {
+	for _, m := range ms {
+		for _, k := range m.Commands() {
+			n += int(k)
+		}
+	}
+	return n
+}
+
+func TestRedLockHoldsOnAllMasters(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		a, b := ms.voter(t), ms.voter(t)
+		lock := acquire(t, a.Locker, "k", core.WithLabel("me"))
+		synctest.Wait()
+		if n := ms.having("k"); n != 5 {
+			t.Errorf("on %d masters, want 5", n)
+		}
+		_, err := b.TryAcquire(background, "k")
+		var held *core.HeldError
+		if !errors.As(err, &held) || held.Label != "me" || held.TimeLeft < 14*time.Second {
+			t.Errorf("a rival: got %v", err)
+		}
+		s, err := b.Inspect(background, "k")
+		if err != nil || !s.Held || s.Label != "me" || s.Token != lock.Token() {
+			t.Errorf("Inspect: %+v, %v, want token %d", s, err, lock.Token())
+		}
+		time.Sleep(time.Minute)
+		if err := lock.Err(); err != nil {
+			t.Errorf("after a minute: %v", err)
+		}
+		release(t, lock)
+		synctest.Wait()
+		if n := ms.having("k"); n != 0 {
+			t.Errorf("on %d masters after Release, want 0", n)
+		}
+		next := acquire(t, b.Locker, "k")
+		if next.Token() <= lock.Token() {
+			t.Errorf("token %d after %d", next.Token(), lock.Token())
+		}
+		release(t, next)
+		if s, err = b.Inspect(background, "k"); err != nil || s.Held {
+			t.Errorf("Inspect: %+v, %v", s, err)
+		}
+		shutdown(t, a.Locker)
+		shutdown(t, b.Locker)
+	})
+}
+
+func TestRedLockCostsOneRoundTripAndTwoCommandsPerMaster(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		releaseAll(t, acquire(t, v.Locker, "k")) // the scripts
+		for _, m := range ms {
+			m.ResetCommands()
+		}
+		for _, l := range v.links {
+			l.Delay(10 * time.Millisecond)
+		}
+		began := time.Now()
+		lock := acquire(t, v.Locker, "k")
+		if d := time.Since(began); d != 20*time.Millisecond {
+			t.Errorf("an acquisition took %v, want one round trip of 20ms", d)
+		}
+		began = time.Now()
+		release(t, lock)
+		if d := time.Since(began); d != 20*time.Millisecond {
+			t.Errorf("a release took %v, want one round trip of 20ms", d)
+		}
+		time.Sleep(time.Second) // some of it may go over connections that are yet to be made
+		for _, m := range ms {
+			if c := m.Commands(); c["evalsha"] != 2 || len(c) != 1 {
+				t.Errorf("commands: %v, want 2 evalsha", c)
+			}
+		}
+	})
+}
+
+func TestRedLockWithHungMasters(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		v := ms.voter(t, core.WithTTL(5*time.Second))
+		releaseAll(t, acquire(t, v.Locker, "k"))
+		ms[0].Pause()
+		ms[3].Pause()
+		began := time.Now()
+		lock := acquire(t, v.Locker, "k")
+		if err := lock.Extend(background, 6*time.Second); err != nil {
+			t.Errorf("Extend: %v", err)
+		}
+		release(t, lock)
+		if d := time.Since(began); d != 0 {
+			t.Errorf("two hung masters cost %v", d)
+		}
+		time.Sleep(time.Millisecond)
+		lock = acquire(t, v.Locker, "k")
+		ms[4].Pause()
+		began = time.Now()
+		err := lock.Extend(background, 6*time.Second)
+		wantIs(t, err, core.ErrUnavailable)
+		if d := time.Since(began); d != 500*time.Millisecond {
+			t.Errorf("Extend gave up after %v, want the node timeout", d)
+		}
+		began = time.Now()
+		wantIs(t, lock.Release(background), core.ErrUnavailable)
+		if d := time.Since(began); d != 500*time.Millisecond {
+			t.Errorf("Release gave up after %v, want the node timeout", d)
+		}
+		began = time.Now()
+		_, err = v.TryAcquire(background, "k2")
+		wantIs(t, err, core.ErrUnavailable)
+		if d := time.Since(began); d != 500*time.Millisecond {
+			t.Errorf("TryAcquire gave up after %v, want the node timeout", d)
+		}
+		ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+		defer cancel()
+		began = time.Now()
+		_, err = v.Acquire(ctx, "k2")
+		wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+		if d := time.Since(began); d != 100*time.Millisecond {
+			t.Errorf("Acquire returned after %v, want with its context", d)
+		}
+		for _, i := range []int{0, 3, 4} {
+			ms[i].Resume()
+		}
+		shutdown(t, v.Locker)
+		if n := ms.having("k") + ms.having("k2"); n != 0 {
+			t.Errorf("%d keys left", n)
+		}
+	})
+}
+
+func TestRedLockWaiterIsToldOfTheRelease(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		a, b := ms.voter(t), ms.voter(t)
+		for _, l := range append(a.links, b.links...) {
+			l.Delay(5 * time.Millisecond)
+		}
+		lock := acquire(t, a.Locker, "k")
+		got := make(chan time.Time, 1)
+		go func() {
+			lock, err := b.Acquire(background, "k")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got <- time.Now()
+			release(t, lock)
+		}()
+		time.Sleep(3 * time.Second)
+		began := time.Now()
+		release(t, lock)
+		if d := (<-got).Sub(began); d > 40*time.Millisecond {
+			t.Errorf("the next one had the lock after %v", d)
+		}
+		shutdown(t, a.Locker)
+		shutdown(t, b.Locker)
+	})
+}
+
+// A lock is held on three masters, and two of them forget it.
+func TestRedLockQuarantineKeepsOthersOut(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		a, b := ms.voter(t), ms.voter(t)
+		ms[0].Down()
+		ms[1].Down()
+		lock := acquire(t, a.Locker, "k", core.WithoutRenewal())
+		ms[0].Up()
+		ms[1].Up()
+		ms[0].Uptime(time.Hour)
+		ms[1].Uptime(time.Hour)
+		ms[3].Restart()
+		ms[4].Restart()
+		for lock.Err() == nil {
+			if rival, err := b.TryAcquire(background, "k"); err == nil {
+				t.Fatalf("two holders, %d and %d", lock.Token(), rival.Token())
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Until(lock.Deadline()) + 2*time.Second)
+		next := acquire(t, b.Locker, "k") // three masters are enough
+		if next.Token() <= lock.Token() {
+			t.Errorf("token %d after %d", next.Token(), lock.Token())
+		}
+		release(t, next)
+		_ = lock.Release(background)
+	})
+}
+
+func TestRedLockSaysWhichMastersAreInQuarantine(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		for _, m := range ms[:3] {
+			m.Restart()
+		}
+		_, err := v.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		var young *core.QuarantineError
+		if !errors.As(err, &young) || len(young.Nodes) != 3 {
+			t.Fatalf("got %v", err)
+		}
+		if d := time.Until(young.Until); d < 29*time.Second || d > 32*time.Second {
+			t.Errorf("until %v from now", d)
+		}
+		time.Sleep(time.Until(young.Until) - 2*time.Second)
+		_, err = v.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		time.Sleep(2 * time.Second)
+		releaseAll(t, acquire(t, v.Locker, "k"))
+		for _, m := range ms[2:] {
+			m.HideInfo()
+		}
+		_, err = v.TryAcquire(background, "k")
+		if !errors.As(err, &young) || len(young.Nodes) != 3 || !young.Until.IsZero() {
+			t.Errorf("with INFO refused: got %v", err)
+		}
+	})
+}
+
+func TestRedLockClaim(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		tick := time.Now()
+		won := make(chan bool)
+		for range 5 {
+			v := ms.voter(t)
+			go func() {
+				ok, err := v.Claim(background, "job", tick)
+				if err != nil {
+					t.Error(err)
+				}
+				won <- ok
+			}()
+		}
+		n := 0
+		for range 5 {
+			if <-won {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d replicas claimed the tick, want 1", n)
+		}
+	})
+}

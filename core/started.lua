@@ -1,0 +1,7 @@
+-- started returns for how many s the server has been up, and an id that is new at each start; nothing where it does not
+-- tell. The first is a difference of floored seconds, and can be almost 1 too high.
+local function started()
+  local info = redis.pcall('INFO', 'server')
+  if type(info) ~= 'string' then return end
+  return tonumber(string.match(info, 'uptime_in_seconds:(%d+)')), string.match(info, 'run_id:(%x+)')
+end

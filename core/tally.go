@@ -1,0 +1,63 @@
+package core
+
+import (
+	"slices"
+	"sync"
+)
+
+// tally counts the answers to a renewal, and tells once what they come to: the lease that most masters have at least;
+// 0 as soon as most cannot have it; a failure as soon as neither can come about any more.
+type tally struct {
+	tell func(val any, err error)
+
+	mu     sync.Mutex // guards what follows
+	all    int
+	need   int
+	left   int     // to come
+	ours   []int64 // how long each lease is
+	others int
+	err    error
+	told   bool
+}
+
+func newTally(all, need int, tell func(any, error)) *tally {
+	return &tally{left: all, all: all, need: need, tell: tell}
+}
+
+func (s *tally) add(val any, err error) {
+	if val, err, decided := s.count(val, err); decided {
+		s.tell(val, err)
+	}
+}
+
+func (s *tally) count(val any, err error) (any, error, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left--
+	lease, ok := val.(int64)
+	switch {
+	case err != nil:
+		s.err = err
+	case !ok:
+		s.err = errReply
+	case lease == 0:
+		s.others++
+	default: // or -1, where somebody made the key persistent on this one: the others count
+		s.ours = append(s.ours, max(lease, 0))
+	}
+	if s.told {
+		return nil, nil, false
+	}
+	s.told = true
+	switch {
+	case len(s.ours) >= s.need:
+		slices.Sort(s.ours)
+		return s.ours[len(s.ours)-s.need], nil, true
+	case s.others > s.all-s.need:
+		return int64(0), nil, true
+	case len(s.ours)+s.left < s.need && s.others+s.left <= s.all-s.need:
+		return nil, s.err, true
+	}
+	s.told = false
+	return nil, nil, false
+}

@@ -1,0 +1,92 @@
+-- Takes the lock on one of several masters for a token that the client proposes.
+-- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua and nudge.lua
+-- ARGV: 1 owner
+--       2 "token lease life block quarantine behind ahead asked", and to be told " id entry reserve counted inbox" behind it:
+--         token       the first of a block
+--         lease       in ms
+--         life        of the fence in ms, longer than the lease
+--         block       how many tokens to reserve
+--         quarantine  for how long after its start the server does not vote, in ms; 0: it does at once
+--         behind      a token that is older than TIME by this or more is refused, in µs,
+--         ahead       and one that is ahead by more, in µs
+--         asked       1 to be told the id of the server's run
+--         id          of the waiter in line; entry: how long its place is kept, in ms; the others see nudge.lua
+-- Replies: {code, TIME in µs, id of the run or '', n, ...}
+--   1                   held, and n is recorded as the token: this one, or a higher one of the same owner
+--   0, value, ms left   somebody else holds it, or value is '' and it is kept for who was told; n is the last token issued
+--   -1                  this tenure was already undone
+--   -2                  the token space (2^53) is used up
+--   -3                  the token must be larger than n
+--   -4                  the token is too far ahead of TIME
+--   -5                  the server may have forgotten a lock: for n ms more; -1 if it does not tell
+--
+-- Why the bounds: a server that has forgotten its fence cannot know the last token. It does not vote for a quarantine,
+-- which is longer than ahead + behind. No token that it took before was more than `ahead` above TIME then, so all are
+-- more than `behind` below TIME now. The same bounds keep a client whose clock is wrong from burning the token space.
+
+local proposed, lease, life, block, quarantine, behind, ahead, asked, place =
+  string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) ?(.*)$')
+local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+local holder, fence = found[1], found[2]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local up, run
+if asked == '1' then up, run = started() end
+
+local function reply(code, n, ...) return {code, now, run or '', tonumber(n), ...} end
+
+local last, live, since, lost = recall(fence)
+if found[3] then return reply(-1, last) end
+
+local id, entry, rest = string.match(place, '^(%S+) (%d+) (.+)$')
+
+-- refuse answers that value has the lock, after joining the line where that was asked for.
+local function refuse(value, left)
+  if id then
+    local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
+    local known = redis.call('HSET', KEYS[5], id, expiry .. ' ' .. rest) == 0
+    redis.call('PEXPIRE', KEYS[5], entry)
+    if not (known and redis.call('LPOS', KEYS[4], id)) then redis.call('RPUSH', KEYS[4], id) end
+    redis.call('PEXPIRE', KEYS[4], entry)
+  end
+  return reply(0, last, value, left)
+end
+
+if holder and holder ~= ARGV[1] then return refuse(holder, redis.call('PTTL', KEYS[1])) end
+
+local token = tonumber(proposed)
+if holder then
+  -- Asked before: the answer got lost or is on its way, or this is the higher token that most agree on.
+  if redis.call('PTTL', KEYS[1]) < tonumber(lease) then redis.call('PEXPIRE', KEYS[1], lease) end
+  if tonumber(live) >= token then return reply(1, live) end
+  fence = last .. ' 0 ' .. since .. lost -- the lower one was its own
+else
+  if quarantine ~= '0' then
+    -- One second less, for the floors.
+    local left = up and quarantine - (up - 1) * 1000
+    if not up or left > 0 then return reply(-5, left or -1) end
+  end
+  local left = kept(id, now)
+  if left then return refuse('', left) end
+end
+
+local effective = math.max(tonumber(last), now - behind)
+if token <= effective then return reply(-3, string.format('%.0f', effective)) end
+if token > now + ahead then return reply(-4, last) end
+if token > 9007199254740992 - block then return reply(-2, last) end
+
+-- As in acquire.lua: NX keeps a lock of another type from being overwritten, and GET such a fence.
+if not holder and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
+  return redis.pcall('GET', KEYS[1])
+end
+local text, beyond = enter(fence, token, tonumber(block), now)
+local old = redis.pcall('SET', KEYS[2], text, 'PX', string.format('%.0f', life + beyond), 'GET')
+if type(old) == 'table' and old.err then
+  if not holder then redis.call('DEL', KEYS[1]) end
+  return old
+end
+if id then
+  leave(id)
+  redis.call('HDEL', KEYS[5], 'next')
+end
+return reply(1, proposed)
