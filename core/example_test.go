@@ -68,3 +68,29 @@ func ExampleKey() {
 	// order:42
 	// file:a%3Ab:c file:a:b%3Ac
 }
+
+func ExampleNewRedLock() {
+	var clients []*redis.Client
+	for range 3 {
+		server, _ := miniredis.Run() // masters that share nothing
+		defer server.Close()
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		defer rdb.Close()
+		clients = append(clients, rdb)
+	}
+
+	// miniredis does not tell how long it has been up, so that with a quarantine it would never vote. On real masters
+	// leave the quarantine on, and as long as your longest lease and a few seconds.
+	locker, err := holdfast.NewRedLock(clients, holdfast.WithQuarantine(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = locker.Do(context.Background(), "report", func(ctx context.Context) error {
+		fmt.Println("on most masters:", holdfast.Held(ctx)[0].Err() == nil)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// on most masters: true
+	// <nil>
+}
