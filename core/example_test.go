@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	holdfast "github.com/holdfast-go/holdfast/core"
@@ -93,4 +94,19 @@ func ExampleNewRedLock() {
 	// Output:
 	// on most masters: true
 	// <nil>
+}
+
+func ExampleWithQuarantine() {
+	a := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379"})
+	b := redis.NewClient(&redis.Options{Addr: "10.0.0.2:6379"})
+	c := redis.NewClient(&redis.Options{Addr: "10.0.0.3:6379"})
+
+	locker, err := holdfast.NewRedLock([]*redis.Client{a, b, c}, holdfast.WithQuarantine(time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	// A longer lease could be forgotten by a master that votes again before it is over.
+	_, err = locker.TryAcquire(context.Background(), "report", holdfast.WithTTL(time.Hour))
+	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
+	// Output: true
 }
