@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -23,13 +22,13 @@ type ballot struct {
 	q *quorum
 
 	waiter string // its id in the lines; of the first attempt
-	took   time.Duration
-	seen   int64 // the largest token that any master told of
+	seen   int64  // the largest token that any master told of
 
 	won  *attempt // whose tenures it has
 	wake chan struct{}
 
 	mu        sync.Mutex    // guards what follows
+	took      time.Duration // by the latest attempt
 	nudges    uint64        // the masters that told it that the lock is free, since the last look
 	timed     bool          // a timer will wake it
 	lined     bool          // it stands in line somewhere
@@ -81,7 +80,10 @@ func (b *ballot) leave(c *call) {
 
 func (b *ballot) read(c *call) verdict {
 	v := c.val.(verdict)
-	b.took, b.seen = b.q.locker.clock.now().mono-c.at.mono, max(b.seen, c.of.seen)
+	b.mu.Lock()
+	b.took = b.q.locker.clock.now().mono - c.at.mono
+	b.mu.Unlock()
+	b.seen = max(b.seen, c.of.seen)
 	if v.token > 0 {
 		b.won, b.owner, b.token, b.sent = c.of, c.of.owner, v.token, c.at.mono
 	}
@@ -171,37 +173,54 @@ func (b *ballot) renew(ctx context.Context, lease time.Duration) *call {
 func (q *quorum) renew(holds []*hold, leases []time.Duration, done func(h *hold, val any, err error)) {
 	sums := make([]*tally, len(holds))
 	for k, h := range holds {
+		_ = h.err() // after a suspension it asks before anything is brought back
 		sums[k] = newTally(len(q.nodes), q.need, func(val any, err error) { done(h, val, err) })
 	}
 	var all sync.WaitGroup
-	for i, m := range q.nodes {
+	for i := range q.nodes {
+		all.Go(func() { q.renewOn(i, holds, leases, sums) })
+	}
+	all.Wait()
+}
+
+// renewOn lengthens leases on one master. Those that fail go out once more: the connection may have died with the
+// server that is back now, and has forgotten them.
+func (q *quorum) renewOn(i int, holds []*hold, leases []time.Duration, sums []*tally) {
+	m := q.nodes[i]
+	which := make([]int, len(holds))
+	for k := range holds {
+		which[k] = k
+	}
+	for try := 1; len(which) > 0; try++ {
 		var scripts []*script
 		var calls [][]any
-		var which []int
-		for k, h := range holds {
-			if args, ok := h.tenure.(*ballot).renewal(i, leases[k]); ok {
-				scripts, calls, which = append(scripts, sustainScript), append(calls, args), append(which, k)
+		var sent, again []int
+		var failure error
+		for _, k := range which {
+			if args, ok := holds[k].tenure.(*ballot).renewal(i, leases[k]); ok {
+				scripts, calls, sent = append(scripts, sustainScript), append(calls, args), append(sent, k)
 			} else {
 				sums[k].add(nil, unsent{errReleased})
 			}
 		}
 		if len(calls) == 0 {
-			continue
+			return
 		}
-		all.Go(func() {
-			var failure atomic.Pointer[error]
-			m.renewAll(scripts, calls, func(j int, val any, err error) {
-				k := which[j]
-				if err != nil {
-					failure.Store(&err)
-				}
-				holds[k].tenure.(*ballot).answered(i, leases[k], err)
-				sums[k].add(val, err)
-			})
-			if err := failure.Load(); err != nil { // once for all, not to drown the rest
-				q.locker.cfg.traces.emit(nodeError, Event{Key: holds[which[0]].key, Err: &memberError{m.name, *err}})
+		m.renewAll(scripts, calls, func(j int, val any, err error) {
+			k := sent[j]
+			holds[k].tenure.(*ballot).answered(i, leases[k], err)
+			if err != nil && try == 1 && !permanent(err) {
+				again = append(again, k)
+				return
 			}
+			if err != nil {
+				failure = err
+			}
+			sums[k].add(val, err)
 		})
+		if failure != nil { // once for all, not to drown the rest
+			q.locker.cfg.traces.emit(nodeError, Event{Key: holds[sent[0]].key, Err: &memberError{m.name, failure}})
+		}
+		which = again
 	}
-	all.Wait()
 }

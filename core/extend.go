@@ -16,7 +16,8 @@ func (h *hold) ask() {
 		return // another caller has asked meanwhile
 	}
 	var lease time.Duration
-	if h.renews {
+	// A ballot's renewal would bring back what ran out meanwhile, whoever has had the lock since.
+	if _, quorum := h.tenure.(*ballot); h.renews && !quorum {
 		lease = h.lease(now.mono, h.ttl)
 	}
 	timer := h.locker.timers.get(h.tenure.patience())
@@ -80,7 +81,11 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 	_, quorum := h.tenure.(*ballot)
 	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		if err := h.lapsed(); err != nil { // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
+		lapsed := h.lapsed // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
+		if quorum {
+			lapsed = h.err // see ask
+		}
+		if err := lapsed(); err != nil {
 			return err
 		}
 		if fail.context = ctx.Err(); fail.context != nil {
