@@ -30,6 +30,9 @@ var (
 	ForgetScript  = Script{forgetScript}
 	RenewScript   = Script{renewScript}
 	InspectScript = Script{inspectScript}
+	VoteScript    = Script{voteScript}
+	SustainScript = Script{sustainScript}
+	YieldScript   = Script{yieldScript}
 )
 
 // Run executes the script as a Locker does: once, with the text where the server does not know it.
