@@ -3,7 +3,9 @@ package core
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,10 +80,11 @@ func NewRedLock(clients []*redis.Client, opts ...Option) (*Locker, error) {
 // sentinelAddr is what go-redis calls the address of a client that asks Sentinel for it.
 const sentinelAddr = "FailoverClient"
 
-// plainDialer: one of the user's may lead anywhere, whatever the address says.
+// plainDialer tells a dialer of go-redis from one of the user's, which may lead anywhere, whatever the address says. By
+// its name: go-redis' own is compiled into each of its callers, so that two of them are not the same code.
 func plainDialer(c *redis.Client) bool {
-	plain := redis.NewDialer(&redis.Options{})
-	return reflect.ValueOf(c.Options().Dialer).Pointer() == reflect.ValueOf(plain).Pointer()
+	f := runtime.FuncForPC(reflect.ValueOf(c.Options().Dialer).Pointer())
+	return f != nil && strings.HasPrefix(f.Name(), reflect.TypeFor[redis.Client]().PkgPath()+".")
 }
 
 // WithQuarantine sets for how long a master does not vote after its start: it may have forgotten a lock that is held.
