@@ -75,8 +75,8 @@ func newAttempt(b *ballot) *attempt {
 // run asks all masters at once and returns as soon as most have granted, or as soon as most cannot any more.
 func (a *attempt) run(ctx context.Context, began instant) verdict {
 	q := a.b.q
-	if text := q.twins.Load(); text != nil {
-		return verdict{err: invalid("%s: independent masters are needed", *text)}
+	if err := q.dependent(); err != nil {
+		return verdict{err: err}
 	}
 	a.token = max(q.now(), a.b.seen+1)
 	for range maxRounds {
@@ -98,9 +98,9 @@ func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 	for hurried := false; ; {
 		votes, open, higher := a.sum()
 		switch {
-		case votes >= q.need:
+		case votes >= q.need && q.dependent() == nil:
 			return a.success(), true
-		case votes+open+higher < q.need:
+		case votes >= q.need || votes+open+higher < q.need:
 			return a.failure(nil), true
 		case votes+open < q.need:
 			return v, false
@@ -144,7 +144,10 @@ func (a *attempt) propose(ctx context.Context) {
 		}
 		c := t.call()
 		c.urgent = c.urgent || v.call != nil
-		c.then = func(any, error) { a.answers <- answer{i, c} }
+		c.then = func(any, error) {
+			a.b.q.seen(a.b.q.nodes[i], c) // also of one that comes after the decision
+			a.answers <- answer{i, c}
+		}
 		n := &a.b.names
 		v.call, v.low = c, false
 		t.node.start(ctx, c, voteScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, &plan)
@@ -177,15 +180,10 @@ func (a *attempt) count(r answer) {
 		v.err = err
 		return
 	}
-	now, local := rest[0].(int64), a.b.q.locker.clock.now()
-	// The answer was made half-way between sending and now, more or less.
-	offset := now - (local.wall-int64(local.mono-r.call.at.mono)/2)/int64(time.Microsecond)
-	run, _ := rest[1].(string)
 	n, _ := rest[2].(int64)
-	suspect := a.b.q.seen(m, run, offset)
 	switch code {
 	case voteGranted:
-		if left := suspect - local.mono; left > 0 { // by the clock of the server it is older than that
+		if left := m.suspected() - a.b.q.locker.clock.now().mono; left > 0 { // by the clock of the server it is older than that
 			v.err, v.young, v.granted = errYoung, max(left.Milliseconds(), 1), 0
 			return
 		}
@@ -278,6 +276,10 @@ func (a *attempt) failure(err error) verdict {
 		}
 	}
 	out := verdict{errs: a.errs()}
+	if dependent := q.dependent(); dependent != nil {
+		out.err = dependent
+		return out
+	}
 	if held == nil || failed > len(q.nodes)-q.need {
 		out.err = a.reason(err)
 		return out

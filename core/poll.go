@@ -23,13 +23,20 @@ func (q *quorum) claim(cfg *config, names names, tick int64) func(context.Contex
 			defer close(c.done)
 			end := c.at.mono + claimRounds*q.patience(cfg.ttl)
 			for pause := 2 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+				if c.err = q.dependent(); c.err != nil {
+					return
+				}
 				p := newPoll(q, cfg, names, tick)
 				decided := p.run(ctx)
-				if p.raised >= q.need {
+				c.err = q.dependent() // by these answers
+				if p.raised >= q.need && c.err == nil {
 					c.val = int64(1)
 					return
 				}
 				p.withdraw()
+				if c.err != nil {
+					return
+				}
 				now := q.locker.clock.now().mono
 				if decided || ctx.Err() != nil || now+pause >= end {
 					c.val, c.err = p.verdict()
@@ -84,7 +91,10 @@ func newPoll(q *quorum, cfg *config, names names, tick int64) *poll {
 	for i, m := range q.nodes {
 		c := new(call)
 		p.calls[i] = c
-		c.then = func(any, error) { p.answers <- answer{i, c} }
+		c.then = func(any, error) {
+			q.seen(m, c)
+			p.answers <- answer{i, c}
+		}
 		m.start(q.locker.gate.over, c, tickScript, names.mark(), p.gone, p.claimant, p.plan)
 	}
 	return p
@@ -226,6 +236,10 @@ func (p *poll) verdict() (any, error) {
 // inspect tells what most masters say, in the form of inspect.lua.
 func (q *quorum) inspect(ctx context.Context, names names) *call {
 	c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
+	if c.err = q.dependent(); c.err != nil {
+		close(c.done)
+		return c
+	}
 	answers := make(chan answer, len(q.nodes))
 	for i, m := range q.nodes {
 		one := new(call)

@@ -151,28 +151,44 @@ type member struct {
 	suspect time.Duration // until then, by our own clock, it does not count: it started anew while we knew it
 }
 
-// seen notes what an answer tells about the server: which run of it that is, and what its clock said at at. It
-// returns until when, by our own clock, its votes do not count.
-func (q *quorum) seen(m *member, run string, offset int64) (suspect time.Duration) {
-	m.offset.Store(offset)
+// seen notes what an answer of vote.lua or tick.lua that just came tells about the server: which run of it that is, and
+// what its clock said.
+func (q *quorum) seen(m *member, c *call) {
+	r, ok := c.val.([]any)
+	if c.err != nil || !ok || len(r) < 3 {
+		return
+	}
+	at, ok := r[1].(int64) // in µs
+	run, _ := r[2].(string)
+	if !ok {
+		return
+	}
+	now := q.locker.clock.now()
+	// The answer was made half-way between sending and now, more or less.
+	m.offset.Store(at - (now.wall-int64(now.mono-c.at.mono)/2)/int64(time.Microsecond))
 	m.known.Store(true)
 	if run == "" {
-		return 0
+		return
 	}
 	m.mu.Lock()
 	changed, first := m.run != run, m.run == ""
 	if changed {
 		if !first && q.quarantine > 0 {
-			m.suspect = q.locker.clock.now().mono + q.quarantine
+			m.suspect = now.mono + q.quarantine
 		}
 		m.run = run
 	}
-	suspect = m.suspect
 	m.mu.Unlock()
 	if changed {
 		q.findTwins()
 	}
-	return suspect
+}
+
+// suspected is until when, by our own clock, the votes of m do not count.
+func (m *member) suspected() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.suspect
 }
 
 // findTwins looks for two clients that lead to one server.
@@ -193,6 +209,14 @@ func (q *quorum) findTwins() {
 		by[run] = m
 	}
 	q.twins.Store(nil)
+}
+
+// dependent is the error of all calls once two clients turned out to lead to one server: its votes count twice.
+func (q *quorum) dependent() error {
+	if text := q.twins.Load(); text != nil {
+		return invalid("%s: independent masters are needed", *text)
+	}
+	return nil
 }
 
 // now is the wall clock in µs as most masters have it. A client whose own clock is wrong would propose tokens that
