@@ -52,6 +52,7 @@ func ScriptName(args []string) string {
 	for name, all := range map[string][]*script{
 		"acquire": {acquireScript, reenterScript}, "forget": {forgetScript, departScript},
 		"renew": {renewScript, prolongScript}, "inspect": {inspectScript},
+		"vote": {voteScript}, "sustain": {sustainScript}, "yield": {yieldScript}, "tick": {tickScript}, "withdraw": {withdrawScript},
 	} {
 		for _, s := range all {
 			if args[1] == s.sha || args[1] == s.text {
@@ -117,4 +118,19 @@ func Accept(look, now time.Duration, seen, last, token, at int64) (from time.Dur
 	t := &tenure{look: instant{mono: look}, seen: seen, last: last}
 	begin, ok := t.judge(grant{token, at}, instant{mono: now})
 	return begin.mono, ok
+}
+
+// Holds is whether lk counts as held by the monotonic clock alone, without ending it where it does not, as Err would.
+func Holds(lk *Lock) bool {
+	h := lk.hold
+	return h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load())
+}
+
+// StallTimer keeps the scheduler from running for d, as a runtime that starves does.
+func StallTimer(l *Locker, d time.Duration) {
+	l.sched.mu.Lock()
+	defer l.sched.mu.Unlock()
+	if l.sched.timer != nil && len(l.sched.holds) > 0 {
+		l.sched.timer.Reset(d)
+	}
 }

@@ -1,0 +1,382 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// Several processes share locks and ticks on five masters under random faults, from a seed: docs/redlock.md tells what
+// is checked, and how it was seen to fail. HOLDFAST_SCHEDULES says how many runs there are, in fifths; SEED runs that
+// one alone and tells what happened; make soak goes on for DURATION.
+func TestRedLockSimulation(t *testing.T) {
+	n, first := uint64(60), uint64(1)
+	var until time.Time
+	alone := false
+	if s := os.Getenv("SEED"); s != "" {
+		first, _ = strconv.ParseUint(s, 10, 64)
+		n, alone = 1, true
+	}
+	if s := os.Getenv("HOLDFAST_SCHEDULES"); s != "" {
+		n, _ = strconv.ParseUint(s, 10, 64)
+		n, alone = 5*n, false
+	}
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		d, err := time.ParseDuration(os.Getenv("DURATION"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, until, alone = math.MaxUint64, time.Now().Add(d), false; os.Getenv("SEED") == "" {
+			first = rand.Uint64N(1 << 40)
+		}
+	}
+	var mu sync.Mutex
+	var sum counts
+	var next, ran atomic.Uint64
+	t.Run("seeds", func(t *testing.T) {
+		for i := range min(uint64(runtime.GOMAXPROCS(0)), n) {
+			t.Run(strconv.FormatUint(i, 10), func(t *testing.T) {
+				t.Parallel()
+				for !t.Failed() && (until.IsZero() || time.Now().Before(until)) {
+					k := next.Add(1) - 1
+					if k >= n {
+						return
+					}
+					c := worldOf(t, first+k, alone)
+					ran.Add(1)
+					mu.Lock()
+					sum.add(c)
+					mu.Unlock()
+					if t.Failed() {
+						next.Store(math.MaxUint64 / 2)
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d schedules from seed %d: %+v", ran.Load(), first, sum)
+	if ran.Load() >= 40 && (sum.Served < sum.Calls/4 || sum.Lost == 0 || sum.Won < sum.Claims/10 || sum.Extended == 0 || sum.Restarts == 0) {
+		t.Error("that is a simulation of nothing")
+	}
+}
+
+type counts struct {
+	Calls, Served, Lost, Extended, Claims, Won, Faults, Restarts, Excused int
+}
+
+func (c *counts) add(o counts) {
+	c.Calls += o.Calls
+	c.Served += o.Served
+	c.Lost += o.Lost
+	c.Extended += o.Extended
+	c.Claims += o.Claims
+	c.Won += o.Won
+	c.Faults += o.Faults
+	c.Restarts += o.Restarts
+	c.Excused += o.Excused
+}
+
+// worldOf runs one seed.
+func worldOf(t *testing.T, seed uint64, verbose bool) counts {
+	w := &world{seed: seed, rnd: rand.New(rand.NewPCG(seed, 11)), won: map[string]int{}}
+	over := false
+	defer func() {
+		if !over { // a panic, of which the stacks would not tell the seed
+			fmt.Fprintf(os.Stderr, "SEED=%d\n", seed)
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		w.t, w.began, w.verbose, w.mu = t, time.Now(), verbose, make(semaphore, 1)
+		w.run()
+		synctest.Wait()
+	})
+	over = true
+	if verbose {
+		t.Log(w.timeline())
+	}
+	return w.counts
+}
+
+type world struct {
+	t       *testing.T
+	seed    uint64
+	rnd     *rand.Rand // of the schedule: only for the goroutine that runs it
+	began   time.Time
+	verbose bool
+
+	quarantine, longest time.Duration
+	ms                  masters
+	nodes               []*nodeState
+	vs                  []*voter
+	all                 sync.WaitGroup
+
+	mu    semaphore // guards what follows; see simulation
+	locks map[string]*history
+	won   map[string]int
+	jumps []time.Time // of clocks forward, by more than the margin for it
+
+	onGrant func() // next time that somebody is served
+
+	lines  []string
+	linesM sync.Mutex
+	failed atomic.Bool
+	counts
+}
+
+// history is what became known of one key.
+type history struct {
+	live []*owned
+	last int64
+}
+
+type owned struct {
+	*core.Lock
+	asked time.Time
+}
+
+func (w *world) millis(n int) time.Duration { return time.Duration(w.rnd.IntN(n)+1) * time.Millisecond }
+
+func (w *world) one(n int) bool { return w.rnd.IntN(n) == 0 }
+
+func pick[T any](w *world, of ...T) T { return of[w.rnd.IntN(len(of))] }
+
+func (w *world) note(format string, args ...any) {
+	line := fmt.Sprintf("%9.3fs  ", time.Since(w.began).Seconds()) + fmt.Sprintf(format, args...)
+	w.linesM.Lock()
+	w.lines = append(w.lines, line)
+	w.linesM.Unlock()
+}
+
+func (w *world) timeline() string {
+	w.linesM.Lock()
+	defer w.linesM.Unlock()
+	return "what happened:\n" + strings.Join(w.lines, "\n")
+}
+
+// fail reports the first violation with all that led to it.
+func (w *world) fail(format string, args ...any) {
+	w.note("FAILURE: "+format, args...)
+	if !w.failed.Swap(true) {
+		w.t.Errorf("SEED=%d: %s\n%s", w.seed, fmt.Sprintf(format, args...), w.timeline())
+	}
+}
+
+func (w *world) run() {
+	w.setUp()
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { w.watch(over) })
+	w.wave(1500*time.Millisecond, 6+w.rnd.IntN(6))
+	for range w.rnd.IntN(6) {
+		time.Sleep(w.millis(400))
+		w.fault()
+	}
+	if w.Restarts > 0 {
+		// Once more about when those that started anew vote again.
+		time.Sleep(max(0, w.quarantine-time.Duration(w.rnd.IntN(2500))*time.Millisecond))
+		w.wave(2500*time.Millisecond, 4+w.rnd.IntN(4))
+		for range w.rnd.IntN(3) {
+			time.Sleep(w.millis(600))
+			w.fault()
+		}
+	}
+	time.Sleep(w.millis(1000))
+	w.heal()
+	w.all.Wait()
+	w.note("all calls are over")
+	for _, v := range w.vs {
+		shutdown(w.t, v.Locker)
+	}
+	time.Sleep(500 * time.Millisecond)
+	close(over)
+	watching.Wait()
+	w.empty(false)
+	time.Sleep(5 * time.Minute)
+	w.empty(true)
+}
+
+// empty looks for keys that nobody removed, or that did not expire.
+func (w *world) empty(all bool) {
+	for i, m := range w.ms {
+		w.nodes[i].set(m)
+		keys := m.Redis.Keys()
+		if all && len(keys) > 0 {
+			w.fail("left on node %d: %v", i, keys)
+		}
+		for _, key := range keys {
+			if w.locks[key] != nil {
+				w.fail("%q is still held on node %d", key, i)
+			}
+		}
+	}
+}
+
+// wave makes calls that begin within d from now.
+func (w *world) wave(d time.Duration, calls int) {
+	for range calls {
+		if w.one(6) {
+			w.claim(d)
+		} else {
+			w.call(d)
+		}
+	}
+}
+
+// call lets a process take a lock at a random moment and hold it for a random time.
+func (w *world) call(within time.Duration) {
+	n := w.rnd.IntN(len(w.vs))
+	v := w.vs[n]
+	key := "k"
+	if w.one(5) {
+		key = "other"
+	}
+	start, limit, hold := time.Duration(w.rnd.Int64N(int64(within))), w.millis(4000), w.millis(60)
+	switch w.rnd.IntN(8) {
+	case 0, 1, 2:
+		hold = w.millis(900)
+	case 3:
+		hold = w.millis(int(w.longest.Milliseconds()) + 1000)
+	}
+	cut := time.Duration(0)
+	if w.one(10) {
+		cut = w.millis(200) // cancelled, before or while it holds
+	}
+	take, what := v.Acquire, "Acquire"
+	var opts []core.CallOption
+	switch w.rnd.IntN(12) {
+	case 0, 1:
+		take, what = v.TryAcquire, "TryAcquire"
+	case 2:
+		opts, what = append(opts, core.WithWait(w.millis(500))), "Acquire with a wait"
+	case 3, 4, 5:
+		opts, what = append(opts, core.WithoutRenewal()), "Acquire without renewal"
+	case 6:
+		opts, what = append(opts, core.WithTTL(200*time.Millisecond), core.WithMaxHold(w.millis(3000)+200*time.Millisecond)), "Acquire with a maximal hold"
+	case 7:
+		opts, what = append(opts, core.WithTTL(300*time.Millisecond)), "Acquire for 300ms"
+	}
+	extend := time.Duration(-1)
+	if w.one(5) {
+		extend = time.Duration(w.rnd.Int64N(int64(hold)))
+	}
+	id := w.Calls
+	w.Calls++
+	w.all.Go(func() {
+		time.Sleep(start)
+		ctx, cancel := context.WithTimeout(background, limit)
+		defer cancel()
+		end := time.Now().Add(limit)
+		if cut > 0 {
+			end = time.Now().Add(min(limit, cut))
+			time.AfterFunc(cut, cancel)
+		}
+		asked := time.Now()
+		w.note("call %d: process %d: %s(%q)", id, n, what, key)
+		lock, err := take(ctx, key, opts...)
+		if late := time.Since(end); late > 0 {
+			w.fail("call %d returned %v after its context", id, late)
+		}
+		if err != nil {
+			w.note("call %d: %v", id, short(err))
+			if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrUnavailable) {
+				w.fail("call %d: %v", id, err)
+			}
+			return
+		}
+		w.serve(id, key, lock, asked)
+		rest := hold
+		if extend >= 0 && w.sleep(lock, extend) {
+			rest -= extend
+			asked0 := time.Now()
+			err := lock.Extend(ctx, 2*time.Second)
+			w.note("call %d: Extend: %v", id, short(err))
+			if late := time.Since(end); late > 0 && asked0.Before(end) {
+				w.fail("call %d: Extend returned %v after its context", id, late)
+			}
+			if err == nil {
+				w.mu.Lock()
+				w.Extended++
+				w.mu.Unlock()
+			}
+		}
+		w.sleep(lock, rest)
+		w.end(key, lock)
+		err = lock.Release(background)
+		w.note("call %d: released: %v", id, short(err))
+		if err != nil && !errors.Is(err, core.ErrLost) && !errors.Is(err, core.ErrUnavailable) {
+			w.fail("call %d: release: %v", id, err)
+		}
+	})
+}
+
+// sleep holds a lock for d. It returns false when it was lost.
+func (w *world) sleep(lock *core.Lock, d time.Duration) bool {
+	lost := make(chan struct{})
+	stop := context.AfterFunc(lock.Context(), func() { close(lost) })
+	defer stop()
+	select {
+	case <-time.After(d):
+		return true
+	case <-lost:
+		return core.Holds(lock) // only its context ended
+	}
+}
+
+func short(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	s := err.Error()
+	return s[:min(len(s), 160)]
+}
+
+// claim has a process ask for a tick.
+func (w *world) claim(within time.Duration) {
+	n := w.rnd.IntN(len(w.vs))
+	start, limit := time.Duration(w.rnd.Int64N(int64(within))), w.millis(1500)
+	ahead := w.millis(200)
+	for range 1 + w.rnd.IntN(3) {
+		v, n := w.vs[n], n
+		start := start + w.millis(20)
+		w.Claims++
+		w.all.Go(func() {
+			time.Sleep(start)
+			tick := time.Now().Add(ahead).Truncate(250 * time.Millisecond)
+			ctx, cancel := context.WithTimeout(background, limit)
+			defer cancel()
+			asked := time.Now()
+			ok, err := v.Claim(ctx, "job", tick, core.WithTickWindow(10*time.Second, 2*time.Second))
+			if late := time.Since(asked) - limit; late > 0 {
+				w.fail("Claim returned %v after its context", late)
+			}
+			at := tick.Sub(w.began)
+			w.note("process %d: claim of tick %v: %v, %v", n, at, ok, short(err))
+			if err != nil && !errors.Is(err, core.ErrUnavailable) && !errors.Is(err, core.ErrTick) {
+				w.fail("claim: %v", err)
+			}
+			if !ok {
+				return
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.Won++
+			if w.won[at.String()]++; w.won[at.String()] > 1 {
+				w.fail("tick %v was claimed twice", at)
+			}
+		})
+		n = w.rnd.IntN(len(w.vs))
+	}
+}
