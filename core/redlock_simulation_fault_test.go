@@ -48,7 +48,7 @@ func (w *world) setUp() {
 		n.set(m)
 		w.ms, w.nodes = append(w.ms, m), append(w.nodes, n)
 	}
-	for i := range 2 + w.rnd.IntN(2) {
+	for i := range pick(w, 2, 2, 2, 3) {
 		opts := []core.Option{core.WithTTL(pick(w, ttls...)), core.WithQuarantine(w.quarantine)}
 		switch w.rnd.IntN(3) {
 		case 0:

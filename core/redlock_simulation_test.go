@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +44,7 @@ func TestRedLockSimulation(t *testing.T) {
 			first = rand.Uint64N(1 << 40)
 		}
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // most of it is garbage of Lua
 	var mu sync.Mutex
 	var sum counts
 	var next, ran atomic.Uint64
@@ -116,6 +118,7 @@ type world struct {
 	rnd     *rand.Rand // of the schedule: only for the goroutine that runs it
 	began   time.Time
 	verbose bool
+	big     bool
 
 	quarantine, longest time.Duration
 	ms                  masters
@@ -179,16 +182,20 @@ func (w *world) run() {
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { w.watch(over) })
-	w.wave(1500*time.Millisecond, 6+w.rnd.IntN(6))
-	for range w.rnd.IntN(6) {
-		time.Sleep(w.millis(400))
+	within, calls, faults := 400*time.Millisecond, 2+w.rnd.IntN(2), 1+w.rnd.IntN(3)
+	if w.big = w.one(20); w.big { // most are small, so that there are many
+		within, calls, faults = 1500*time.Millisecond, 6+w.rnd.IntN(6), w.rnd.IntN(8)
+	}
+	w.wave(within, calls)
+	for range faults {
+		time.Sleep(w.millis(250))
 		w.fault()
 	}
 	if w.Restarts > 0 {
 		// Once more about when those that started anew vote again.
 		time.Sleep(max(0, w.quarantine-time.Duration(w.rnd.IntN(2500))*time.Millisecond))
-		w.wave(2500*time.Millisecond, 4+w.rnd.IntN(4))
-		for range w.rnd.IntN(3) {
+		w.wave(2500*time.Millisecond, 1+w.rnd.IntN(2))
+		if w.one(4) {
 			time.Sleep(w.millis(600))
 			w.fault()
 		}
@@ -243,7 +250,10 @@ func (w *world) call(within time.Duration) {
 	if w.one(5) {
 		key = "other"
 	}
-	start, limit, hold := time.Duration(w.rnd.Int64N(int64(within))), w.millis(4000), w.millis(60)
+	start, limit, hold := time.Duration(w.rnd.Int64N(int64(within))), w.millis(2000), w.millis(60)
+	if w.big {
+		limit *= 2
+	}
 	switch w.rnd.IntN(8) {
 	case 0, 1, 2:
 		hold = w.millis(900)
@@ -348,7 +358,7 @@ func (w *world) claim(within time.Duration) {
 	n := w.rnd.IntN(len(w.vs))
 	start, limit := time.Duration(w.rnd.Int64N(int64(within))), w.millis(1500)
 	ahead := w.millis(200)
-	for range 1 + w.rnd.IntN(3) {
+	for range 1 + w.rnd.IntN(2) {
 		v, n := w.vs[n], n
 		start := start + w.millis(20)
 		w.Claims++
