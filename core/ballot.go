@@ -95,6 +95,9 @@ func (b *ballot) waker() <-chan struct{} { return b.wake }
 // accept never has a lock: masters only tell that they are free.
 func (b *ballot) accept(instant) (instant, bool) { return instant{}, false }
 
+// onward: not once it was granted, as another attempt would find the lock in its own way.
+func (b *ballot) onward() bool { return b.lined && b.won == nil }
+
 func (b *ballot) over() { b.q.unexpect(b) }
 
 func (b *ballot) undo() {

@@ -45,7 +45,9 @@ type job struct {
 func (n *node) send(ctx context.Context, c *call, s *script, args []any) *call {
 	c.at, c.done = n.clock.now(), make(chan struct{})
 	n.gate.join()
-	n.under.Add(1)
+	if n.under.Add(1) == 1 {
+		n.heard.Store(int64(c.at.mono)) // there was nothing to hear before
+	}
 	j := job{ctx, c, s, args}
 	if c.urgent || n.many() {
 		go n.do(j)

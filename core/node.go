@@ -32,7 +32,7 @@ type node struct {
 
 	// Of one of several masters.
 	under atomic.Int32 // commands that were not answered
-	heard atomic.Int64 // when the last answer came
+	heard atomic.Int64 // when the last answer came, or later the first of them went out
 
 	lanes  lanes
 	timers *timers

@@ -19,6 +19,9 @@ type ownership interface {
 	accept(now instant) (at instant, ok bool)
 	// renew asks for a lease at once; 0 asks what is left. The answer is as that of renew.lua.
 	renew(ctx context.Context, lease time.Duration) *call
+	// onward tells whether another call may go on with it: with its place in line, or with the lock itself where asking
+	// again under the same id gets it.
+	onward() bool
 	// undo ends one that nobody will use, in the background where Redis must be told.
 	undo()
 	// forget releases, and returns ErrLost or ErrUnavailable, with the last failure behind it, where it did not free

@@ -183,9 +183,8 @@ func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	t := turn{failing: a.failing, outage: a.outage}
-	// A ballot's next attempt would find the one that has the lock in its way.
-	if _, one := a.tenure.(*tenure); one && len(q.waiting) > 0 {
-		if had := a.tenure.data(); (had.inLine || had.token > 0) && q.waiting[0].a.canHave(had) {
+	if len(q.waiting) > 0 && a.tenure != nil {
+		if a.tenure.onward() && q.waiting[0].a.canHave(a.tenure.data()) {
 			t.tenure = a.tenure
 		}
 	}

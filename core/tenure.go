@@ -291,6 +291,8 @@ func newHeldError(key string, left int64, value string) *HeldError {
 
 func (t *tenure) waker() <-chan struct{} { return t.node.inbox.waker(t) }
 
+func (t *tenure) onward() bool { return t.inLine || t.token > 0 }
+
 func (t *tenure) over() { t.node.inbox.remove(t) }
 
 func (t *tenure) patience() time.Duration { return patience(t.ttl) }
