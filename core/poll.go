@@ -252,7 +252,7 @@ func (q *quorum) inspect(ctx context.Context, names names) *call {
 		defer close(c.done)
 		timer := q.locker.timers.get(q.patience(q.locker.cfg.ttl))
 		defer q.locker.timers.rest(timer)
-		v := survey{need: q.need, left: len(q.nodes), lefts: map[string][]int64{}}
+		v := survey{need: q.need, left: len(q.nodes), lefts: map[string][]int64{}, tokens: map[string]int64{}}
 		for {
 			select {
 			case r := <-answers:
@@ -276,6 +276,7 @@ type survey struct {
 	need, left     int
 	answered       int
 	lefts          map[string][]int64 // by the value of the lock, "" where it is free
+	tokens         map[string]int64
 	token, waiting int64
 	errs           []error
 }
@@ -303,6 +304,7 @@ func (v *survey) count(name string, c *call) {
 	v.lefts[value] = append(v.lefts[value], left)
 	token, _ := r[2].(int64)
 	waiting, _ := r[3].(int64)
+	v.tokens[value] = max(v.tokens[value], token) // others may have proposed larger ones, and lost
 	v.token, v.waiting = max(v.token, token), max(v.waiting, waiting)
 }
 
@@ -319,7 +321,7 @@ func (v *survey) decide() (val any, err error, decided bool) {
 			if left == math.MaxInt64 {
 				left = -1
 			}
-			return []any{value, left, v.token, v.waiting}, nil, true
+			return []any{value, left, v.tokens[value], v.waiting}, nil, true
 		}
 	}
 	switch {
