@@ -315,6 +315,9 @@ func (a *acquisition) failed(err error) {
 	if a.queue != nil {
 		a.queue.tell(a)
 	}
+	if several, ok := err.(*quorumError); ok && several.ofMasters() {
+		return // told of each
+	}
 	a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: err})
 }
 

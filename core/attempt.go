@@ -79,6 +79,9 @@ func (a *attempt) run(ctx context.Context, began instant) verdict {
 		return verdict{err: err}
 	}
 	a.token = max(q.now(), a.b.seen+1)
+	if !q.credible(a.token) {
+		a.token = q.now()
+	}
 	for range maxRounds {
 		if v, decided := a.round(ctx); decided {
 			return v
@@ -100,8 +103,11 @@ func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 		switch {
 		case votes >= q.need && q.dependent() == nil:
 			return a.success(), true
-		case votes >= q.need || votes+open+higher < q.need:
+		case votes >= q.need:
 			return a.failure(nil), true
+		case votes+open+higher < q.need && (open == 0 || a.clear()):
+			return a.failure(nil), true
+		case votes+open+higher < q.need: // but who has the lock, or whether anybody can tell, depends on the others
 		case votes+open < q.need:
 			return v, false
 		case votes+higher >= q.need && !hurried:
@@ -194,6 +200,10 @@ func (a *attempt) count(r answer) {
 		v.left, _ = rest[4].(int64)
 		a.seen = max(a.seen, n)
 	case voteLow:
+		if !a.b.q.credible(n) {
+			v.err = errSkewed
+			return
+		}
 		v.low = n >= a.token // or it answers a lower proposal than the latest
 		a.seen = max(a.seen, n)
 	case voteHigh:
@@ -209,7 +219,7 @@ func (a *attempt) count(r answer) {
 
 var (
 	errYoung  = errors.New("it started a short time ago and may have forgotten a lock")
-	errSkewed = errors.New("the token is too far ahead of its clock")
+	errSkewed = errors.New("its clock is too far from ours or from that of the other masters")
 )
 
 // sum is how many masters have granted the token, have not answered, and would grant a higher one.
@@ -227,6 +237,21 @@ func (a *attempt) sum() (votes, open, higher int) {
 	return votes, open, higher
 }
 
+// clear tells whether the refusals alone, or the failures alone, rule a majority out.
+func (a *attempt) clear() bool {
+	held, failed := 0, 0
+	for i := range a.ballots {
+		switch v := &a.ballots[i]; {
+		case v.held:
+			held++
+		case v.err != nil:
+			failed++
+		}
+	}
+	most := len(a.ballots) - a.b.q.need
+	return held > most || failed > most
+}
+
 // success lets the stragglers go on: the more masters have the lock, the better. Those who release look what came of
 // them.
 func (a *attempt) success() verdict {
@@ -235,7 +260,7 @@ func (a *attempt) success() verdict {
 			t.pending = append(t.pending, c)
 		}
 	}
-	return verdict{token: a.token, errs: a.errs()}
+	return verdict{token: a.token}
 }
 
 // late is for masters that did not answer in time.
@@ -275,7 +300,7 @@ func (a *attempt) failure(err error) verdict {
 			v.call = nil
 		}
 	}
-	out := verdict{errs: a.errs()}
+	var out verdict
 	if dependent := q.dependent(); dependent != nil {
 		out.err = dependent
 		return out
@@ -287,15 +312,6 @@ func (a *attempt) failure(err error) verdict {
 	out.held, out.place = newHeldError(a.b.names.lock, held.left, held.value), 1
 	out.split = !same || holders < q.need && granted > 0
 	return out
-}
-
-func (a *attempt) errs() (all []error) {
-	for i := range a.ballots {
-		if err := a.ballots[i].err; err != nil {
-			all = append(all, &memberError{a.b.q.nodes[i].name, err})
-		}
-	}
-	return all
 }
 
 // undo ends an attempt that failed, or that nobody wants any more, in the background on every master that may have

@@ -22,6 +22,7 @@ type ballot struct {
 	q *quorum
 
 	waiter string // its id in the lines; of the first attempt
+	blamed uint64 // the masters whose failure was told
 	seen   int64  // the largest token that any master told of
 
 	won  *attempt // whose tenures it has
@@ -80,6 +81,13 @@ func (b *ballot) leave(c *call) {
 
 func (b *ballot) read(c *call) verdict {
 	v := c.val.(verdict)
+	for i, t := range c.of.parts { // of each once, as the wait may be long
+		if err := c.of.ballots[i].err; err != nil && b.blamed&(1<<i) == 0 {
+			b.blamed |= 1 << i
+			v.errs = append(v.errs, &memberError{t.node.name, err})
+		}
+	}
+	b.seen = max(b.seen, c.of.seen)
 	b.mu.Lock()
 	b.took = b.q.locker.clock.now().mono - c.at.mono
 	b.mu.Unlock()

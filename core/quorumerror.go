@@ -90,6 +90,12 @@ func (e *quorumError) Unwrap() []error {
 	return e.all
 }
 
+// ofMasters tells whether it names any.
+func (e *quorumError) ofMasters() bool {
+	_, ok := e.all[0].(*memberError)
+	return ok
+}
+
 // permanent: most masters refuse for good.
 func (e *quorumError) permanent() bool {
 	n := 0

@@ -236,6 +236,10 @@ func (q *quorum) now() int64 {
 	return wall + offsets[len(offsets)/2]
 }
 
+// credible tells whether most masters may take a token as large as this. One whose clock is far ahead of theirs asks
+// for more.
+func (q *quorum) credible(token int64) bool { return token <= q.now()+tokenAhead.Microseconds() }
+
 // allKnown tells whether every master has told which run it is in.
 func (q *quorum) allKnown() bool {
 	for _, m := range q.nodes {

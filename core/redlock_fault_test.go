@@ -187,8 +187,9 @@ func TestRedLockTellsOfADeadMasterOnce(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
 		a, b := ms.voter(t), ms.voter(t)
 		releaseAll(t, acquire(t, a.Locker, "k"))
+		releaseAll(t, acquire(t, b.Locker, "k"))
 		for _, l := range b.links {
-			l.Delay(time.Second / 4)
+			l.Delay(210 * time.Millisecond) // longer than it takes go-redis to give up a dial
 		}
 		ms[1].Down()
 		lock := acquire(t, a.Locker, "k")
