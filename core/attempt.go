@@ -316,9 +316,13 @@ func (a *attempt) failure(err error) verdict {
 
 // undo ends an attempt that failed, or that nobody wants any more, in the background on every master that may have
 // granted it, also where the answer did not come. A master that refused is left alone.
-func (a *attempt) undo() {
+//
+// The next in line is told, unless waiter is "-": where somebody has most of the masters, others would only look in
+// vain, undo, and have the next one told.
+func (a *attempt) undo(waiter string) {
 	a.undone.Do(func() {
 		for _, t := range a.parts {
+			t.waiter = waiter
 			t.undo()
 		}
 	})

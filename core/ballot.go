@@ -46,14 +46,21 @@ func (b *ballot) allowance() time.Duration { return (maxRounds + 1) * b.patience
 // acquire begins an attempt.
 func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
 	a := newAttempt(b)
-	if b.waiter == "" {
+	if b.wake == nil {
+		b.wake = make(chan struct{}, 1)
+	}
+	if b.waiter == "" && waits && b.q.isUp() {
 		// Not an owner id: to give up a place in line must not free a lock.
-		b.waiter, b.wake = "~"+a.owner[:22], make(chan struct{}, 1)
+		b.waiter = fmt.Sprintf("~%016d%s", b.q.now(), a.owner[:22])
 	}
 	b.mu.Lock()
 	b.nudges = 0
+	select {
+	case <-b.wake: // by what was told before
+	default:
+	}
 	b.mu.Unlock()
-	told := waits && b.q.expect(b)
+	told := waits && b.waiter != "" && b.q.expect(b)
 	if told {
 		b.lined = true
 		a.place = b.place()
@@ -64,8 +71,14 @@ func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
 		defer b.q.locker.gate.leave()
 		v := a.run(ctx, c.at)
 		c.val = v
-		if !a.state.CompareAndSwap(attemptRuns, attemptDecided) || v.token == 0 {
-			a.undo()
+		if !a.state.CompareAndSwap(attemptRuns, attemptDecided) {
+			a.undo("")
+		} else if v.token == 0 {
+			quiet := "-"
+			if v.split {
+				quiet = "" // those who were in each other's way may not all know
+			}
+			a.undo(quiet)
 		}
 		close(c.done)
 	}()
@@ -75,7 +88,7 @@ func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
 // leave stops listening to an attempt: it undoes itself.
 func (b *ballot) leave(c *call) {
 	if !c.of.state.CompareAndSwap(attemptRuns, attemptLeft) {
-		c.of.undo() // again does no harm where it has failed
+		c.of.undo("") // again does no harm where it has failed
 	}
 }
 

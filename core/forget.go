@@ -90,11 +90,10 @@ func (t *tenure) sendForget(ctx context.Context, life int) *call {
 	if t.entry != "" {
 		return t.node.start(ctx, t.call(), departScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, t.token, fenceLife, life)
 	}
-	s := forgetScript
 	if t.node.votes {
-		s = yieldScript
+		return t.node.start(ctx, t.call(), yieldScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life, t.waiter)
 	}
-	return t.node.start(ctx, t.call(), s, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life)
+	return t.node.start(ctx, t.call(), forgetScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life)
 }
 
 // stray undoes a grant to an owner that nobody here knows: any more, or ever.

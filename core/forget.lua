@@ -3,6 +3,7 @@
 -- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua
 -- ARGV: 1 owner, 2 token or 0 where the client never learned it, 3 how long the fence lives on, in ms,
 --       4 life of the tombstone in ms, 0 for none
+--       5 on one of several masters: the id of the waiter whose turn this was; - to tell nobody that the lock is free
 -- Replies:
 --   1   it was held and is not any more
 --   2   this tenure was released before
@@ -39,6 +40,7 @@ if held then redis.call('DEL', KEYS[1]) end
 if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[4]) end
 -- Who was granted the lock is no longer in line. A line of another type must not keep anybody from letting go.
 if not held then pcall(leave, ARGV[1]) end
+if ARGV[5] then pcall(leave, ARGV[5]) end
 
 if left then return left end
 
@@ -66,7 +68,7 @@ if held then
 end
 
 local served = false
-if held or not holder and not wrong then
+if ARGV[5] ~= '-' and (held or not holder and not wrong) then
   local ok, owner = pcall(function()
     if not redis.call('LINDEX', KEYS[4], 0) then return end
     local time = redis.call('TIME')

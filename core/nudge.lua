@@ -30,6 +30,21 @@ local function serve(_, _, now)
   end
 end
 
+-- enqueue puts an id in line by when it began to wait, with which it begins: so that all masters have the same order.
+local function enqueue(id)
+  local i = -1
+  local before = redis.call('LINDEX', KEYS[4], i)
+  while before and before > id do
+    i = i - 1
+    before = redis.call('LINDEX', KEYS[4], i)
+  end
+  if before then
+    redis.call('LINSERT', KEYS[4], 'AFTER', before, id)
+  else
+    redis.call('LPUSH', KEYS[4], id)
+  end
+end
+
 -- kept returns for how many ms the lock is kept for another than id, or nothing.
 local function kept(id, now)
   local next = redis.call('HGET', KEYS[5], 'next')

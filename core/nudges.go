@@ -111,6 +111,6 @@ func (q *quorum) quit(names names, waiter string) {
 func (q *quorum) resign(i int, names names, waiter string) {
 	if m := q.nodes[i]; m.responsive(minNodeTimeout) {
 		m.start(q.locker.gate.over, new(call), yieldScript,
-			names.lock, names.fence, names.tombstone(waiter), names.line, names.waits, waiter, 0, fenceLife, 0)
+			names.lock, names.fence, names.tombstone(waiter), names.line, names.waits, waiter, 0, fenceLife, 0, "")
 	}
 }

@@ -56,7 +56,9 @@ type tenure struct {
 	pending []*call // acquires that nobody listens to any more and that may still be answered
 	resent  bool    // a forget went out and was not answered
 
-	renewals int // that were not answered, of one of a ballot's
+	// Of one of a ballot's.
+	renewals int    // that were not answered
+	waiter   string // see forget.lua
 
 	calls     [2]call
 	sentCalls int

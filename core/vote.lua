@@ -46,7 +46,7 @@ local function refuse(value, left)
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
     local known = redis.call('HSET', KEYS[5], id, expiry .. ' ' .. rest) == 0
     redis.call('PEXPIRE', KEYS[5], entry)
-    if not (known and redis.call('LPOS', KEYS[4], id)) then redis.call('RPUSH', KEYS[4], id) end
+    if not (known and redis.call('LPOS', KEYS[4], id)) then enqueue(id) end
     redis.call('PEXPIRE', KEYS[4], entry)
   end
   return reply(0, last, value, left)
@@ -85,8 +85,6 @@ if type(old) == 'table' and old.err then
   if not holder then redis.call('DEL', KEYS[1]) end
   return old
 end
-if id then
-  leave(id)
-  redis.call('HDEL', KEYS[5], 'next')
-end
+-- It stays in line until it releases: its turn may have come to nothing on the others.
+if id then redis.call('HDEL', KEYS[5], 'next') end
 return reply(1, proposed)

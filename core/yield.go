@@ -34,7 +34,7 @@ func (b *ballot) yield() *yielding {
 	y := &yielding{need: b.q.need, open: n, all: n, done: make(chan struct{})}
 	b.yielding = y
 	for i, t := range b.won.parts {
-		t.sent = max(t.sent, b.sent)
+		t.sent, t.waiter = max(t.sent, b.sent), b.waiter
 		if b.won.mayHave&(1<<i) != 0 {
 			t.token = max(t.token, b.token)
 		}
