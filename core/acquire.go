@@ -130,7 +130,7 @@ func (a *acquisition) newTenure() {
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
-	if qs := &a.locker.queues; qs.bound > 0 && a.cfg.reentryID == "" {
+	if qs := &a.locker.queues; qs.on && a.cfg.reentryID == "" {
 		if w := qs.enter(a); w != nil {
 			if lock, err := a.await(w); lock != nil || err != nil {
 				return lock, err
@@ -297,7 +297,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 		return nil, nil
 	}
 	a.failed(v.err)
-	if v.err == errExhausted || permanent(v.err) {
+	if permanent(v.err) {
 		return nil, a.failure(nil)
 	}
 	return nil, nil

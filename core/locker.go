@@ -55,7 +55,8 @@ func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
 	}
 	l.cfg.waitSet, l.cfg.claims = false, false
 	l.sched = newScheduler(l)
-	l.queues = queues{bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
+	_, several := l.redis.(*quorum) // which one call of a process at a time is to ask
+	l.queues = queues{on: l.cfg.handovers > 0 || several, bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
 	return l, nil
 }
 

@@ -209,7 +209,7 @@ func permanent(err error) bool {
 	if several := (*quorumError)(nil); errors.As(err, &several) {
 		return several.permanent()
 	}
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrInvalid) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrInvalid) || errors.Is(err, errExhausted) {
 		return true
 	}
 	text := replyText(err)

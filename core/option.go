@@ -121,7 +121,8 @@ func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks
 // WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the
 // process, and a release gives the lock to the next of them without asking Redis: at most n times in a row, and
 // not once the lock has been in the process for d. Then other processes have their turn, if any wait. Default 64
-// times and 100 ms; n is at most 250. 0 turns it off: then each call waits in line in Redis by itself.
+// times and 100 ms; n is at most 250. 0 turns it off: then each call waits in line in Redis by itself, or, with
+// [NewRedLock], goes there when it is the first of its process.
 func WithLocalHandover(n int, d time.Duration) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxHandovers || d < 0 {

@@ -17,7 +17,8 @@ import (
 // lease as the holder before knew it. That is sound between two that want the same of the tenure; others begin
 // one of their own, from the front.
 type queues struct {
-	bound  int           // how often a tenure may be handed over; 0: there are no queues
+	on     bool
+	bound  int           // how often a tenure may be handed over
 	within time.Duration // and for how long after it began
 
 	mu    sync.Mutex // guards all below, and the queues

@@ -267,10 +267,18 @@ func (q *quorum) allowance(ttl time.Duration) time.Duration {
 
 func (q *quorum) many() bool { return true }
 
-// same tells whether o uses the same clients.
+// same tells whether o uses the same clients, in whatever order.
 func (q *quorum) same(o servers) bool {
 	other, ok := o.(*quorum)
-	return ok && slices.EqualFunc(q.nodes, other.nodes, func(a, b *member) bool { return a.client == b.client })
+	if !ok || len(q.nodes) != len(other.nodes) {
+		return false
+	}
+	for _, m := range q.nodes {
+		if !slices.ContainsFunc(other.nodes, func(o *member) bool { return o.client == m.client }) {
+			return false
+		}
+	}
+	return true
 }
 
 func (q *quorum) check(c *config) error {

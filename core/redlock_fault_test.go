@@ -185,7 +185,7 @@ func TestRedLockWithAClientWhoseClockIsWrong(t *testing.T) {
 // A master that is down is told of once by each acquisition, however long it waits.
 func TestRedLockTellsOfADeadMasterOnce(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		a, b := ms.voter(t), ms.voter(t)
+		a, b := ms.voter(t), ms.voter(t, core.WithNodeTimeout(5*time.Second))
 		releaseAll(t, acquire(t, a.Locker, "k"))
 		releaseAll(t, acquire(t, b.Locker, "k"))
 		for _, l := range b.links {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"slices"
 	"sync"
 )
@@ -42,8 +43,10 @@ func (s *tally) count(val any, err error) (any, error, bool) {
 		s.err = errReply
 	case lease == 0:
 		s.others++
-	default: // or -1, where somebody made the key persistent on this one: the others count
-		s.ours = append(s.ours, max(lease, 0))
+	case lease < 0: // somebody made the key persistent on this one
+		s.ours = append(s.ours, math.MaxInt64)
+	default:
+		s.ours = append(s.ours, lease)
 	}
 	if s.told {
 		return nil, nil, false
@@ -52,7 +55,10 @@ func (s *tally) count(val any, err error) (any, error, bool) {
 	switch {
 	case len(s.ours) >= s.need:
 		slices.Sort(s.ours)
-		return s.ours[len(s.ours)-s.need], nil, true
+		if lease = s.ours[len(s.ours)-s.need]; lease == math.MaxInt64 {
+			lease = -1
+		}
+		return lease, nil, true
 	case s.others > s.all-s.need:
 		return int64(0), nil, true
 	case len(s.ours)+s.left < s.need && s.others+s.left <= s.all-s.need:

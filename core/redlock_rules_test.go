@@ -1,0 +1,131 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+)
+
+// Without hand-over, too, one call of a process at a time asks the masters.
+func TestRedLockQueuesWithoutHandover(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		a, b := ms.voter(t), ms.voter(t, core.WithLocalHandover(0, 0))
+		lock := acquire(t, a.Locker, "k")
+		ctx, cancel := context.WithCancel(background)
+		done := make(chan error)
+		for range 20 {
+			go func() { _, err := b.Acquire(ctx, "k"); done <- err }()
+		}
+		time.Sleep(5 * time.Second)
+		for _, m := range ms {
+			m.ResetCommands()
+		}
+		time.Sleep(20 * time.Second)
+		if n := b.links[0].Commands()["evalsha"]; n > 20 {
+			t.Errorf("20 calls of a process asked %d times in 20 s", n)
+		}
+		cancel()
+		for range 20 {
+			wantIs(t, <-done, core.ErrNotAcquired, context.Canceled)
+		}
+		releaseAll(t, lock)
+		time.Sleep(time.Second)
+		first := acquire(t, b.Locker, "k")
+		got := make(chan *core.Lock)
+		go func() { l, _ := b.Acquire(background, "k"); got <- l }()
+		time.Sleep(time.Second)
+		owner := core.Owner(first)
+		release(t, first)
+		second := <-got
+		if core.Owner(second) == owner {
+			t.Error("it was handed over")
+		}
+		release(t, second)
+		shutdown(t, a.Locker)
+		shutdown(t, b.Locker)
+	})
+}
+
+func TestRedLockSelfDeadlockWithClientsInAnotherOrder(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		x, y, z := ms[0].Client(), ms[1].Client(), ms[2].Client()
+		a, err1 := core.NewRedLock([]*redis.Client{x, y, z})
+		b, err2 := core.NewRedLock([]*redis.Client{z, x, y})
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		lock := acquire(t, a, "k")
+		_, err := b.TryAcquire(lock.Context(), "k")
+		wantIs(t, err, core.ErrSelfDeadlock)
+		release(t, lock)
+		shutdown(t, a)
+		shutdown(t, b)
+	})
+}
+
+// Two clients that lead to one server are no majority of three, not even the first time.
+func TestRedLockTwins(t *testing.T) {
+	bubbleOf(t, 2, func(t *testing.T, ms masters) {
+		l, err := core.NewRedLock([]*redis.Client{ms[0].Client(), ms[0].Client(), ms[1].Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ms[1].Down()
+		_, err = l.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrInvalid)
+		t.Log(err)
+		shutdown(t, l)
+		if ms.having("k") != 0 {
+			t.Error("a key is left")
+		}
+	})
+}
+
+// A key that somebody made persistent is still held, also where only the wall clock makes the holder ask.
+func TestRedLockOfPersistentKeys(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		lock := acquire(t, v.Locker, "k", core.WithoutRenewal())
+		time.Sleep(time.Millisecond)
+		for _, m := range ms {
+			m.Client().Persist(background, "k")
+		}
+		core.SkewWall(v.Locker, time.Minute)
+		if err := lock.Err(); err != nil {
+			t.Error(err)
+		}
+		release(t, lock)
+		shutdown(t, v.Locker)
+	})
+}
+
+// A suspended machine finds its lock gone where most masters have forgotten it.
+func TestRedLockSuspended(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		for _, opts := range [][]core.CallOption{nil, {core.WithoutRenewal()}} {
+			lock := acquire(t, v.Locker, "k", opts...)
+			time.Sleep(time.Millisecond)
+			core.SkewWall(v.Locker, time.Minute)
+			if err := lock.Err(); err != nil {
+				t.Errorf("the clock was set: %v", err)
+			}
+			ms[0].Redis.Set("k", "other")
+			ms[1].Redis.Set("k", "other")
+			core.SkewWall(v.Locker, time.Minute)
+			wantIs(t, lock.Err(), core.ErrLost)
+			wantIs(t, lock.Release(background), core.ErrLost)
+			time.Sleep(time.Millisecond)
+			if ms[2].Redis.Exists("k") {
+				t.Error("the third master still has it")
+			}
+			ms[0].Redis.Del("k")
+			ms[1].Redis.Del("k")
+		}
+		shutdown(t, v.Locker)
+	})
+}
