@@ -104,7 +104,6 @@ func (b *ballot) read(c *call) verdict {
 	b.mu.Lock()
 	b.took = b.q.locker.clock.now().mono - c.at.mono
 	b.mu.Unlock()
-	b.seen = max(b.seen, c.of.seen)
 	if v.token > 0 {
 		b.won, b.owner, b.token, b.sent = c.of, c.of.owner, v.token, c.at.mono
 	}
