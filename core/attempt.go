@@ -84,9 +84,6 @@ func (a *attempt) run(ctx context.Context, began instant) verdict {
 	}
 	for range maxRounds {
 		if v, decided := a.round(ctx); decided {
-			if text := q.twins.Load(); text != nil { // found out by these answers
-				v = verdict{err: invalid("%s: independent masters are needed", *text)}
-			}
 			return v
 		}
 		a.token = max(a.token, a.seen) + 1
