@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // brief is a plan that measures every table with few goroutines for a moment.
 func brief() plan {
 	return plan{
-		parts: partNames()[1:], rivals: rivals, sizes: []int{4}, processes: 2,
+		parts: queued(), rivals: rivals, sizes: []int{4}, processes: 2,
 		rounds: 1, duration: 100 * time.Millisecond, idling: 100 * time.Millisecond, settle: 50 * time.Millisecond,
 	}
 }
@@ -213,7 +213,7 @@ func TestParsePlan(t *testing.T) {
 	if err != nil || !slices.Equal(p.parts, []string{uncontended}) || len(p.rivals) != len(rivals) {
 		t.Errorf("without arguments: got %v, %v", p, err)
 	}
-	p, err = parse("-parts", "uncontended,contended", "-only", "redsync,holdfast", "-sizes", "3,5")
+	p, err = parse("-parts", "uncontended,contended,redlock", "-only", "redsync,holdfast", "-sizes", "3,5")
 	if err != nil || !slices.Equal(p.parts, partNames()) || !slices.Equal(p.sizes, []int{3, 5}) ||
 		len(p.rivals) != 2 || p.rivals[0].name != "redsync" {
 		t.Errorf("with arguments: got %v, %v", p, err)

@@ -1,7 +1,8 @@
 // Command bench measures what holdfast costs beside the floor: the two commands that any lock on one Redis
 // has to send, through the same go-redis client. With -parts contended it measures holdfast beside other Go
-// libraries where many want the same key. It starts a redis-server of its own (HOLDFAST_REDIS_SERVER names
-// another program) and prints tables in Markdown.
+// libraries where many want the same key, and with -parts redlock locks on a majority of five servers beside redsync,
+// also while some of them are late or hang. It starts redis-servers of its own (HOLDFAST_REDIS_SERVER names another
+// program) and prints tables in Markdown.
 //
 //	go run . -rounds 7 -duration 1s
 //	go run . -parts contended
@@ -57,7 +58,13 @@ func run(ctx context.Context, w io.Writer, p plan) error {
 			return err
 		}
 	}
-	return p.filled(3, 400*time.Millisecond).contest(ctx, w, t)
+	if err := p.filled(3, 400*time.Millisecond).contest(ctx, w, t); err != nil {
+		return err
+	}
+	if p.has(several) {
+		return p.filled(5, 400*time.Millisecond).redlock(ctx, w, t)
+	}
+	return nil
 }
 
 // cycles writes the uncontended table.

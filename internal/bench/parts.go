@@ -17,7 +17,7 @@ type part struct {
 	columns     []column[match]
 }
 
-const uncontended, idling = "uncontended", "idle"
+const uncontended, idling, several = "uncontended", "idle", "redlock"
 
 // contended are the parts in which goroutines want the same key.
 var contended = []part{
@@ -35,7 +35,7 @@ var contended = []part{
 
 var idleSizes = []int{1, 16, 64, 256}
 
-// all of the contended parts together have a name, too.
+// all of the parts in which somebody waits together have a name, too.
 const allContended = "contended"
 
 func partNames() []string {
@@ -43,7 +43,13 @@ func partNames() []string {
 	for _, part := range contended {
 		names = append(names, part.name)
 	}
-	return append(names, idling)
+	return append(names, idling, several)
+}
+
+// queued are the names of the parts in which somebody waits.
+func queued() []string {
+	names := partNames()
+	return names[1 : len(names)-1]
 }
 
 // parse returns the names in a list with commas.
@@ -52,11 +58,11 @@ func parseParts(list string) ([]string, error) {
 	for name := range strings.SplitSeq(list, ",") {
 		switch known := partNames(); {
 		case name == allContended:
-			names = append(names, known[1:]...)
+			names = append(names, queued()...)
 		case slices.Contains(known, name):
 			names = append(names, name)
 		default:
-			return nil, fmt.Errorf("no part is called %q; there are %s, and %s for all but the first",
+			return nil, fmt.Errorf("no part is called %q; there are %s, and %s for those in which somebody waits",
 				name, strings.Join(known, ", "), allContended)
 		}
 	}
@@ -65,7 +71,7 @@ func parseParts(list string) ([]string, error) {
 
 // contest measures the parts in which somebody waits, and writes their tables, each as soon as it is there.
 func (p plan) contest(ctx context.Context, w io.Writer, t *target) error {
-	if len(p.parts) == 1 && p.has(uncontended) {
+	if !slices.ContainsFunc(queued(), p.has) {
 		return nil
 	}
 	if err := p.introduce(ctx, w, t); err != nil {

@@ -15,6 +15,7 @@ type plan struct {
 	args      []string // of the command line
 	parts     []string
 	rivals    []rival
+	takers    []takerEntry
 	sizes     []int // empty for each part's own
 	processes int
 
@@ -27,9 +28,9 @@ type plan struct {
 
 // parsePlan reads the command line.
 func parsePlan(flags *flag.FlagSet, args []string) (plan, error) {
-	p := plan{args: args, parts: []string{uncontended}, rivals: rivals, settle: 500 * time.Millisecond}
+	p := plan{args: args, parts: []string{uncontended}, rivals: rivals, takers: takers, settle: 500 * time.Millisecond}
 	flags.Func("parts", "comma-separated tables: "+strings.Join(partNames(), ", ")+", or "+allContended+
-		" for all but the first (default "+uncontended+")", func(s string) (err error) {
+		" for those in which somebody waits (default "+uncontended+")", func(s string) (err error) {
 		p.parts, err = parseParts(s)
 		return err
 	})

@@ -119,16 +119,20 @@ func (p plan) introduce(ctx context.Context, w io.Writer, t *target) error {
 	for _, module := range peers {
 		others += ", " + module + " " + version(module)
 	}
-	args := ""
+	_, err = fmt.Fprintf(w, "`go run .%s`: contention for one key; medians of %d rounds of %v; %s%s.\n",
+		p.line(), p.rounds, p.duration, on, others)
+	return err
+}
+
+// line is the arguments as the shell took them.
+func (p plan) line() (args string) {
 	for _, arg := range p.args {
 		if strings.Contains(arg, " ") {
 			arg = strconv.Quote(arg)
 		}
 		args += " " + arg
 	}
-	_, err = fmt.Fprintf(w, "`go run .%s`: contention for one key; medians of %d rounds of %v; %s%s.\n",
-		args, p.rounds, p.duration, on, others)
-	return err
+	return args
 }
 
 func writeMatches(w io.Writer, part part, matches []match, trips map[string]float64) error {
