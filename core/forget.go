@@ -31,6 +31,11 @@ func (t *tenure) undo() {
 
 // forget releases, whether or not Redis still has the lock as ours.
 func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, cause error) {
+	return t.goOn(ctx, nil, limit)
+}
+
+// goOn is forget after its first command, c, where that was sent.
+func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcome, cause error) {
 	now := t.node.clock.now
 	end := now().mono + limit
 	done := ctx.Done()
@@ -46,15 +51,13 @@ func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, caus
 
 	cause = errSilence
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		if !t.settle() {
-			return nil, nil // the acquires turned out to have changed nothing
+		if c == nil {
+			if !t.settle() {
+				return nil, nil // the acquires turned out to have changed nothing
+			}
+			c = t.sendForget(ctx, nil)
 		}
-		life := 0
-		if t.tainted || len(t.pending) > 0 {
-			life = tombstoneLife
-		}
-		c := t.sendForget(ctx, life)
-		timer.Reset(min(patience(t.ttl), end-now().mono))
+		timer.Reset(min(c.at.mono+patience(t.ttl), end) - now().mono)
 		select {
 		case <-c.done:
 			if c.err == nil {
@@ -82,18 +85,28 @@ func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, caus
 		if now().mono >= end {
 			return ErrUnavailable, cause
 		}
+		c = nil
 	}
 }
 
-func (t *tenure) sendForget(ctx context.Context, life int) *call {
+// sendForget sends one, and has then, unless it is nil, told what came of it.
+func (t *tenure) sendForget(ctx context.Context, then func(c *call)) *call {
+	life := 0
+	if t.tainted || len(t.pending) > 0 {
+		life = tombstoneLife
+	}
+	c := t.call()
+	if then != nil {
+		c.then = func(any, error) { then(c) }
+	}
 	n := &t.names
 	if t.entry != "" {
-		return t.node.start(ctx, t.call(), departScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, t.token, fenceLife, life)
+		return t.node.start(ctx, c, departScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, t.token, fenceLife, life)
 	}
 	if t.node.votes {
-		return t.node.start(ctx, t.call(), yieldScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life, t.waiter)
+		return t.node.start(ctx, c, yieldScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life, t.waiter)
 	}
-	return t.node.start(ctx, t.call(), forgetScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life)
+	return t.node.start(ctx, c, forgetScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life)
 }
 
 // stray undoes a grant to an owner that nobody here knows: any more, or ever.

@@ -3,12 +3,17 @@ package core
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // yielding is the release of a ballot under way: on each master that may have the lock, until it is known to be free
 // there or the longest lease is over.
 type yielding struct {
+	gate  *gate
+	limit time.Duration
+	asks  []ask
+
 	mu       sync.Mutex // guards what follows
 	need     int
 	open     int
@@ -17,6 +22,8 @@ type yielding struct {
 	all      int
 	cause    error
 	told     bool
+	late     *time.Timer
+	forced   func() bool // undoes what is to be done at the end of gate.over
 
 	done    chan struct{} // closed when outcome is set
 	outcome error
@@ -32,6 +39,8 @@ func (b *ballot) yield() *yielding {
 	}
 	n := len(b.q.nodes)
 	y := &yielding{need: b.q.need, open: n, all: n, done: make(chan struct{})}
+	y.gate, y.limit = b.q.locker.gate, max(b.ttl, b.longest)
+	y.asks = make([]ask, 0, n)
 	b.yielding = y
 	for i, t := range b.won.parts {
 		t.sent, t.waiter = max(t.sent, b.sent), b.waiter
@@ -43,19 +52,62 @@ func (b *ballot) yield() *yielding {
 			y.add(ErrLost, nil) // it refused, and was not asked again
 			continue
 		}
-		b.q.locker.gate.join()
-		go func() {
-			defer b.q.locker.gate.leave()
-			y.add(t.forget(b.q.locker.gate.over, max(b.ttl, b.longest)))
-		}()
+		y.asks = append(y.asks, ask{tenure: t})
+		y.send(&y.asks[len(y.asks)-1])
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.open > 0 {
+		y.late = time.AfterFunc(patience(b.ttl), y.chase)
+		y.forced = context.AfterFunc(y.gate.over, y.chase)
 	}
 	return y
+}
+
+// ask is the first forget that goes to one master. Nobody waits for it: whoever brings the answer counts it. Only after
+// an error, or without an answer in time, a goroutine goes on.
+type ask struct {
+	*tenure
+	call  *call
+	taken atomic.Bool // somebody sees to it
+}
+
+func (y *yielding) send(a *ask) {
+	y.gate.join()
+	a.call = a.sendForget(context.Background(), func(c *call) {
+		switch {
+		case a.taken.Swap(true):
+		case c.err == nil:
+			y.add(a.forgot(c.val))
+			y.gate.leave()
+		default:
+			go y.goOn(a, c)
+		}
+	})
+}
+
+func (y *yielding) goOn(a *ask, c *call) {
+	defer y.gate.leave()
+	y.add(a.goOn(y.gate.over, c, y.limit))
+}
+
+// chase sees to those that have not been answered.
+func (y *yielding) chase() {
+	for i := range y.asks {
+		if a := &y.asks[i]; !a.taken.Swap(true) {
+			go y.goOn(a, a.call)
+		}
+	}
 }
 
 func (y *yielding) add(outcome, cause error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.open--
+	if y.open == 0 && y.late != nil {
+		y.late.Stop()
+		y.forced()
+	}
 	switch {
 	case outcome == nil:
 		y.released++
