@@ -3,7 +3,7 @@ package core
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,12 +164,18 @@ func (a *attempt) propose(ctx context.Context) {
 func (a *attempt) plan() string {
 	b := a.b
 	lease := b.ttl.Milliseconds()
-	asked := 0
+	asked := int64(0)
 	if b.q.quarantine > 0 || !b.q.allKnown() {
 		asked = 1
 	}
-	return fmt.Sprint(a.token, " ", lease, " ", lease+fenceLife, " ", b.block, " ", b.q.quarantine.Milliseconds(), " ",
-		tokenBehind.Microseconds(), " ", tokenAhead.Microseconds(), " ", asked, a.place)
+	var room [160]byte
+	text := strconv.AppendInt(room[:0], a.token, 10)
+	for _, n := range [...]int64{
+		lease, lease + fenceLife, int64(b.block), b.q.quarantine.Milliseconds(), tokenBehind.Microseconds(), tokenAhead.Microseconds(), asked,
+	} {
+		text = strconv.AppendInt(append(text, ' '), n, 10)
+	}
+	return string(append(text, a.place...))
 }
 
 // count takes an answer into account.
