@@ -19,7 +19,7 @@ soak: ## the simulation and the model for DURATION, from SEED or a random seed
 	@HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
 		go test -run 'Simulation|Soak' -count=1 -timeout 0 -v $(TESTFLAGS) ./core ./internal/model
 
-bench: ## holdfast beside the bare floor, or BENCHFLAGS='-parts contended' beside its peers
+bench: ## holdfast beside the bare floor; BENCHFLAGS='-parts contended' or '-parts redlock' beside its peers
 	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
 
 fmt: ## gofmt

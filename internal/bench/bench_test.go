@@ -46,3 +46,39 @@ func benchmark(b *testing.B, t *target, e entry, n int) {
 	}
 	wg.Wait()
 }
+
+// BenchmarkRedLock is the healthy part of the table of locks on several servers, with one goroutine.
+func BenchmarkRedLock(b *testing.B) {
+	requireServer(b)
+	c, err := startCluster(b.Context(), nodes, late)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.stop()
+	for _, e := range takers {
+		if e.healthy { // its servers would have to grow old
+			continue
+		}
+		b.Run(e.name, func(b *testing.B) {
+			t, err := e.open(c.addrs(situations[0]), 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer t.close()
+			warm := takeTurns(b.Context(), situation{}, t, 1, 0)
+			if warm[0].failures > 0 {
+				b.Fatal(warm[0].reason)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				give, err := t.take(b.Context(), "bench")
+				if err == nil {
+					err = give(b.Context())
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
