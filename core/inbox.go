@@ -41,6 +41,7 @@ type inbox struct {
 	// On one of several masters.
 	relay  func(id string, names names) // has all messages
 	turned func()                       // is told when up changes
+	blamed bool                         // the first failure was told; of run alone
 
 	ctx   context.Context // ends with close
 	close context.CancelFunc
@@ -113,8 +114,10 @@ func (in *inbox) isUp() bool {
 	return in.up
 }
 
-func (in *inbox) set(up bool) {
+// set returns what was before.
+func (in *inbox) set(up bool) (was bool) {
 	in.mu.Lock()
+	was = in.up
 	if up && !in.up {
 		close(in.news)
 		in.news = make(chan struct{})
@@ -125,6 +128,7 @@ func (in *inbox) set(up bool) {
 	if turned && in.turned != nil {
 		in.turned()
 	}
+	return was
 }
 
 // run receives until the inbox is closed or refused, or fails while nobody waits.
@@ -152,11 +156,17 @@ func (in *inbox) run() {
 
 // failed reports whether the inbox is not to be opened again for now.
 func (in *inbox) failed(err error) bool {
-	in.set(false)
+	was := in.set(false)
 	if in.ctx.Err() != nil {
 		return true
 	}
-	in.traces.emit(nodeError, Event{Err: fmt.Errorf("holdfast: waiting by polling, as SUBSCRIBE failed: %w", err)})
+	switch {
+	case !in.node.votes:
+		in.traces.emit(nodeError, Event{Err: fmt.Errorf("holdfast: waiting by polling, as SUBSCRIBE failed: %w", err)})
+	case was || !in.blamed: // once for an outage: the other masters go on
+		in.blamed = true
+		in.traces.emit(nodeError, Event{Err: fmt.Errorf("holdfast: %s does not tell those who wait, as SUBSCRIBE failed: %w", in.node.name, err)})
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	now := in.node.clock.now().mono

@@ -1,0 +1,167 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// Release tells the three outcomes apart in every mix of what becomes of the lock on five masters.
+func TestRedLockReleaseOutcomes(t *testing.T) {
+	for lost := 0; lost <= 5; lost++ {
+		for hung := 0; lost+hung <= 5; hung++ {
+			bubbleOf(t, 5, func(t *testing.T, ms masters) {
+				v := ms.voter(t)
+				releaseAll(t, acquire(t, v.Locker, "k"))
+				lock := acquire(t, v.Locker, "k")
+				time.Sleep(time.Millisecond)
+				for i, m := range ms {
+					switch {
+					case i < lost:
+						m.Redis.Del("k")
+					case i < lost+hung:
+						m.Pause()
+					}
+				}
+				err := lock.Release(background)
+				var want error
+				switch {
+				case lost >= 3:
+					want = core.ErrLost
+				case 5-lost-hung < 3:
+					want = core.ErrUnavailable
+				}
+				if !errors.Is(err, want) {
+					t.Errorf("%d lost, %d hung: got %v, want %v", lost, hung, err, want)
+				}
+				for _, m := range ms {
+					m.Resume()
+				}
+				shutdown(t, v.Locker)
+				if n := ms.having("k"); n != 0 {
+					t.Errorf("%d lost, %d hung: on %d masters", lost, hung, n)
+				}
+			})
+		}
+	}
+}
+
+// A renewal that is under way when the lock is released does not bring it back.
+func TestRedLockLateRenewalBringsNothingBack(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		releaseAll(t, acquire(t, v.Locker, "k"))
+		ms[2].Pause()
+		lock := acquire(t, v.Locker, "k") // two masters; the third may get it by a renewal
+		time.Sleep(4 * time.Second)
+		v.links[2].Reset() // so that the vote is gone
+		ms[2].Resume()
+		free := make(chan struct{})
+		v.links[2].OnCommand(func(args []string) servertest.Verdict {
+			if strings.Contains(strings.Join(args, " "), "75000") {
+				return servertest.HoldRequest(free)
+			}
+			return servertest.Pass
+		})
+		time.Sleep(2 * time.Second) // a renewal
+		release(t, lock)
+		time.Sleep(3 * time.Second)
+		close(free)
+		time.Sleep(time.Second)
+		if n := ms.having("k"); n != 0 {
+			t.Errorf("on %d masters after Release", n)
+		}
+		shutdown(t, v.Locker)
+	})
+}
+
+// Shutdown returns with its context while masters hang, and leaves nothing behind once they no longer do.
+func TestRedLockShutdownWhileMastersHang(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		a, b := ms.voter(t), ms.voter(t)
+		lock := acquire(t, a.Locker, "k")
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := b.Acquire(background, "k")
+			wantIs(t, err, core.ErrClosed)
+		})
+		time.Sleep(3 * time.Second)
+		for _, m := range ms {
+			m.Pause()
+		}
+		all.Go(func() { _ = lock.Release(background) })
+		time.Sleep(2500 * time.Millisecond)
+		for _, l := range []*core.Locker{a.Locker, b.Locker} {
+			ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+			began := time.Now()
+			_ = l.Shutdown(ctx)
+			if d := time.Since(began); d > 100*time.Millisecond {
+				t.Errorf("Shutdown took %v", d)
+			}
+			cancel()
+		}
+		all.Wait()
+		time.Sleep(20 * time.Second)
+		for _, m := range ms {
+			m.Resume()
+		}
+		time.Sleep(30 * time.Second)
+		for _, l := range []*core.Locker{a.Locker, b.Locker} {
+			if n := core.Under(l); n != 0 {
+				t.Errorf("%d under way", n)
+			}
+		}
+	})
+}
+
+// Waiters whom most masters cannot tell look by themselves.
+func TestRedLockWaiterWithoutInboxes(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		a := ms.voter(t)
+		var mu sync.Mutex
+		var events []error
+		b := ms.voter(t, core.WithTrace(&core.Trace{NodeError: func(e core.Event) { mu.Lock(); events = append(events, e.Err); mu.Unlock() }}))
+		for _, l := range b.links[:2] {
+			l.OnCommand(func(args []string) servertest.Verdict {
+				if strings.EqualFold(args[0], "subscribe") {
+					return servertest.LoseRequestAndClose
+				}
+				return servertest.Pass
+			})
+		}
+		lock := acquire(t, a.Locker, "k")
+		got := make(chan time.Time)
+		go func() {
+			lock, err := b.Acquire(background, "k")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got <- time.Now()
+			release(t, lock)
+		}()
+		time.Sleep(20 * time.Second)
+		n := b.links[0].Commands()["evalsha"]
+		began := time.Now()
+		release(t, lock)
+		if d := (<-got).Sub(began); d > 300*time.Millisecond {
+			t.Errorf("the next one had the lock after %v", d)
+		}
+		mu.Lock()
+		t.Logf("%d looks", n)
+		if len(events) != 2 {
+			t.Errorf("%d NodeErrors for two masters, the first: %v", len(events), events[0])
+		}
+		mu.Unlock()
+		synctest.Wait()
+		shutdown(t, a.Locker)
+		shutdown(t, b.Locker)
+	})
+}
