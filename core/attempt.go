@@ -86,7 +86,7 @@ func (a *attempt) run(ctx context.Context, began instant) verdict {
 		if v, decided := a.round(ctx); decided {
 			return v
 		}
-		a.token = max(a.token, a.seen) + 1
+		a.token = max(a.token+int64(a.b.block)-1, a.seen) + 1 // larger than the block that some recorded
 	}
 	return a.failure(errContested)
 }

@@ -50,6 +50,9 @@ func (b *ballot) yield() *yielding {
 		t.tainted = t.tainted || t.renewals > 0 // rule 4
 		if !t.settle() {
 			y.add(ErrLost, nil) // it refused, and was not asked again
+			if b.lined {
+				b.q.resign(i, b.names, b.waiter)
+			}
 			continue
 		}
 		y.asks = append(y.asks, ask{tenure: t})
