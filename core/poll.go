@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"math"
 	mathrand "math/rand/v2"
@@ -225,7 +226,7 @@ func (p *poll) verdict() (any, error) {
 		out.young = &p.young
 	}
 	if len(out.all) == 0 {
-		out.all = []error{errContested}
+		out.all = []error{errors.New("the masters do not agree on who claimed it")}
 		if p.raised+p.refused < need {
 			out.all = []error{errSilence}
 		}

@@ -1,0 +1,445 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// fleet is several independent servers.
+type fleet []*servertest.Server
+
+func startFleet(t *testing.T, n int, args ...string) (f fleet) {
+	t.Helper()
+	for range n {
+		f = append(f, servertest.Redis(t, args...))
+	}
+	return f
+}
+
+// durable servers lose nothing when they are killed, so that they need no quarantine.
+var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
+
+func (f fleet) clients() (all []*redis.Client) {
+	for _, s := range f {
+		all = append(all, s.Client())
+	}
+	return all
+}
+
+// locker is one process. Servers of a test are too young to vote, so there is no quarantine unless opts have one.
+func (f fleet) locker(t *testing.T, opts ...core.Option) *core.Locker {
+	t.Helper()
+	return quorum(t, f.clients(), opts...)
+}
+
+func quorum(t *testing.T, clients []*redis.Client, opts ...core.Option) *core.Locker {
+	t.Helper()
+	l, err := core.NewRedLock(clients, append([]core.Option{core.WithQuarantine(0)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// without makes clients that do not reach the first n servers until heal.
+func (f fleet) without(t *testing.T, n int) (all []*redis.Client, heal func()) {
+	t.Helper()
+	all = f.clients()
+	var proxies []*servertest.FaultProxy
+	for i := range n {
+		p := servertest.Proxy(t, f[i].Addr())
+		p.CutUp()
+		proxies = append(proxies, p)
+		all[i] = redis.NewClient(&redis.Options{Addr: p.Addr()})
+		t.Cleanup(func() { _ = all[i].Close() })
+	}
+	return all, func() {
+		for _, p := range proxies {
+			p.Heal()
+		}
+	}
+}
+
+func (f fleet) having(key string) (n int) {
+	for _, s := range f {
+		rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+		n += int(rdb.Exists(background, key).Val())
+		_ = rdb.Close()
+	}
+	return n
+}
+
+// empty waits until no server has any of the keys.
+func (f fleet) empty(t *testing.T, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		until(t, key+" is free on all servers", func() bool { return f.having(key) == 0 })
+	}
+}
+
+func (f fleet) addrs(is ...int) (all []string) {
+	for _, i := range is {
+		all = append(all, f[i].Addr())
+	}
+	return all
+}
+
+func (f fleet) restart(is ...int) {
+	for _, i := range is {
+		f[i].Kill()
+		f[i].Start()
+	}
+}
+
+func TestServerRedLockWithOneToFiveMasters(t *testing.T) {
+	all := startFleet(t, 5)
+	for n := 1; n <= 5; n++ {
+		f := all[:n]
+		a, b, key := f.locker(t), f.locker(t), fmt.Sprint("k", n)
+		lock := obtain(t, a, key, core.WithLabel("me"))
+		until(t, "all have it", func() bool { return f.having(key) == n })
+		_, err := b.TryAcquire(background, key)
+		var held *core.HeldError
+		if !errors.As(err, &held) || held.Label != "me" {
+			t.Errorf("%d masters, a rival: %v", n, err)
+		}
+		if s, err := b.Inspect(background, key); err != nil || !s.Held || s.Token != lock.Token() {
+			t.Errorf("%d masters: %+v, %v", n, s, err)
+		}
+		next := make(chan *core.Lock)
+		go func() {
+			got, err := b.Acquire(background, key)
+			if err != nil {
+				t.Error(err)
+			}
+			next <- got
+		}()
+		until(t, "it waits", func() bool { s, err := a.Inspect(background, key); return err == nil && s.Waiting == 1 })
+		release(t, lock)
+		if got := <-next; got != nil {
+			if got.Token() <= lock.Token() {
+				t.Errorf("%d masters: token %d after %d", n, got.Token(), lock.Token())
+			}
+			release(t, got)
+		}
+		shutdown(t, a)
+		shutdown(t, b)
+		f.empty(t, key)
+	}
+}
+
+// With four masters one may hang and two may not, as with three.
+func TestServerRedLockMinorityAndMajorityHang(t *testing.T) {
+	for name, c := range map[string]struct{ n, spare int }{"one of three": {3, 1}, "one of four": {4, 1}, "two of five": {5, 2}} {
+		t.Run(name, func(t *testing.T) {
+			f := startFleet(t, c.n)
+			l := f.locker(t, core.WithTTL(10*time.Second), core.WithNodeTimeout(4*time.Second))
+			short := f.locker(t, core.WithTTL(5*time.Second), core.WithNodeTimeout(300*time.Millisecond))
+			for _, l := range []*core.Locker{l, short} {
+				release(t, obtain(t, l, "k"))
+			}
+			f.empty(t, "k")
+			for _, s := range f[:c.spare] {
+				s.Pause()
+			}
+			began := time.Now()
+			for range 5 {
+				lock := obtain(t, l, "k")
+				if err := lock.Extend(background, 11*time.Second); err != nil {
+					t.Errorf("Extend: %v", err)
+				}
+				release(t, lock)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("hung masters cost %v, of a node timeout of 4s for each", took)
+			}
+
+			held := obtain(t, short, "held", core.WithoutRenewal())
+			f[c.spare].Pause()
+			silent := func(what string, err error, began time.Time) {
+				t.Helper()
+				wantIs(t, err, core.ErrUnavailable)
+				if errors.Is(err, core.ErrLost) || errors.Is(err, core.ErrNotAcquired) {
+					t.Errorf("%s claims to know: %v", what, err)
+				}
+				if took := time.Since(began); took < 290*time.Millisecond || took > 2*time.Second {
+					t.Errorf("%s returned after %v, want about the node timeout of 300ms", what, took)
+				}
+			}
+			began = time.Now()
+			_, err := short.TryAcquire(background, "k")
+			silent("TryAcquire", err, began)
+			if !contains(err, f[0].Addr(), f[c.spare].Addr()) {
+				t.Errorf("it does not name the silent masters: %v", err)
+			}
+			began = time.Now()
+			silent("Extend", held.Extend(background, 6*time.Second), began)
+			began = time.Now()
+			silent("Release", held.Release(background), began)
+			began = time.Now()
+			_, err = short.Inspect(background, "k")
+			silent("Inspect", err, began)
+
+			for what, call := range map[string]func(context.Context) error{
+				"TryAcquire": func(ctx context.Context) error { _, err := l.TryAcquire(ctx, "x"); return err },
+				"Acquire":    func(ctx context.Context) error { _, err := l.Acquire(ctx, "y"); return err },
+				"Claim":      func(ctx context.Context) error { _, err := l.Claim(ctx, "z", time.Now()); return err },
+				"Inspect":    func(ctx context.Context) error { _, err := l.Inspect(ctx, "k"); return err },
+			} {
+				ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+				began = time.Now()
+				err := call(ctx)
+				cancel()
+				wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("%s returned after %v, its context ended after 100ms", what, took)
+				}
+			}
+			for _, s := range f[:c.spare+1] {
+				s.Resume()
+			}
+			within(t, "Shutdown", func() { shutdown(t, l); shutdown(t, short) })
+			f.empty(t, "k", "held", "x", "y")
+			if n := f.having("{z}:~mark"); n != 0 {
+				t.Errorf("a claim that failed left its mark on %d masters", n)
+			}
+		})
+	}
+}
+
+// released lets go of a lock that should not be.
+func released(lock *core.Lock, err error) error {
+	if lock != nil {
+		return lock.Release(background)
+	}
+	return err
+}
+
+// Their votes would count twice.
+func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
+	f := startFleet(t, 3)
+	_, port, _ := strings.Cut(f[0].Addr(), ":")
+	for name, addr := range map[string]string{"by name": "localhost:" + port, "through a proxy": servertest.Proxy(t, f[0].Addr()).Addr()} {
+		for use, call := range map[string]func(l *core.Locker, key string) error{
+			"TryAcquire": func(l *core.Locker, key string) error { return released(l.TryAcquire(background, key)) },
+			"Acquire":    func(l *core.Locker, key string) error { return released(l.Acquire(background, key)) },
+			"Claim":      func(l *core.Locker, key string) error { _, err := l.Claim(background, key, time.Now()); return err },
+		} {
+			key, other := "k "+name+use, "o "+name+use
+			t.Run(name+" "+use, func(t *testing.T) {
+				twin := redis.NewClient(&redis.Options{Addr: addr})
+				defer twin.Close()
+				// The two are most of those that are up.
+				dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+				defer dead.Close()
+				l := quorum(t, []*redis.Client{f[0].Client(), twin, dead})
+				for range 3 {
+					err := call(l, key)
+					wantIs(t, err, core.ErrInvalid)
+					if !contains(err, f[0].Addr(), addr, "one server") {
+						t.Errorf("got %v", err)
+					}
+				}
+				shutdown(t, l)
+				f.empty(t, key, "{"+key+"}:~mark")
+			})
+			// Two others may be a majority before the twin has answered.
+			t.Run(name+" "+use+" beside others", func(t *testing.T) {
+				twin := redis.NewClient(&redis.Options{Addr: addr})
+				defer twin.Close()
+				l := quorum(t, []*redis.Client{f[0].Client(), twin, f[1].Client()})
+				until(t, "an ErrInvalid", func() bool { return errors.Is(call(l, other), core.ErrInvalid) })
+				shutdown(t, l)
+				f.empty(t, other)
+			})
+		}
+	}
+}
+
+// young is what err says about masters in quarantine.
+func young(t *testing.T, err error) *core.QuarantineError {
+	t.Helper()
+	var e *core.QuarantineError
+	wantIs(t, err, core.ErrUnavailable)
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v, want a QuarantineError", err)
+	}
+	slices.Sort(e.Nodes)
+	for _, addr := range e.Nodes {
+		if !contains(err, addr) {
+			t.Errorf("the text does not name %s: %v", addr, err)
+		}
+	}
+	return e
+}
+
+// The uptime of a real server is in whole seconds.
+func TestServerRedLockQuarantine(t *testing.T) {
+	t.Parallel()
+	const quarantine = 6 * time.Second
+	opts := []core.Option{core.WithTTL(900 * time.Millisecond), core.WithQuarantine(quarantine)}
+	began := time.Now()
+	f := startFleet(t, 5)
+	up := time.Now()
+	b := f.locker(t, opts...)
+
+	// A cold start.
+	_, err := b.TryAcquire(background, "k")
+	e := young(t, err)
+	if len(e.Nodes) < 3 || e.Until.Before(began.Add(quarantine)) || e.Until.After(time.Now().Add(quarantine+2*time.Second)) {
+		t.Errorf("all started %v ago, and: %v", time.Since(began), err)
+	}
+	if ok, err := b.Claim(background, "c", time.Now()); ok || err == nil {
+		t.Errorf("Claim of a tick before the start: %v, %v", ok, err)
+	}
+	// vote tries until b has the lock or end, and returns the last error but for those of a busy machine.
+	vote := func(end time.Time) (lock *core.Lock, last error) {
+		for {
+			lock, err := b.TryAcquire(background, "k")
+			if err == nil {
+				return lock, last
+			}
+			last = err
+			if time.Now().After(end) {
+				return nil, last
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	time.Sleep(time.Until(began.Add(quarantine - time.Second)))
+	lock, err := vote(up.Add(hang))
+	if lock == nil {
+		t.Fatal(err)
+	}
+	if age := time.Since(began); age < quarantine {
+		t.Errorf("they voted after %v", age)
+	}
+	release(t, lock)
+	time.Sleep(time.Until(up.Add(quarantine + 2*time.Second))) // all vote
+	f.empty(t, "k")
+
+	// The holder has the lock on the last three, and two of those forget it.
+	clients, heal := f.without(t, 2)
+	a := quorum(t, clients, opts...)
+	lock = obtain(t, a, "k", core.WithoutRenewal())
+	before := time.Now()
+	f.restart(3, 4)
+	after := time.Now()
+	for {
+		rival, err := b.TryAcquire(background, "k")
+		if lock.Err() != nil {
+			if rival != nil {
+				release(t, rival)
+			}
+			break
+		}
+		if err == nil {
+			t.Fatalf("two holders, %d and %d", lock.Token(), rival.Token())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	_ = lock.Release(background)
+	next, err := vote(time.Now().Add(hang))
+	if next == nil {
+		t.Fatal(err)
+	}
+	if age := time.Since(after); age > quarantine {
+		t.Logf("a busy machine: %v since the restart", age)
+	} else if next.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", next.Token(), lock.Token())
+	}
+	release(t, next)
+
+	// Two who vote are too few.
+	f[0].Pause()
+	_, err = b.TryAcquire(background, "k")
+	if time.Since(before) < quarantine {
+		if e := young(t, err); !slices.Equal(e.Nodes, sorted(f.addrs(3, 4))) || e.Until.Before(before.Add(quarantine)) ||
+			e.Until.After(time.Now().Add(quarantine+2*time.Second)) {
+			t.Errorf("two started %v ago: %v", time.Since(before), err)
+		}
+	}
+	time.Sleep(time.Until(before.Add(quarantine - time.Second)))
+	if next, err = vote(time.Now().Add(hang)); next == nil {
+		t.Fatal(err)
+	}
+	if age := time.Since(before); age < quarantine {
+		t.Errorf("they voted %v after their restart", age)
+	}
+	release(t, next)
+	f[0].Resume()
+	heal()
+	shutdown(t, a)
+	shutdown(t, b)
+	f.empty(t, "k")
+}
+
+func sorted(all []string) []string { slices.Sort(all); return all }
+
+// A renewal brings the lock back where it was forgotten, also with a quarantine: there nobody else can have it.
+func TestServerRedLockRenewalBringsTheLockBack(t *testing.T) {
+	f := startFleet(t, 5)
+	a, b := f.locker(t, core.WithTTL(6*time.Second)), f.locker(t)
+	lock := obtain(t, a, "k")
+	until(t, "all have it", func() bool { return f.having("k") == 5 })
+	f.restart(0, 1)
+	until(t, "all have it again", func() bool { return f.having("k") == 5 })
+	f.restart(3, 4) // two more, when the first two have it again
+	until(t, "all have it again", func() bool { return f.having("k") == 5 })
+	if _, err := b.TryAcquire(background, "k"); !errors.Is(err, core.ErrNotAcquired) || lock.Err() != nil {
+		t.Errorf("a rival got %v, the holder has %v", err, lock.Err())
+	}
+	release(t, lock)
+	shutdown(t, a)
+	shutdown(t, b)
+	f.empty(t, "k")
+}
+
+// What the quarantine is for: without one, the crash of a minority lets a second holder in. The first one's next
+// renewal tells it, and the tokens tell the two apart.
+func TestServerRedLockWithoutQuarantine(t *testing.T) {
+	f := startFleet(t, 5)
+	clients, heal := f.without(t, 2)
+	a, b := quorum(t, clients, core.WithTTL(5*time.Second)), f.locker(t)
+	lock := obtain(t, a, "k")
+	f.restart(3, 4)
+	// If a renewal came first it has brought the lock back.
+	rival, err := b.TryAcquire(background, "k")
+	if err == nil {
+		if rival.Token() <= lock.Token() {
+			t.Errorf("token %d after %d", rival.Token(), lock.Token())
+		}
+		within(t, "the loss", func() { <-lock.Context().Done() })
+		wantIs(t, lock.Release(background), core.ErrLost)
+		if err := rival.Err(); err != nil {
+			t.Errorf("the second holder: %v", err)
+		}
+		release(t, rival)
+	} else {
+		t.Log("a renewal was first:", err)
+		wantIs(t, err, core.ErrNotAcquired)
+		release(t, lock)
+	}
+	// All forget everything, and vote at once.
+	last := obtain(t, b, "k")
+	release(t, last)
+	f.restart(0, 1, 2, 3, 4)
+	next := obtain(t, b, "k")
+	if next.Token() <= last.Token() {
+		t.Errorf("token %d after %d", next.Token(), last.Token())
+	}
+	release(t, next)
+	heal()
+	shutdown(t, a)
+	shutdown(t, b)
+	f.empty(t, "k")
+}

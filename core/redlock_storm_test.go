@@ -1,0 +1,400 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// behind makes clients that reach the servers through proxies of their own.
+func (f fleet) behind(t *testing.T) (clients []*redis.Client, links []*servertest.FaultProxy) {
+	t.Helper()
+	for _, s := range f {
+		p := servertest.Proxy(t, s.Addr())
+		c := redis.NewClient(&redis.Options{Addr: p.Addr()})
+		t.Cleanup(func() { _ = c.Close() })
+		clients, links = append(clients, c), append(links, p)
+	}
+	return clients, links
+}
+
+// The fastest three of five decide.
+func TestServerRedLockSlowLinks(t *testing.T) {
+	f := startFleet(t, 5)
+	clients, links := f.behind(t)
+	l := quorum(t, clients)
+	release(t, obtain(t, l, "k"))
+	const slow, n = 50 * time.Millisecond, 5
+	for i := range 3 {
+		if i > 0 {
+			links[i-1].Delay(slow)
+		}
+		best := time.Hour
+		for range n {
+			began := time.Now()
+			lock := obtain(t, l, "k")
+			release(t, lock)
+			best = min(best, time.Since(began))
+			time.Sleep(4 * slow) // for what is on its way on the slow links
+		}
+		t.Logf("%d slow links: %v for an acquisition and its release", i, best)
+		if best > 2*slow {
+			t.Errorf("%d slow links: it took %v, of %v for one round trip there", i, best, 2*slow)
+		}
+	}
+	shutdown(t, l)
+	f.empty(t, "k")
+}
+
+// One server acts on everything and is never heard.
+func TestServerRedLockLostReplies(t *testing.T) {
+	f := startFleet(t, 5)
+	clients, links := f.behind(t)
+	l := quorum(t, clients, core.WithTTL(8*time.Second), core.WithNodeTimeout(3*time.Second))
+	release(t, obtain(t, l, "k"))
+	links[2].OnCommand(func([]string) servertest.Verdict { return servertest.LoseReply })
+	began, last := time.Now(), int64(0)
+	for range 20 {
+		lock := obtain(t, l, "k")
+		if lock.Token() <= last {
+			t.Errorf("token %d after %d", lock.Token(), last)
+		}
+		last = lock.Token()
+		if err := lock.Extend(background, 9*time.Second); err != nil {
+			t.Error(err)
+		}
+		release(t, lock)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	links[2].OnCommand(nil)
+	links[2].Reset()
+	shutdown(t, l)
+	f.empty(t, "k")
+}
+
+// witness sees all locks of a test.
+type witness struct {
+	mu    sync.Mutex
+	live  map[*core.Lock]bool
+	last  int64
+	holds int
+}
+
+// saw is told of a lock as soon as a call has it. No other may be held with it, and tokens rise.
+func (w *witness) saw(t *testing.T, lock *core.Lock) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for other := range w.live {
+		switch {
+		case other.Err() != nil:
+			delete(w.live, other)
+		case lock.Err() == nil: // since before the other was asked
+			t.Errorf("two holders, %d and %d", other.Token(), lock.Token())
+		}
+	}
+	// One that is over already may be told of late.
+	if lock.Err() == nil {
+		if lock.Token() <= w.last {
+			t.Errorf("token %d after %d", lock.Token(), w.last)
+		}
+		w.last = max(w.last, lock.Token())
+	}
+	w.holds++
+	w.live[lock] = true
+}
+
+func (w *witness) forget(lock *core.Lock) {
+	w.mu.Lock()
+	delete(w.live, lock)
+	w.mu.Unlock()
+}
+
+// Several processes contend while servers are stopped, killed and started again, and links are cut, slow, lossy and
+// reset. make soak goes on for DURATION.
+func TestServerRedLockSoak(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		opts []core.Option
+		ripe time.Duration // until servers vote
+	}{
+		"durable":   {durable, []core.Option{core.WithTTL(900 * time.Millisecond)}, 0},
+		"forgetful": {nil, []core.Option{core.WithTTL(900 * time.Millisecond), core.WithQuarantine(6 * time.Second)}, 8 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			length := 6 * time.Second
+			if os.Getenv("HOLDFAST_SOAK") != "" {
+				var err error
+				if length, err = time.ParseDuration(os.Getenv("DURATION")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			storm(t, startFleet(t, 5, c.args...), c.opts, c.ripe, length)
+		})
+	}
+}
+
+func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration) {
+	time.Sleep(ripe)
+	w := &witness{live: map[*core.Lock]bool{}}
+	var ls []*core.Locker
+	var links [][]*servertest.FaultProxy
+	var failed, lost atomic.Int64
+	over := make(chan struct{})
+	var workers sync.WaitGroup
+	for range 4 {
+		clients, mine := f.behind(t)
+		l := quorum(t, clients, opts...)
+		ls, links = append(ls, l), append(links, mine)
+		for g := range 4 {
+			workers.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-over:
+						return
+					default:
+					}
+					ctx, cancel := context.WithTimeout(background, time.Duration(1+rand.IntN(3000))*time.Millisecond)
+					take := l.Acquire
+					if g == 0 && i%2 == 0 {
+						take = l.TryAcquire
+					}
+					lock, err := take(ctx, "k")
+					if err != nil {
+						failed.Add(1)
+						if !errors.Is(err, core.ErrUnavailable) && !errors.Is(err, core.ErrNotAcquired) {
+							t.Error(err)
+						}
+					} else {
+						w.saw(t, lock)
+						hold := time.Duration(rand.IntN(5)) * time.Millisecond
+						if rand.IntN(20) == 0 {
+							hold = time.Duration(rand.IntN(2000)) * time.Millisecond
+						}
+						select {
+						case <-lock.Context().Done():
+						case <-time.After(hold):
+						}
+						if rand.IntN(5) == 0 {
+							_ = lock.Extend(ctx, 950*time.Millisecond)
+						}
+						w.forget(lock)
+						if err := lock.Release(ctx); errors.Is(err, core.ErrLost) {
+							lost.Add(1)
+						}
+					}
+					cancel()
+				}
+			})
+		}
+	}
+	ms := func(n int) time.Duration { return time.Duration(1+rand.IntN(n)) * time.Millisecond }
+	var crash time.Time // of the last server that may be in quarantine
+	var done [8]int
+	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); time.Sleep(ms(100)) {
+		i := rand.IntN(len(f))
+		fault := rand.IntN(len(done))
+		if fault == 0 && time.Since(crash) < ripe/2 { // or nobody ever votes
+			continue
+		}
+		done[fault]++
+		link := links[rand.IntN(len(links))][i]
+		switch fault {
+		case 0:
+			f[i].Kill()
+			time.Sleep(ms(200))
+			f[i].Start()
+			crash = time.Now()
+		case 1:
+			f[i].Pause()
+			time.Sleep(ms(400))
+			f[i].Resume()
+		case 2: // a majority
+			for k := range 3 {
+				f[(i+k)%5].Pause()
+			}
+			time.Sleep(ms(400))
+			for k := range 3 {
+				f[(i+k)%5].Resume()
+			}
+		case 3: // one process sees another majority than the others
+			mine := links[rand.IntN(len(links))]
+			for k := range 2 + rand.IntN(2) {
+				if k%2 == 0 {
+					mine[(i+k)%5].CutUp()
+				} else {
+					mine[(i+k)%5].CutDown()
+				}
+			}
+			time.Sleep(ms(1000))
+			for _, p := range mine {
+				p.Heal()
+			}
+		case 4:
+			link.Reset()
+		case 5:
+			for _, all := range links {
+				all[i].Reset()
+			}
+		case 6:
+			link.Delay(ms(50))
+			time.Sleep(ms(200))
+			link.Delay(0)
+		case 7:
+			link.OnCommand(func([]string) servertest.Verdict {
+				return []servertest.Verdict{servertest.Pass, servertest.LoseReplyAndClose, servertest.LoseRequestAndClose}[rand.IntN(3)]
+			})
+			time.Sleep(ms(300))
+			link.OnCommand(nil)
+		}
+	}
+	close(over)
+	within(t, "the calls", workers.Wait)
+	// It works again, as soon as enough servers vote.
+	for i, l := range ls {
+		lock := obtainWithin(t, l, "k", hang)
+		w.saw(t, lock)
+		w.forget(lock)
+		if i == 0 {
+			within(t, "a renewal", func() { awaitRenewal(t, lock) })
+		}
+		if err := lock.Release(background); err != nil {
+			t.Logf("release: %v", err) // a busy machine may lose it
+		}
+	}
+	for _, l := range ls {
+		within(t, "Shutdown", func() { shutdown(t, l) })
+	}
+	f.empty(t, "k")
+	t.Logf("%d holds, %d of them lost, %d calls failed; faults %v", w.holds, lost.Load(), failed.Load(), done)
+	if w.holds < 10*int(length/time.Second) {
+		t.Error("that is a storm of nothing")
+	}
+}
+
+// obtainWithin tries for longer than Acquire does, which gives up after a lease without a majority.
+func obtainWithin(t *testing.T, l *core.Locker, key string, d time.Duration) *core.Lock {
+	t.Helper()
+	for end := time.Now().Add(d); ; {
+		lock, err := l.Acquire(background, key)
+		if err == nil {
+			return lock
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Five replicas claim each tick at the same moment.
+func TestServerRedLockClaimsAtOnce(t *testing.T) {
+	f := startFleet(t, 5)
+	var ls []*core.Locker
+	for range 5 {
+		ls = append(ls, f.locker(t))
+	}
+	first := time.Now().Truncate(time.Microsecond)
+	var worst time.Duration
+	const ticks = 200
+	for i := range ticks {
+		began := time.Now()
+		wins, errs := claimAtOnce(ls, "job", first.Add(time.Duration(i)*time.Millisecond))
+		worst = max(worst, time.Since(began))
+		if wins != 1 || len(errs) > 0 {
+			t.Errorf("tick %d: %d replicas won it, %v", i, wins, errs)
+		}
+	}
+	t.Logf("%d ticks, each by 5 replicas at once; the slowest took %v", ticks, worst)
+	for _, l := range ls {
+		shutdown(t, l)
+	}
+}
+
+// claimAtOnce has all claim one tick at once.
+func claimAtOnce(ls []*core.Locker, name string, tick time.Time) (wins int, errs []error) {
+	type result struct {
+		won bool
+		err error
+	}
+	results, start := make(chan result), make(chan struct{})
+	for _, l := range ls {
+		go func() {
+			<-start
+			won, err := l.Claim(background, name, tick)
+			results <- result{won, err}
+		}()
+	}
+	close(start)
+	for range ls {
+		switch r := <-results; {
+		case r.err != nil:
+			errs = append(errs, r.err)
+		case r.won:
+			wins++
+		}
+	}
+	return wins, errs
+}
+
+// Two of the servers forget what was claimed, again and again.
+func TestServerRedLockClaimsNeverTwice(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 5)
+	// A server refuses ticks that it may have granted before it started: up to so far ahead, and a second.
+	opts := []core.Option{core.WithTickWindow(time.Hour, 200*time.Millisecond), core.WithQuarantine(6 * time.Second), core.WithTTL(900 * time.Millisecond)}
+	var ls []*core.Locker
+	for range 5 {
+		ls = append(ls, f.locker(t, opts...))
+	}
+	time.Sleep(2500 * time.Millisecond)
+	var ticks []time.Time
+	wins := map[time.Time]int{}
+	all := func(tick time.Time) {
+		n, _ := claimAtOnce(ls, "job", tick)
+		if wins[tick] += n; wins[tick] > 1 {
+			t.Errorf("a tick was won %d times", wins[tick])
+		}
+	}
+	won := 0
+	for i := range 3 {
+		for range 20 {
+			tick := time.Now()
+			ticks = append(ticks, tick)
+			all(tick)
+			won += wins[tick]
+			time.Sleep(20 * time.Millisecond)
+		}
+		again := ticks[len(ticks)-1]
+		f[i].Kill()
+		all(again)
+		f[(i+2)%5].Kill()
+		all(again)
+		f[i].Start()
+		all(again)
+		f[(i+2)%5].Start()
+		for began := time.Now(); time.Since(began) < 2500*time.Millisecond; time.Sleep(100 * time.Millisecond) {
+			all(again)
+		}
+	}
+	for i := len(ticks) - 1; i >= 0; i -= 5 {
+		all(ticks[i])
+	}
+	t.Logf("%d of %d ticks were run", won, len(ticks))
+	if won < len(ticks)/2 {
+		t.Error("too few")
+	}
+	for _, l := range ls {
+		shutdown(t, l)
+	}
+}
