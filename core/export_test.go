@@ -33,6 +33,9 @@ var (
 	VoteScript    = Script{voteScript}
 	SustainScript = Script{sustainScript}
 	YieldScript   = Script{yieldScript}
+
+	TickScript     = Script{tickScript}
+	WithdrawScript = Script{withdrawScript}
 )
 
 // Run executes the script as a Locker does: once, with the text where the server does not know it.
