@@ -123,10 +123,13 @@ func Accept(look, now time.Duration, seen, last, token, at int64) (from time.Dur
 	return begin.mono, ok
 }
 
-// Holds is whether lk counts as held by the monotonic clock alone, without ending it where it does not, as Err would.
-func Holds(lk *Lock) bool {
+// Left is for how long lk counts as held by the monotonic clock alone. Unlike Err it does not end what is over.
+func Left(lk *Lock) time.Duration {
 	h := lk.hold
-	return h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load())
+	if h.ended.Load() != nil {
+		return 0
+	}
+	return max(0, time.Duration(h.deadline.Load())-h.locker.clock.now().mono)
 }
 
 // StallTimer keeps the scheduler from running for d, as a runtime that starves does.

@@ -21,7 +21,7 @@ func (w *world) serve(id int, key string, lock *core.Lock, asked time.Time) {
 		}
 	}
 	h.last = max(h.last, lock.Token())
-	h.live = append(h.live, &owned{lock, asked})
+	h.live = append(h.live, &owned{Lock: lock, asked: asked})
 	w.exclusive(key, h)
 	w.grownUp(lock, asked)
 	if fn := w.onGrant; fn != nil {
@@ -41,6 +41,8 @@ func (w *world) end(key string, lock *core.Lock) {
 	for i, o := range h.live {
 		if o.Lock == lock {
 			h.live = append(h.live[:i], h.live[i+1:]...)
+			o.over = true
+			h.past = append(h.past, o)
 			return
 		}
 	}
@@ -53,7 +55,7 @@ func (w *world) exclusive(key string, h *history) {
 	}
 	var first *owned
 	for _, o := range h.live {
-		if !core.Holds(o.Lock) || o.Err() != nil {
+		if core.Left(o.Lock) == 0 || o.Err() != nil {
 			continue
 		}
 		if first == nil {
@@ -65,6 +67,15 @@ func (w *world) exclusive(key string, h *history) {
 			continue
 		}
 		w.fail("two hold %q, with tokens %d and %d", key, first.Token(), o.Token())
+	}
+}
+
+// revived fails if a lock that was over is not any more.
+func (w *world) revived(o *owned) {
+	if left := core.Left(o.Lock); left == 0 {
+		o.over = true
+	} else if o.over {
+		w.fail("the lock with token %d was over, and is held again for %v", o.Token(), left)
 	}
 }
 
@@ -105,6 +116,12 @@ func (w *world) watch(over chan struct{}) {
 		}
 		w.mu.Lock()
 		for key, h := range w.locks {
+			for _, o := range h.live {
+				w.revived(o)
+			}
+			for _, o := range h.past {
+				w.revived(o)
+			}
 			w.exclusive(key, h)
 		}
 		for i, n := range w.nodes {

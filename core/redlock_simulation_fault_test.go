@@ -216,14 +216,8 @@ func (w *world) clock(p int) {
 				n.set(w.ms[i])
 			}
 		}
-	case 2, 3: // less than what a holder allows for
-		for i, n := range w.nodes {
-			w.note("the clock of node %d is set forward by %v", i, n.slack)
-			n.skew += n.slack
-			n.forward += n.slack
-			n.slack = 0
-			n.set(w.ms[i])
-		}
+	case 2, 3:
+		w.hurry()
 	case 4: // a master that starts anew with the right time
 		for _, i := range w.some(1 + w.rnd.IntN(2)) {
 			n := w.nodes[i]
@@ -242,6 +236,23 @@ func (w *world) clock(p int) {
 		w.jumps = append(w.jumps, time.Now())
 		n.skew += d
 		n.forward += d
+		n.set(w.ms[i])
+	}
+}
+
+// slacken sets all clocks forward by less than what a holder allows for, once.
+func (w *world) slacken() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hurry()
+}
+
+func (w *world) hurry() {
+	w.note("the clocks of all nodes are set forward by %v", w.nodes[0].slack)
+	for i, n := range w.nodes {
+		n.skew += n.slack
+		n.forward += n.slack
+		n.slack = 0
 		n.set(w.ms[i])
 	}
 }

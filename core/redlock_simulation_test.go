@@ -142,12 +142,14 @@ type world struct {
 // history is what became known of one key.
 type history struct {
 	live []*owned
+	past []*owned
 	last int64
 }
 
 type owned struct {
 	*core.Lock
 	asked time.Time
+	over  bool
 }
 
 func (w *world) millis(n int) time.Duration { return time.Duration(w.rnd.IntN(n)+1) * time.Millisecond }
@@ -182,23 +184,13 @@ func (w *world) run() {
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { w.watch(over) })
-	within, calls, faults := 400*time.Millisecond, 2+w.rnd.IntN(2), 1+w.rnd.IntN(3)
-	if w.big = w.one(20); w.big { // most are small, so that there are many
-		within, calls, faults = 1500*time.Millisecond, 6+w.rnd.IntN(6), w.rnd.IntN(8)
-	}
-	w.wave(within, calls)
-	for range faults {
-		time.Sleep(w.millis(250))
-		w.fault()
-	}
-	if w.Restarts > 0 {
-		// Once more about when those that started anew vote again.
-		time.Sleep(max(0, w.quarantine-time.Duration(w.rnd.IntN(2500))*time.Millisecond))
-		w.wave(2500*time.Millisecond, 1+w.rnd.IntN(2))
-		if w.one(4) {
-			time.Sleep(w.millis(600))
-			w.fault()
-		}
+	switch w.rnd.IntN(6) {
+	case 0:
+		w.lapse()
+	case 1:
+		w.raise()
+	default:
+		w.mix()
 	}
 	time.Sleep(w.millis(1000))
 	w.heal()
@@ -213,6 +205,29 @@ func (w *world) run() {
 	w.empty(false)
 	time.Sleep(5 * time.Minute)
 	w.empty(true)
+}
+
+// mix is calls and faults as they come.
+func (w *world) mix() {
+	within, calls, faults := 400*time.Millisecond, 2+w.rnd.IntN(2), 1+w.rnd.IntN(3)
+	if w.big = w.one(20); w.big { // most are small, so that there are many
+		within, calls, faults = 1500*time.Millisecond, 6+w.rnd.IntN(6), w.rnd.IntN(8)
+	}
+	w.wave(within, calls)
+	for range faults {
+		time.Sleep(w.millis(250))
+		w.fault()
+	}
+	if w.Restarts == 0 {
+		return
+	}
+	// Once more about when those that started anew vote again.
+	time.Sleep(max(0, w.quarantine-time.Duration(w.rnd.IntN(2500))*time.Millisecond))
+	w.wave(2500*time.Millisecond, 1+w.rnd.IntN(2))
+	if w.one(4) {
+		time.Sleep(w.millis(600))
+		w.fault()
+	}
 }
 
 // empty looks for keys that nobody removed, or that did not expire.
@@ -341,7 +356,7 @@ func (w *world) sleep(lock *core.Lock, d time.Duration) bool {
 	case <-time.After(d):
 		return true
 	case <-lost:
-		return core.Holds(lock) // only its context ended
+		return core.Left(lock) > 0 // only its context ended
 	}
 }
 
