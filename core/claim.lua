@@ -22,6 +22,7 @@ if tick > now + ahead then return {-1, now} end
 if tick < now - behind then return {-2, now} end
 if last and tick < last + math.max(gap, 1) then return 0 end
 
-local life = math.ceil((tick + math.max(behind, gap) - now) / 1000) + 1000
+-- Not shorter than it was: another call's window may be wider.
+local life = math.max(math.ceil((tick + math.max(behind, gap) - now) / 1000) + 1000, redis.call('PTTL', KEYS[1]))
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2], 'PX', string.format('%.0f', life))
 return 1

@@ -94,3 +94,27 @@ func TestTickScriptsInRandomOrder(t *testing.T) {
 		})
 	}
 }
+
+// A claim with a narrow window does not shorten the memory of one with a wide window.
+func TestClaimKeepsTheWiderWindow(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		bubbleOf(t, n, func(t *testing.T, ms masters) {
+			l := ms.voter(t).Locker
+			if n == 1 {
+				l = newLocker(t, ms[0].Client())
+			}
+			tick := time.Now()
+			claim := func(tick time.Time, want bool, opts ...core.CallOption) {
+				t.Helper()
+				if ok, err := l.Claim(background, "job", tick, opts...); err != nil || ok != want {
+					t.Errorf("%d masters: %v, %v, want %v", n, ok, err, want)
+				}
+			}
+			claim(tick, true)
+			claim(tick.Add(time.Millisecond), true, core.WithTickWindow(time.Second, time.Second))
+			time.Sleep(5 * time.Second)
+			claim(tick, false)
+			shutdown(t, l)
+		})
+	}
+}

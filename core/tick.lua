@@ -40,7 +40,8 @@ if guard == '1' then
   if tick <= safe then return reply(-5, math.max(1, math.ceil((safe - ahead - now) / 1000))) end
 end
 
-local life = math.ceil((tick + math.max(behind, gap) - now) / 1000) + 1000
+-- Not shorter than it was: another call's window may be wider.
+local life = math.max(math.ceil((tick + math.max(behind, gap) - now) / 1000) + 1000, redis.call('PTTL', KEYS[1]))
 local before = last and last .. ' ' .. claimant or '0 -'
 redis.call('SET', KEYS[1], string.format('%.0f', tick) .. ' ' .. ARGV[1] .. ' ' .. before, 'PX', string.format('%.0f', life))
 return reply(1)
