@@ -40,7 +40,7 @@ func (h *holders) enter(lock *core.Lock) {
 
 // Three processes and five masters, through cuts, hangs, losses and restarts.
 func TestRedLockStorm(t *testing.T) {
-	seeds := 12
+	seeds := 6
 	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_SEEDS")); err == nil {
 		seeds = n
 	}
