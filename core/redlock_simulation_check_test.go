@@ -41,7 +41,6 @@ func (w *world) end(key string, lock *core.Lock) {
 	for i, o := range h.live {
 		if o.Lock == lock {
 			h.live = append(h.live[:i], h.live[i+1:]...)
-			o.over = true
 			h.past = append(h.past, o)
 			return
 		}
