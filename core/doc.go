@@ -133,7 +133,7 @@
 //	LINDEX LLEN LPOS LREM RPUSH HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING   to wait in line
 //	HMGET HGETALL                                                              for WithReentryID
 //	WAIT                                                                       for WithReplicaAcks
-//	EXISTS INFO (+info)                                                        for NewRedLock
+//	EXISTS INFO LINSERT                                                        for NewRedLock
 //
 // Redis 6.2 or later, or Valkey.
 //

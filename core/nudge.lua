@@ -32,16 +32,16 @@ end
 
 -- enqueue puts an id in line by when it began to wait, with which it begins: so that all masters have the same order.
 local function enqueue(id)
-  local i = -1
-  local before = redis.call('LINDEX', KEYS[4], i)
-  while before and before > id do
-    i = i - 1
-    before = redis.call('LINDEX', KEYS[4], i)
+  local i, after = -1, nil
+  local last = redis.call('LINDEX', KEYS[4], i)
+  while last and last > id do
+    i, after = i - 1, last
+    last = redis.call('LINDEX', KEYS[4], i)
   end
-  if before then
-    redis.call('LINSERT', KEYS[4], 'AFTER', before, id)
+  if after then
+    redis.call('LINSERT', KEYS[4], 'BEFORE', after, id)
   else
-    redis.call('LPUSH', KEYS[4], id)
+    redis.call('RPUSH', KEYS[4], id)
   end
 end
 

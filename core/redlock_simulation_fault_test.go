@@ -3,6 +3,7 @@ package core_test
 import (
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -18,7 +19,7 @@ type nodeState struct {
 	slack   time.Duration // by how much it may still jump forward without anything being allowed to go wrong
 	started time.Time     // anew; zero if it never did
 	forward time.Duration // by how much its clock was set forward since
-	pause   int
+	pause   atomic.Int32
 }
 
 // set sets the clock of a master as it should be by now.
@@ -134,10 +135,9 @@ func (w *world) fault() {
 			w.note("node %d hangs for %v", i, d)
 			m, n := w.ms[i], w.nodes[i]
 			m.Pause()
-			n.pause++
-			k := n.pause
+			k := n.pause.Add(1)
 			time.AfterFunc(d, func() {
-				if n.pause == k {
+				if n.pause.Load() == k {
 					m.Resume()
 				}
 			})
@@ -297,7 +297,7 @@ func (w *world) flaky(p int, v *voter) {
 func (w *world) heal() {
 	w.note("all is well again")
 	for i, m := range w.ms {
-		w.nodes[i].pause++
+		w.nodes[i].pause.Add(1)
 		m.Resume()
 	}
 	for _, v := range w.vs {
