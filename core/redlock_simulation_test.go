@@ -370,11 +370,11 @@ func short(err error) string {
 
 // claim has a process ask for a tick.
 func (w *world) claim(within time.Duration) {
-	n := w.rnd.IntN(len(w.vs))
+	p := w.rnd.IntN(len(w.vs))
 	start, limit := time.Duration(w.rnd.Int64N(int64(within))), w.millis(1500)
 	ahead := w.millis(200)
 	for range 1 + w.rnd.IntN(2) {
-		v, n := w.vs[n], n
+		v, n := w.vs[p], p
 		start := start + w.millis(20)
 		w.Claims++
 		w.all.Go(func() {
@@ -402,6 +402,6 @@ func (w *world) claim(within time.Duration) {
 				w.fail("tick %v was claimed twice", at)
 			}
 		})
-		n = w.rnd.IntN(len(w.vs))
+		p = w.rnd.IntN(len(w.vs))
 	}
 }
