@@ -39,7 +39,13 @@ end
 if held then redis.call('DEL', KEYS[1]) end
 if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[4]) end
 -- Who was granted the lock is no longer in line. A line of another type must not keep anybody from letting go.
-if not held then pcall(leave, ARGV[1]) end
+local idle = false
+if not held then
+  local ok, was = pcall(leave, ARGV[1])
+  -- A waiter of several masters that is not in line any more changes nothing. To tell the next one again would have
+  -- each of many messages to the dead answered with one more, for as long as there are any.
+  idle = ok and not was and string.sub(ARGV[1], 1, 1) == '~'
+end
 if ARGV[5] then pcall(leave, ARGV[5]) end
 
 if left then return left end
@@ -68,7 +74,7 @@ if held then
 end
 
 local served = false
-if ARGV[5] ~= '-' and (held or not holder and not wrong) then
+if ARGV[5] ~= '-' and (held or not holder and not wrong and not idle) then
   local ok, owner = pcall(function()
     if not redis.call('LINDEX', KEYS[4], 0) then return end
     local time = redis.call('TIME')
