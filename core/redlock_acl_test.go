@@ -40,6 +40,7 @@ func (f fleet) user(t *testing.T, name string, commands ...string) (clients []*r
 
 // The list is enough, and nothing is in it that is not used.
 func TestServerRedLockACL(t *testing.T) {
+	t.Parallel() // mostly it waits
 	f := startFleet(t, 3)
 	trace := core.WithTrace(&core.Trace{NodeError: func(e core.Event) {
 		if contains(e.Err, "NOPERM") || contains(e.Err, "permission") {
