@@ -221,11 +221,11 @@ func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration
 			f[i].Pause()
 			time.Sleep(ms(400))
 			f[i].Resume()
-		case 2: // a majority
+		case 2: // a majority, at times for longer than a lease
 			for k := range 3 {
 				f[(i+k)%5].Pause()
 			}
-			time.Sleep(ms(400))
+			time.Sleep(ms(1500))
 			for k := range 3 {
 				f[(i+k)%5].Resume()
 			}
