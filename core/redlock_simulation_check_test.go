@@ -131,3 +131,11 @@ func (w *world) watch(over chan struct{}) {
 		w.mu.Unlock()
 	}
 }
+
+func short(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	s := err.Error()
+	return s[:min(len(s), 160)]
+}

@@ -137,7 +137,7 @@ func (w *world) fault() {
 			m.Pause()
 			k := n.pause.Add(1)
 			time.AfterFunc(d, func() {
-				if n.pause.Load() == k {
+				if n.pause.Load() == k { // and not paused once more
 					m.Resume()
 				}
 			})

@@ -2,6 +2,8 @@ package core_test
 
 import (
 	"context"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
@@ -104,6 +106,57 @@ func each(links []*servertest.Link, do func(*servertest.Link)) {
 	}
 }
 
+// wake is the end of a quarantine: most masters start anew while somebody holds a lock, and others ask until they vote.
+func (w *world) wake() {
+	w.Calls++
+	w.Restarts++
+	if lock, asked, err := w.try(0, w.one(2)); err == nil {
+		w.serve(0, "k", lock, asked)
+		hold := w.millis(800)
+		w.all.Go(func() {
+			w.sleep(lock, hold)
+			w.end("k", lock)
+			w.note("call 0: released: %v", short(lock.Release(background)))
+		})
+	}
+	time.Sleep(w.millis(400))
+	w.mu.Lock()
+	for _, i := range w.some(3 + w.rnd.IntN(3)) {
+		w.restart(i, "")
+	}
+	w.mu.Unlock()
+	for _, d := range []time.Duration{0, w.quarantine - 1200*time.Millisecond} {
+		time.Sleep(d)
+		for i := range 12 {
+			p := w.rnd.IntN(len(w.vs))
+			lock, asked, err := w.try(p, false)
+			if err != nil {
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			w.serve(i, "k", lock, asked)
+			w.end("k", lock)
+			w.note("call %d: released: %v", i, short(lock.Release(background)))
+			break
+		}
+	}
+}
+
+func (w *world) try(p int, renew bool) (lock *core.Lock, asked time.Time, err error) {
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	asked = time.Now()
+	if renew {
+		lock, err = w.vs[p].TryAcquire(ctx, "k")
+	} else {
+		lock, err = w.vs[p].TryAcquire(ctx, "k", core.WithoutRenewal())
+	}
+	if err != nil {
+		w.note("process %d: %v", p, short(err))
+	}
+	return lock, asked, err
+}
+
 // raise is tokens that have to be raised: locks come and go quickly, by processes with clocks that differ, each of which
 // reaches some masters only.
 func (w *world) raise() {
@@ -115,11 +168,7 @@ func (w *world) raise() {
 			w.note("the clock of process %d is set by %v", p, d)
 			core.SkewWall(v.Locker, d)
 		}
-		cut := w.some(pick(w, 0, 1, 2, 2, 4))
-		w.note("process %d cannot reach nodes %v", p, cut)
-		for _, k := range cut {
-			v.links[k].CutUp()
-		}
+		w.obstruct(p, v)
 		w.Calls++
 		ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 		asked := time.Now()
@@ -133,7 +182,43 @@ func (w *world) raise() {
 			w.end("k", lock)
 			w.note("call %d: released: %v", i, short(lock.Release(background)))
 		}
-		each(v.links, (*servertest.Link).Heal)
+		each(v.links, func(l *servertest.Link) { l.OnCommand(nil) })
 		time.Sleep(w.millis(10))
+	}
+}
+
+// obstruct loses what a process sends to some masters: all of it, or every proposal but the first.
+func (w *world) obstruct(p int, v *voter) {
+	how := make([]int, len(v.links))
+	for i := range how {
+		how[i] = pick(w, 0, 0, 1, 2)
+	}
+	if w.one(4) {
+		for i := range how {
+			how[i] = 1
+		}
+		how[w.rnd.IntN(len(how))] = 0
+	}
+	w.note("process %d reaches %v: 1 not at all, 2 for the first token only", p, how)
+	for i, l := range v.links {
+		var mu sync.Mutex
+		var first string
+		l.OnCommand(func(args []string) servertest.Verdict {
+			mu.Lock()
+			defer mu.Unlock()
+			if how[i] == 1 {
+				return servertest.LoseRequestAndClose
+			}
+			if how[i] == 2 && core.ScriptName(args) == "vote" {
+				token, _, _ := strings.Cut(args[len(args)-1], " ")
+				if first == "" {
+					first = token
+				}
+				if token != first {
+					return servertest.LoseRequestAndClose
+				}
+			}
+			return servertest.Pass
+		})
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // Several processes share locks and ticks on five masters under random faults, from a seed: docs/redlock.md tells what
-// is checked, and how it was seen to fail. HOLDFAST_SCHEDULES says how many runs there are, in fifths; SEED runs that
+// is checked, and how it was seen to fail. HOLDFAST_SCHEDULES says a fifth of how many runs there are; SEED runs that
 // one alone and tells what happened; make soak goes on for DURATION.
 func TestRedLockSimulation(t *testing.T) {
 	n, first := uint64(60), uint64(1)
@@ -184,11 +184,13 @@ func (w *world) run() {
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { w.watch(over) })
-	switch w.rnd.IntN(6) {
-	case 0:
+	switch w.rnd.IntN(12) {
+	case 0, 1:
 		w.lapse()
-	case 1:
+	case 2, 3:
 		w.raise()
+	case 4:
+		w.wake()
 	default:
 		w.mix()
 	}
@@ -360,21 +362,13 @@ func (w *world) sleep(lock *core.Lock, d time.Duration) bool {
 	}
 }
 
-func short(err error) string {
-	if err == nil {
-		return "ok"
-	}
-	s := err.Error()
-	return s[:min(len(s), 160)]
-}
-
 // claim has a process ask for a tick.
 func (w *world) claim(within time.Duration) {
-	p := w.rnd.IntN(len(w.vs))
 	start, limit := time.Duration(w.rnd.Int64N(int64(within))), w.millis(1500)
 	ahead := w.millis(200)
 	for range 1 + w.rnd.IntN(2) {
-		v, n := w.vs[p], p
+		n := w.rnd.IntN(len(w.vs))
+		v := w.vs[n]
 		start := start + w.millis(20)
 		w.Claims++
 		w.all.Go(func() {
@@ -402,6 +396,5 @@ func (w *world) claim(within time.Duration) {
 				w.fail("tick %v was claimed twice", at)
 			}
 		})
-		p = w.rnd.IntN(len(w.vs))
 	}
 }

@@ -1,0 +1,110 @@
+package core_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// Five replicas claim each tick at the same moment.
+func TestServerRedLockClaimsAtOnce(t *testing.T) {
+	f := startFleet(t, 5)
+	var ls []*core.Locker
+	for range 5 {
+		ls = append(ls, f.locker(t))
+	}
+	first := time.Now().Truncate(time.Microsecond)
+	var worst time.Duration
+	const ticks = 200
+	for i := range ticks {
+		began := time.Now()
+		wins, errs := claimAtOnce(ls, "job", first.Add(time.Duration(i)*time.Millisecond))
+		worst = max(worst, time.Since(began))
+		if wins != 1 || len(errs) > 0 {
+			t.Errorf("tick %d: %d replicas won it, %v", i, wins, errs)
+		}
+	}
+	t.Logf("%d ticks, each by 5 replicas at once; the slowest took %v", ticks, worst)
+	for _, l := range ls {
+		shutdown(t, l)
+	}
+}
+
+// claimAtOnce has all claim one tick at once.
+func claimAtOnce(ls []*core.Locker, name string, tick time.Time) (wins int, errs []error) {
+	type result struct {
+		won bool
+		err error
+	}
+	results, start := make(chan result), make(chan struct{})
+	for _, l := range ls {
+		go func() {
+			<-start
+			won, err := l.Claim(background, name, tick)
+			results <- result{won, err}
+		}()
+	}
+	close(start)
+	for range ls {
+		switch r := <-results; {
+		case r.err != nil:
+			errs = append(errs, r.err)
+		case r.won:
+			wins++
+		}
+	}
+	return wins, errs
+}
+
+// Two of the servers forget what was claimed, again and again.
+func TestServerRedLockClaimsNeverTwice(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 5)
+	// A server refuses ticks that it may have granted before it started: up to so far ahead, and a second.
+	opts := []core.Option{core.WithTickWindow(time.Hour, 200*time.Millisecond), core.WithQuarantine(6 * time.Second), core.WithTTL(900 * time.Millisecond)}
+	var ls []*core.Locker
+	for range 5 {
+		ls = append(ls, f.locker(t, opts...))
+	}
+	time.Sleep(2500 * time.Millisecond)
+	var ticks []time.Time
+	wins := map[time.Time]int{}
+	all := func(tick time.Time) {
+		n, _ := claimAtOnce(ls, "job", tick)
+		if wins[tick] += n; wins[tick] > 1 {
+			t.Errorf("a tick was won %d times", wins[tick])
+		}
+	}
+	won := 0
+	for i := range 3 {
+		for range 20 {
+			tick := time.Now()
+			ticks = append(ticks, tick)
+			all(tick)
+			won += wins[tick]
+			time.Sleep(20 * time.Millisecond)
+		}
+		again := ticks[len(ticks)-1]
+		f[i].Kill()
+		all(again)
+		f[(i+2)%5].Kill()
+		all(again)
+		f[i].Start()
+		all(again)
+		f[(i+2)%5].Start()
+		for began := time.Now(); time.Since(began) < 2500*time.Millisecond; time.Sleep(100 * time.Millisecond) {
+			all(again)
+		}
+	}
+	for i := len(ticks) - 1; i >= 0; i -= 5 {
+		all(ticks[i])
+	}
+	t.Logf("%d of %d ticks were run", won, len(ticks))
+	if won < len(ticks)/2 {
+		t.Error("too few")
+	}
+	for _, l := range ls {
+		shutdown(t, l)
+	}
+}
