@@ -60,7 +60,7 @@ type answer struct {
 }
 
 func newAttempt(b *ballot) *attempt {
-	a := &attempt{b: b, ballots: make([]vote, len(b.q.nodes)), answers: make(chan answer, maxRounds*len(b.q.nodes))}
+	a := &attempt{b: b, seen: b.seen, ballots: make([]vote, len(b.q.nodes)), answers: make(chan answer, maxRounds*len(b.q.nodes))}
 	cfg := &config{label: b.label, ttl: b.ttl}
 	first := newTenure(b.q.nodes[0].node, b.names, cfg, b.block)
 	a.owner = first.owner
@@ -78,7 +78,7 @@ func (a *attempt) run(ctx context.Context, began instant) verdict {
 	if err := q.dependent(); err != nil {
 		return verdict{err: err}
 	}
-	a.token = max(q.now(), a.b.seen+1)
+	a.token = max(q.now(), a.seen+1)
 	if !q.credible(a.token) {
 		a.token = q.now()
 	}
@@ -98,7 +98,7 @@ func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 	defer q.locker.timers.rest(timer)
 	began := q.locker.clock.now().mono
 	a.propose(ctx)
-	for hurried := false; ; {
+	for hurried, pressed := false, false; ; {
 		votes, open, higher := a.sum()
 		switch {
 		case votes >= q.need && q.dependent() == nil:
@@ -113,8 +113,13 @@ func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 		case votes+higher >= q.need && !hurried:
 			// Those that have answered are enough, with a higher token. The others may hang: they get as long again as
 			// those took.
-			hurried = true
+			hurried = true // to raise
 			timer.Reset(min(q.patience(a.b.ttl), max(time.Millisecond, q.locker.clock.now().mono-began)))
+		case !hurried && !pressed && a.contended():
+			// Some of those that refused may be free again in a moment: better to ask them anew than to wait for one that
+			// hangs.
+			pressed = true
+			timer.Reset(min(q.patience(a.b.ttl), a.usual()) - (q.locker.clock.now().mono - began))
 		}
 		select {
 		case r := <-a.answers:
@@ -123,7 +128,9 @@ func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 			if hurried {
 				return v, false
 			}
-			a.late()
+			if !pressed {
+				a.late()
+			}
 			return a.failure(nil), true
 		case <-ctx.Done():
 			return a.failure(ctx.Err()), true
@@ -256,6 +263,30 @@ func (a *attempt) clear() bool {
 	}
 	most := len(a.ballots) - a.b.q.need
 	return held > most || failed > most
+}
+
+func (a *attempt) contended() bool {
+	for i := range a.ballots {
+		if a.ballots[i].held {
+			return true
+		}
+	}
+	return false
+}
+
+// usual is how long those that have not answered may well take, by how long they took the last time.
+func (a *attempt) usual() (d time.Duration) {
+	for i := range a.ballots {
+		if a.ballots[i].call == nil {
+			continue
+		}
+		took := time.Duration(a.b.q.nodes[i].took.Load())
+		if took == 0 {
+			return forever
+		}
+		d = max(d, 3*took+10*time.Millisecond)
+	}
+	return d
 }
 
 // success lets the stragglers go on: the more masters have the lock, the better. Those who release look what came of

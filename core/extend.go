@@ -63,6 +63,11 @@ func (h *hold) renewed(at instant, val any, err error) error {
 		h.lose(errOtherOwner)
 		return h.err()
 	}
+	if _, quorum := h.tenure.(*ballot); quorum && h.locker.clock.now().wall >= h.wall.Load() {
+		// The machine was suspended meanwhile, and what ran out has been brought back, whoever had it in between.
+		h.lose(errUnconfirmed)
+		return h.err()
+	}
 	return h.confirm(at, time.Duration(left)*time.Millisecond)
 }
 

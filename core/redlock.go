@@ -145,6 +145,7 @@ type member struct {
 	*node
 	offset atomic.Int64 // its clock minus ours, in µs
 	known  atomic.Bool  // offset was measured
+	took   atomic.Int64 // the latest answer to a look, from its sending on
 
 	mu      sync.Mutex
 	run     string        // the id of its run
@@ -165,6 +166,7 @@ func (q *quorum) seen(m *member, c *call) {
 	}
 	now := q.locker.clock.now()
 	// The answer was made half-way between sending and now, more or less.
+	m.took.Store(int64(now.mono - c.at.mono))
 	m.offset.Store(at - (now.wall-int64(now.mono-c.at.mono)/2)/int64(time.Microsecond))
 	m.known.Store(true)
 	if run == "" {

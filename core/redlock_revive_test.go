@@ -65,3 +65,30 @@ func TestRedLockIsRenewedBesideFailedAttempts(t *testing.T) {
 		releaseAll(t, lock)
 	})
 }
+
+// A rival that asks before the answers of all masters are in leaves a later token on a minority. The lock comes to those
+// all the same, with the next renewal.
+func TestRedLockComesToMastersThatARivalWasOn(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		a, b := ms.voter(t), ms.voter(t)
+		ms[3].Down()
+		ms[4].Down()
+		lock := acquire(t, a.Locker, "k")
+		for _, m := range ms[3:] {
+			m.Up()
+			m.Uptime(time.Hour)
+		}
+		time.Sleep(time.Millisecond)
+		if _, err := b.TryAcquire(background, "k"); err == nil {
+			t.Fatal("two holders")
+		}
+		time.Sleep(6 * time.Second)
+		if n := ms.having("k"); n != 5 {
+			t.Errorf("on %d masters, want 5", n)
+		}
+		if err := lock.Err(); err != nil {
+			t.Error(err)
+		}
+		releaseAll(t, lock)
+	})
+}

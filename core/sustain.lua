@@ -28,9 +28,9 @@ if holder then
   local last, _, since, lost = recall(fence)
   fence = last .. ' 0 ' .. since .. lost -- a proposal of its own that came to nothing
 else
-  -- Where a later tenure was recorded this one may be over, and forgotten by its owner's clock: a suspended machine.
-  if found[2] or tonumber((recall(fence))) > token + block - 1 then return 0 end
-  if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then return 0 end
+  -- Also where a later token was recorded: by a rival that did not get most masters. A holder that may have lost the
+  -- lock asks first.
+  if found[2] or not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then return 0 end
 end
 local time = redis.call('TIME')
 local text, ahead = enter(fence, tonumber(token), tonumber(block), time[1] * 1000000 + time[2])

@@ -134,10 +134,10 @@ func TestSustainScript(t *testing.T) {
 		x.b.Uptime(time.Hour)
 		x.vote("c", now+1)
 		x.forget("c", now+1, 0)
-		want("where a later one was recorded", x.sustain("d", 10_000, now), 0)
-		if x.b.Redis.Exists("k") {
-			t.Error("the lock came back")
-		}
+		want("where a rival's attempt left a later token", x.sustain("d", 10_000, now), 10_000)
+		x.forget("d", now, 0)
+		code, n = x.vote("e", now+1)
+		x.want("the later token stays", code, n, -3, now+1)
 	})
 }
 
