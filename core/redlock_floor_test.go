@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// What the simulation cannot see, or sees rarely: see docs/redlock.md.
+// What the simulation cannot see, or sees rarely: see core/redlock.md.
 
 // An uptime is a difference of whole seconds, and almost one more than it should be when a master starts late in one.
 func TestRedLockQuarantineAllowsForTheFloorsOfAnUptime(t *testing.T) {

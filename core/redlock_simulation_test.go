@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Several processes share locks and ticks on five masters under random faults, from a seed: docs/redlock.md tells what
+// Several processes share locks and ticks on five masters under random faults, from a seed: core/redlock.md tells what
 // is checked, and how it was seen to fail. HOLDFAST_SCHEDULES says a fifth of how many runs there are; SEED runs that
 // one alone and tells what happened; make soak goes on for DURATION.
 func TestRedLockSimulation(t *testing.T) {
