@@ -54,11 +54,11 @@ func TestServerInboxAtAReplica(t *testing.T) {
 		t.Fatalf("WAIT: %d replicas, %v", n, err)
 	}
 
-	if err := second.Client().SlaveOf(background, "NO", "ONE").Err(); err != nil {
+	if err := second.Client().ReplicaOf(background, "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	host, port, _ = net.SplitHostPort(second.Addr())
-	if err := first.Client().SlaveOf(background, host, port).Err(); err != nil {
+	if err := first.Client().ReplicaOf(background, host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	master.Store(second.Addr())
