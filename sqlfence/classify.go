@@ -1,0 +1,141 @@
+package sqlfence
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"reflect"
+	"strings"
+)
+
+// Drivers are told by the shape of their errors, as importing one would make everybody depend on it:
+//
+//	SQLState() string          pgx, lib/pq
+//	Number, an integer field   go-sql-driver/mysql
+//	Code, method or field      modernc.org/sqlite; mattn/go-sqlite3; ncruces/go-sqlite3
+
+// retryable tells whether a transaction that ended with err left nothing behind and may succeed when repeated.
+func (f *Fence) retryable(err error) bool {
+	if errors.Is(err, ErrCommitUnknown) || errors.Is(err, ErrStale) {
+		return false
+	}
+	// A connection that was found dead cannot have committed, unless by the COMMIT itself, which is unknown.
+	return f.transient(err) || errors.Is(err, driver.ErrBadConn)
+}
+
+func (f *Fence) transient(err error) bool {
+	return f.config.transient != nil && f.config.transient(err) || find(err, f.dialect.transient)
+}
+
+func (d Dialect) transient(err error) bool {
+	switch d {
+	case Postgres:
+		switch sqlState(err) {
+		case "40001", "40P01", "55P03": // serialization failure, deadlock, lock timeout
+			return true
+		}
+	case MySQL:
+		switch number(err, "Number") {
+		case 1205, 1213, 1020, 3572: // lock timeout, deadlock, changed since the snapshot, NOWAIT
+			return true
+		}
+	case SQLite:
+		switch number(err, "Code") & 0xff {
+		case 5, 6: // BUSY, LOCKED; the other bits are the extended code
+			return true
+		}
+	}
+	return false
+}
+
+// committed judges what COMMIT returned.
+func (f *Fence) committed(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case f.transient(err), ended(err), find(err, f.dialect.refused):
+		return failed("commit", err)
+	}
+	return &unknownError{err}
+}
+
+// refused tells whether the error is an answer to COMMIT that says no, or one that was there before COMMIT was sent.
+func (d Dialect) refused(err error) bool {
+	if unsent, ok := err.(interface{ SafeToRetry() bool }); ok && unsent.SafeToRetry() { // pgx
+		return true
+	}
+	switch d {
+	case Postgres:
+		state := sqlState(err)
+		// A deferred constraint; a transaction that had failed before, which pgx and lib/pq notice by themselves.
+		return strings.HasPrefix(state, "23") || strings.HasPrefix(state, "25") ||
+			err.Error() == "commit unexpectedly resulted in rollback" ||
+			err.Error() == "pq: Could not complete operation in a failed transaction"
+	case SQLite:
+		return number(err, "Code")&0xff == 19 // a deferred constraint
+	}
+	return false
+}
+
+// ended tells whether the error says that the transaction was over before.
+func ended(err error) bool {
+	return errors.Is(err, sql.ErrTxDone) || find(err, func(err error) bool { return err.Error() == "tx is closed" }) // pgx
+}
+
+func sqlState(err error) string {
+	if s, ok := err.(interface{ SQLState() string }); ok {
+		return s.SQLState()
+	}
+	return ""
+}
+
+// number is the integer that err has under name, as a method or as a field; 0 if there is none.
+func number(err error, name string) int64 {
+	v := reflect.ValueOf(err)
+	if m := v.MethodByName(name); m.IsValid() {
+		if t := m.Type(); t.NumIn() != 0 || t.NumOut() != 1 {
+			return 0
+		}
+		return integer(m.Call(nil)[0])
+	}
+	if v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return 0
+	}
+	return integer(v.FieldByName(name))
+}
+
+func integer(v reflect.Value) int64 {
+	switch {
+	case !v.IsValid():
+		return 0
+	case v.CanInt():
+		return v.Int()
+	case v.CanUint():
+		return int64(v.Uint())
+	}
+	return 0
+}
+
+// find asks about err and all that it wraps.
+func find(err error, is func(error) bool) bool {
+	if err == nil {
+		return false
+	}
+	if is(err) {
+		return true
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return find(e.Unwrap(), is)
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if find(err, is) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,124 @@
+package sqlfence
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Dialect is a kind of database.
+type Dialect uint8
+
+// The databases that a [Fence] knows. MySQL stands for MariaDB too, and needs InnoDB; SQLite has to be 3.35 or
+// later.
+const (
+	Postgres Dialect = iota + 1
+	MySQL
+	SQLite
+)
+
+func (d Dialect) String() string {
+	switch d {
+	case Postgres:
+		return "Postgres"
+	case MySQL:
+		return "MySQL"
+	case SQLite:
+		return "SQLite"
+	}
+	return fmt.Sprintf("Dialect(%d)", uint8(d))
+}
+
+// quote writes an identifier that validName has let pass, schema and all.
+func (d Dialect) quote(name string) string {
+	q := `"`
+	if d == MySQL {
+		q = "`"
+	}
+	return q + strings.ReplaceAll(name, ".", q+"."+q) + q
+}
+
+// statements are those of one dialect and table.
+//
+// To guard is to raise the row to the larger of what it has and the token, and to take back the result, with the
+// row locked until the transaction ends. A token is stale if the result is larger. The obvious alternatives
+// all let a stale holder through: a SELECT that locks nothing, a sub-select in the write's own WHERE,
+// FOR KEY SHARE; and the number of affected rows cannot tell equal, stale and new apart on MySQL.
+type statements struct {
+	create string
+	raise  string // resource, token
+	read   string // resource: the result, where raise does not return it
+	look   string // resource: without a lock, for monitoring
+}
+
+func (d Dialect) statements(table string) statements {
+	table = d.quote(table)
+	switch d {
+	case Postgres:
+		return statements{
+			// CREATE TABLE IF NOT EXISTS alone fails with a unique violation in the catalogue when two
+			// sessions run it at once, hence the advisory lock. Rows are updated in place and often: the
+			// free part of each page keeps the index out of it.
+			create: `DO $sqlfence$ BEGIN
+  PERFORM pg_advisory_xact_lock(7236851450173489251);
+  CREATE TABLE IF NOT EXISTS ` + table + ` (
+    resource text COLLATE "C" PRIMARY KEY,
+    token bigint NOT NULL CHECK (token > 0)
+  ) WITH (fillfactor = 70);
+END $sqlfence$`,
+			raise: `INSERT INTO ` + table + ` AS f (resource, token) VALUES ($1, $2)` +
+				` ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token) RETURNING token`,
+			look: `SELECT token FROM ` + table + ` WHERE resource = $1`,
+		}
+	case MySQL:
+		return statements{
+			create: `CREATE TABLE IF NOT EXISTS ` + table + ` (
+  resource VARBINARY(512) NOT NULL PRIMARY KEY,
+  token BIGINT NOT NULL
+) ENGINE=InnoDB`,
+			raise: `INSERT INTO ` + table + ` (resource, token) VALUES (?, ?)` +
+				` ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))`,
+			// FOR UPDATE reads what is committed. Without it the statement reads the transaction's snapshot.
+			read: `SELECT token FROM ` + table + ` WHERE resource = ? FOR UPDATE`,
+			look: `SELECT token FROM ` + table + ` WHERE resource = ?`,
+		}
+	default:
+		return statements{
+			// A text in an INTEGER column would compare as larger than every number.
+			create: `CREATE TABLE IF NOT EXISTS ` + table + ` (
+  resource TEXT NOT NULL PRIMARY KEY,
+  token INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token > 0)
+) WITHOUT ROWID`,
+			raise: `INSERT INTO ` + table + ` (resource, token) VALUES (?, ?)` +
+				` ON CONFLICT (resource) DO UPDATE SET token = max(token, excluded.token) RETURNING token`,
+			look: `SELECT token FROM ` + table + ` WHERE resource = ?`,
+		}
+	}
+}
+
+// rowToken selects the fence column of one row of somebody's table, and locks it where the dialect has row locks.
+func (d Dialect) rowToken(r Row) string {
+	s := "SELECT " + d.quote(r.Fence) + " FROM " + d.quote(r.Table) + " WHERE " + d.quote(r.Key) + " = "
+	switch d {
+	case Postgres:
+		return s + "$1 FOR UPDATE"
+	case MySQL:
+		return s + "? FOR UPDATE"
+	default:
+		return s + "?"
+	}
+}
+
+// validName tells whether a name is safe to quote: words of letters, digits, _ and $, with dots between them.
+func validName(name string) bool {
+	for part := range strings.SplitSeq(name, ".") {
+		if part == "" || len(part) > maxName || '0' <= part[0] && part[0] <= '9' {
+			return false
+		}
+		for _, c := range part {
+			if c != '_' && c != '$' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+				return false
+			}
+		}
+	}
+	return true
+}

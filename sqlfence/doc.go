@@ -1,0 +1,127 @@
+// Package sqlfence has a database refuse what a holder of a lock writes after somebody else has taken the lock over.
+//
+// A lock is a lease: a process that is paused past it wakes up and goes on writing, and no lock service can
+// prevent that. The database can. Each acquisition has a token that is larger than all before; a transaction
+// raises a row of the table sqlfence to its holder's token, and one that finds a larger token there is refused.
+//
+//	fence, err := sqlfence.New(sqlfence.Postgres) // or MySQL, or SQLite
+//	...
+//	_, err = db.ExecContext(ctx, fence.DDL()) // once, or in a migration
+//	...
+//	err = locker.Do(ctx, holdfast.Key("order", id), func(ctx context.Context) error {
+//		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+//			_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = $1", id)
+//			return err
+//		})
+//	})
+//	if errors.Is(err, sqlfence.ErrStale) {
+//		// somebody else holds the lock, nothing was written
+//	}
+//
+// The tokens come from the context, which a lock's own is or descends from; several locks are all guarded. Where
+// the transaction is begun elsewhere, [Fence.Guard] is its first statement. [WithToken] puts a token into a context that
+// another service passed on.
+//
+// # Guarantees
+//
+//   - Of the transactions guarded by one resource, none with an older token commits after one with a newer token has
+//     committed, whatever was paused in between. They commit in the order of their tokens.
+//   - Nothing is lost: what is read in [Fence.WithTx], or after [Fence.Guard] as the first statement, cannot be
+//     changed by another guarded transaction before this one ends.
+//   - A holder is never refused because of itself, nor because of a token that was rolled back.
+//   - A failed guard has ended the transaction: ignoring its error does not commit.
+//   - Several resources are guarded in one order everywhere, without deadlocks among them.
+//
+// # Isolation
+//
+// Use READ COMMITTED, the default of PostgreSQL; on MySQL its default, REPEATABLE READ, is as good. A transaction that
+// meets another one waits at the guard, and sees all that it wrote. At REPEATABLE READ and SERIALIZABLE
+// PostgreSQL fails the one that waited, and MariaDB does with innodb_snapshot_isolation; WithTx repeats it, which
+// costs time but not the guarantees. On SQLite open the database with BEGIN IMMEDIATE (modernc.org/sqlite:
+// _txlock=immediate) and a busy_timeout, or transactions that meet are refused rather than made to wait, and repeated.
+//
+// The guard has to come first at every level. Read before it, and the order of the tokens is kept, but what was read may
+// have been changed by the holder before: an update is lost. Until the new holder's first commit the
+// old one may still write; [Fence.Advance] ends that, for one who reads outside of the guarded transaction.
+//
+// # Limits
+//
+// What is not covered:
+//
+//   - Writes outside of the guarded transaction: on the pool, in another transaction, by programs that do not guard.
+//     The guard itself on the pool guards nothing, which is why [*sql.DB] is no [Tx].
+//   - Savepoints. A rollback to one takes a guard after it along (gorm's and bun's nested transactions, pgx's
+//     Tx.Begin). Guard the outermost transaction.
+//   - Hard deletes, for a fence column: it goes with its row. See [Fence.ExecRow]. Guard rows must never be deleted
+//     either, nor lost with a restored backup, as long as old holders may be around. There is one per resource, about 100 bytes.
+//   - Replicas and other databases. The guard orders what one database commits. A read on a replica may be
+//     old; a write to a second database needs a guard there.
+//   - What is no transaction: e-mails, files, calls of other services. Pass the token on, and compare it there.
+//   - Statements that commit by themselves, DDL on MySQL above all: the guard ends with it. The table must be InnoDB,
+//     and so must be what is written.
+//
+// A holder that is paused with a guarded transaction open blocks the next one, which waits at its guard: the fence keeps order, and
+// the lock's lease does not end a transaction. Bound it in the database. PostgreSQL: idle_in_transaction_session_timeout
+// ends a paused holder's transaction, lock_timeout bounds the wait. MySQL: innodb_lock_wait_timeout (50 s by
+// default) bounds the wait, wait_timeout ends idle sessions, MariaDB has idle_write_transaction_timeout. SQLite: nothing
+// ends a paused process' transaction, busy_timeout bounds the wait. The context bounds it in all cases.
+// Keep guarded transactions short; they also run one after the other for each resource.
+//
+// # Errors
+//
+// A stale holder gets a [*StaleError]; it must not go on. [ErrCommitUnknown] is apart: the connection broke
+// at COMMIT. What can be repeated is told by SQLSTATE 40001, 40P01 and 55P03 on PostgreSQL (pgx, lib/pq), by number 1205, 1213,
+// 1020 and 3572 on MySQL (go-sql-driver), by the codes BUSY and LOCKED on SQLite (modernc.org, mattn, ncruces), and by
+// [WithRetryable] for other drivers. No driver is imported.
+//
+// # With other libraries
+//
+// sqlx, and code that sqlc made: a *sqlx.Tx is a [Tx], and so is the *sql.Tx that goes to sqlc's New.
+//
+// gorm: in a transaction, with PrepareStmt or without, the connection is one.
+//
+//	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+//		if err := fence.Guard(ctx, tx.Statement.ConnPool.(sqlfence.Tx)); err != nil {
+//			return err
+//		}
+//		return tx.Save(&order).Error
+//	})
+//
+// To have each write guarded by itself, register callbacks: for creates, and likewise for updates and deletes,
+//
+//	db.Callback().Create().After("gorm:begin_transaction").Register("sqlfence:guard", guard)
+//	db.Callback().Create().After("gorm:commit_or_rollback_transaction").Register("sqlfence:error", restore)
+//
+// where the second one is needed as gorm's own rollback, which comes after that of the guard, hides the reason.
+//
+//	func guard(db *gorm.DB) {
+//		if db.Error != nil {
+//			return
+//		}
+//		tx, ok := db.Statement.ConnPool.(sqlfence.Tx)
+//		if !ok {
+//			_ = db.AddError(errors.New("a write without a transaction")) // SkipDefaultTransaction
+//			return
+//		}
+//		if err := fence.Guard(db.Statement.Context, tx); err != nil {
+//			_ = db.AddError(err)
+//			db.InstanceSet("sqlfence", err)
+//		}
+//	}
+//
+//	func restore(db *gorm.DB) {
+//		if err, ok := db.InstanceGet("sqlfence"); ok {
+//			db.Error = err.(error)
+//		}
+//	}
+//
+// That keeps the order of tokens; it does not make a read before the write part of it.
+//
+// bun: the *sql.Tx within a bun.Tx, tx.Tx; bun.Tx itself formats queries anew. ent: its generated Tx is a [Tx] with the
+// feature sql/execquery. pgx without database/sql: [GuardPgx] and [WithPgx].
+//
+// # Tests
+//
+// WithToken stands in for a lock. SQLite in memory, with one connection, is a database to test with; a smaller
+// token than one that was committed is a stale holder.
+package sqlfence

@@ -1,0 +1,114 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/alicebob/miniredis/v2"
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/redis/go-redis/v9"
+)
+
+// newExampleLocker makes a Locker on a Redis inside the process.
+func newExampleLocker() (locker *holdfast.Locker, closeAll func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	if locker, err = holdfast.New(rdb); err != nil {
+		panic(err)
+	}
+	return locker, func() {
+		_ = locker.Shutdown(context.Background())
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+func Example() {
+	locker, closeAll := newExampleLocker() // holdfast.New(rdb)
+	defer closeAll()
+	_, db := newFake() // sql.Open with the driver of your database
+	defer db.Close()
+	fence, err := sqlfence.New(sqlfence.Postgres) // or MySQL, or SQLite
+	if err != nil {
+		panic(err)
+	}
+
+	key := holdfast.Key("order", "42")
+	ctx := context.Background()
+
+	var stale context.Context // of a holder that will be paused
+	_ = locker.Do(ctx, key, func(ctx context.Context) error {
+		lock := holdfast.Held(ctx)[0]
+		stale = sqlfence.WithToken(context.Background(), lock.Key(), lock.Token())
+		return nil
+	})
+
+	err = locker.Do(ctx, key, func(ctx context.Context) error {
+		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = $1", 42)
+			return err
+		})
+	})
+	fmt.Println("the current holder:", err)
+
+	err = fence.WithTx(stale, db, nil, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(stale, "UPDATE orders SET status = 'open' WHERE id = $1", 42)
+		return err
+	})
+	fmt.Println("the one before is stale:", errors.Is(err, sqlfence.ErrStale))
+	// Output:
+	// the current holder: <nil>
+	// the one before is stale: true
+}
+
+// Guard is for a transaction that somebody else begins and commits.
+func ExampleFence_Guard() {
+	_, db := newFake()
+	defer db.Close()
+	fence, _ := sqlfence.New(sqlfence.MySQL)
+	ctx := sqlfence.WithToken(context.Background(), "order:42", 7) // or the context of a lock
+
+	tx, _ := db.BeginTx(ctx, nil)
+	if err := fence.Guard(ctx, tx); err != nil { // first of all
+		fmt.Println(err) // and tx is rolled back
+		return
+	}
+	_, _ = tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = ?", 42)
+	fmt.Println(tx.Commit())
+
+	tx, _ = db.BeginTx(ctx, nil)
+	fmt.Println(fence.Guard(ctx, tx, sqlfence.Mark{Resource: "order:42", Token: 6}))
+	fmt.Println(tx.Commit())
+	// Output:
+	// <nil>
+	// sqlfence: token 6 for "order:42" is stale: the database has seen 7
+	// sql: transaction has already been committed or rolled back
+}
+
+// A row with a fence of its own needs no guard row, and protects itself only.
+func ExampleFence_ExecRow() {
+	fake, db := newFake()
+	defer db.Close()
+	fake.rows["orders:42"] = 7
+	fence, _ := sqlfence.New(sqlfence.SQLite)
+	ctx := context.Background()
+
+	for _, token := range []int64{8, 6} {
+		tx, _ := db.BeginTx(ctx, nil)
+		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: token}
+		err := fence.ExecRow(ctx, tx, row, "UPDATE orders SET fence = ?1, status = 'paid' WHERE id = ?2 AND fence <= ?1", token, 42)
+		if err == nil {
+			err = tx.Commit()
+		}
+		fmt.Println(token, err)
+	}
+	// Output:
+	// 8 <nil>
+	// 6 sqlfence: token 6 for "orders" is stale: the database has seen 8
+}

@@ -1,0 +1,189 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"reflect"
+	"time"
+)
+
+// Fence has the statements for one database. It keeps no state and may be used concurrently; make it with [New].
+type Fence struct {
+	dialect Dialect
+	sql     statements
+	config
+}
+
+// New returns the fence for a kind of database. The table that it needs is made by [Fence.DDL].
+//
+// Errors: [core.ErrInvalid].
+func New(dialect Dialect, opts ...Option) (*Fence, error) {
+	if dialect < Postgres || dialect > SQLite {
+		return nil, invalid("unknown dialect %d", uint8(dialect))
+	}
+	f := &Fence{dialect: dialect, config: config{table: defaultTable, retries: defaultRetries}}
+	for _, o := range opts {
+		if o == nil {
+			return nil, invalid("nil option")
+		}
+		if err := o.apply(&f.config); err != nil {
+			return nil, err
+		}
+	}
+	f.sql = dialect.statements(f.table)
+	return f, nil
+}
+
+// DDL is one statement that creates the table of guard rows unless it exists, for a migration or for the start of a
+// program. Replicas may run it at the same time (on SQLite set a busy_timeout, as always). On PostgreSQL it is
+// a DO block, with semicolons inside, which some migration tools have to be told.
+func (f *Fence) DDL() string { return f.sql.create }
+
+// Tx is a transaction: [*sql.Tx], and what the libraries on top of it make of one. A pool or a connection is none: a
+// guard that runs by itself is over before the write that it should protect.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	Commit() error
+	Rollback() error
+}
+
+// Guard makes the transaction one of the current holder, or ends it. Call it before any other statement of the
+// transaction. For each lock and token that ctx carries, or for the marks given instead, it raises the guard row to the token
+// and locks it: until the transaction ends no other one for the resource gets past its guard, and those with a
+// smaller token never will.
+//
+// On any error it has rolled tx back, so that one who ignores the error cannot commit.
+//
+// Errors: [ErrStale]; [ErrNoToken]; [core.ErrLost] for a lock that is lost, and the context's error, in which case the
+// database was not asked; [core.ErrInvalid]; else what the database said.
+func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
+	if isNil(tx) {
+		return invalid("nil transaction")
+	}
+	err := f.guard(ctx, func(m Mark) (int64, error) { return f.raise(ctx, tx, m) }, marks)
+	return rolledBack(err, tx.Rollback)
+}
+
+// guard raises the rows of marks by means of raise, and refuses what is stale.
+func (f *Fence) guard(ctx context.Context, raise func(Mark) (int64, error), explicit []Mark) error {
+	all, err := f.prepare(ctx, explicit)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		current, err := raise(m)
+		if err != nil {
+			return failed("guard "+m.Resource, err)
+		}
+		if current > m.Token {
+			return &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
+		}
+		if current < m.Token {
+			// A table that is not ours, a trigger, a type that rounds: whatever it is, nothing is guarded.
+			return failed("guard "+m.Resource, errNotRaised)
+		}
+	}
+	return nil
+}
+
+var errNotRaised = errors.New("the guard row does not keep the token: is the table the one that DDL creates?")
+
+// prepare checks all that can be checked without the database.
+func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
+	if f == nil || f.dialect == 0 {
+		return nil, invalid("a Fence that New did not make")
+	}
+	if ctx == nil {
+		return nil, invalid("nil context")
+	}
+	if err := live(ctx); err != nil {
+		return nil, err
+	}
+	return marks(ctx, explicit)
+}
+
+func (f *Fence) raise(ctx context.Context, tx Tx, m Mark) (int64, error) {
+	if f.sql.read == "" {
+		return one(tx.QueryContext(ctx, f.sql.raise, m.Resource, m.Token))
+	}
+	if _, err := tx.ExecContext(ctx, f.sql.raise, m.Resource, m.Token); err != nil {
+		return 0, err
+	}
+	return one(tx.QueryContext(ctx, f.sql.read, m.Resource))
+}
+
+// one reads the only number of a result to its end: an error of the statement may come after its rows.
+func one(rows *sql.Rows, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	var n int64
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return 0, err
+		}
+		return 0, sql.ErrNoRows
+	}
+	if err := rows.Scan(&n); err != nil {
+		return 0, err
+	}
+	for rows.Next() {
+	}
+	if err := rows.Err(); err != nil {
+		return 0, err
+	}
+	return n, rows.Close()
+}
+
+// rolledBack ends a transaction whose guard failed. Where a rollback fails the connection does not live either, or
+// the transaction had ended before.
+func rolledBack(err error, rollback func() error) error {
+	if err == nil {
+		return nil
+	}
+	if again := rollback(); again != nil && !ended(again) {
+		return errors.Join(err, failed("rollback", again))
+	}
+	return err
+}
+
+// rollbackWithin bounds a rollback that has a context of its own.
+const rollbackWithin = 5 * time.Second
+
+// Current is the largest token that the database has seen for a resource, 0 if none. It locks nothing and
+// promises nothing about the next moment: for monitoring, and to look around after an [ErrCommitUnknown]. db is an *sql.DB,
+// *sql.Conn or *sql.Tx.
+//
+// Errors: [core.ErrInvalid], else what the database said.
+func (f *Fence) Current(ctx context.Context, db interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, resource string) (int64, error) {
+	switch {
+	case f == nil || f.dialect == 0:
+		return 0, invalid("a Fence that New did not make")
+	case ctx == nil:
+		return 0, invalid("nil context")
+	case isNil(db):
+		return 0, invalid("nil database")
+	}
+	if err := (Mark{resource, 1}).check(); err != nil {
+		return 0, err
+	}
+	token, err := one(db.QueryContext(ctx, f.sql.look, resource))
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, failed("current "+resource, err)
+	}
+	return token, nil
+}
+
+// isNil also finds a nil pointer in an interface.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
+}

@@ -1,0 +1,396 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/sqlfence"
+)
+
+var background = context.Background()
+
+var dialects = []sqlfence.Dialect{sqlfence.Postgres, sqlfence.MySQL, sqlfence.SQLite}
+
+func newFence(t *testing.T, d sqlfence.Dialect, opts ...sqlfence.Option) *sqlfence.Fence {
+	t.Helper()
+	f, err := sqlfence.New(d, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func newDB(t *testing.T) (*fakeDB, *sql.DB) {
+	t.Helper()
+	fake, db := newFake()
+	t.Cleanup(func() { _ = db.Close() })
+	return fake, db
+}
+
+func begin(t *testing.T, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+func wantStale(t *testing.T, err error, want sqlfence.StaleError) {
+	t.Helper()
+	var stale *sqlfence.StaleError
+	if !errors.As(err, &stale) || !errors.Is(err, sqlfence.ErrStale) || *stale != want {
+		t.Errorf("got %v, want %v", err, &want)
+	}
+}
+
+func TestGuardRefusesAnOlderTokenAndPassesAnEqualOne(t *testing.T) {
+	for _, d := range dialects {
+		t.Run(d.String(), func(t *testing.T) {
+			_, db := newDB(t)
+			f := newFence(t, d)
+			for _, token := range []int64{7, 7, 9} {
+				tx := begin(t, db)
+				if err := f.Guard(background, tx, sqlfence.Mark{Resource: "r", Token: token}); err != nil {
+					t.Fatalf("token %d: %v", token, err)
+				}
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tx := begin(t, db)
+			wantStale(t, f.Guard(background, tx, sqlfence.Mark{Resource: "r", Token: 8}), sqlfence.StaleError{Resource: "r", Token: 8, Current: 9})
+			if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) {
+				t.Errorf("commit after an ignored refusal: got %v, want %v", err, sql.ErrTxDone)
+			}
+		})
+	}
+}
+
+func TestGuardOfAnotherTableIsRefused(t *testing.T) {
+	_, db := newDB(t)
+	f := newFence(t, sqlfence.Postgres)
+	tx := begin(t, db)
+	defer tx.Rollback()
+	err := f.Guard(background, lessTx{tx}, sqlfence.Mark{Resource: "r", Token: 7})
+	if err == nil || errors.Is(err, sqlfence.ErrStale) {
+		t.Errorf("got %v, want an error for a row that does not keep the token", err)
+	}
+}
+
+// lessTx answers each guard with the number of another row.
+type lessTx struct{ *sql.Tx }
+
+func (t lessTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return t.Tx.QueryContext(ctx, query, "other", int64(1))
+}
+
+func TestAnyFailureOfGuardRollsBack(t *testing.T) {
+	broken := errors.New("broken")
+	cases := map[string]func(f *fakeDB) (context.Context, []sqlfence.Mark, error){
+		"no token": func(*fakeDB) (context.Context, []sqlfence.Mark, error) { return background, nil, sqlfence.ErrNoToken },
+		"bad mark": func(*fakeDB) (context.Context, []sqlfence.Mark, error) {
+			return background, []sqlfence.Mark{{}}, core.ErrInvalid
+		},
+		"ended": func(*fakeDB) (context.Context, []sqlfence.Mark, error) {
+			ctx, cancel := context.WithCancel(sqlfence.WithToken(background, "r", 1))
+			cancel()
+			return ctx, nil, context.Canceled
+		},
+		"database": func(f *fakeDB) (context.Context, []sqlfence.Mark, error) {
+			f.fail["raise"] = []error{broken}
+			return sqlfence.WithToken(background, "r", 1), nil, broken
+		},
+		"stale": func(f *fakeDB) (context.Context, []sqlfence.Mark, error) {
+			f.rows["r"] = 2
+			return sqlfence.WithToken(background, "r", 1), nil, sqlfence.ErrStale
+		},
+	}
+	for name, arrange := range cases {
+		for _, d := range dialects {
+			t.Run(name+"/"+d.String(), func(t *testing.T) {
+				fake, db := newDB(t)
+				ctx, marks, want := arrange(fake)
+				tx := begin(t, db)
+				err := newFence(t, d).Guard(ctx, tx, marks...)
+				if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), "sqlfence: ") {
+					t.Errorf("got %v, want %v", err, want)
+				}
+				if fake.count("rollback") != 1 {
+					t.Errorf("got %s, want one rollback", fake.ops())
+				}
+				if asked := fake.count("raise") > 0; asked && name != "database" && name != "stale" {
+					t.Errorf("got %s, want the database not asked", fake.ops())
+				}
+			})
+		}
+	}
+}
+
+func TestGuardReportsAFailedRollback(t *testing.T) {
+	fake, db := newDB(t)
+	broken := errors.New("broken")
+	fake.fail["rollback"] = []error{broken}
+	err := newFence(t, sqlfence.SQLite).Guard(background, begin(t, db))
+	if !errors.Is(err, sqlfence.ErrNoToken) || !errors.Is(err, broken) {
+		t.Errorf("got %v, want both errors", err)
+	}
+}
+
+func TestBadMarks(t *testing.T) {
+	_, db := newDB(t)
+	f := newFence(t, sqlfence.Postgres)
+	bad := map[string][]sqlfence.Mark{
+		"no resource":  {{"", 1}},
+		"too long":     {{strings.Repeat("k", 513), 1}},
+		"NUL":          {{"a\x00b", 1}},
+		"no UTF-8":     {{"a\xffb", 1}},
+		"token 0":      {{"r", 0}},
+		"token -1":     {{"r", -1}},
+		"token 2^53":   {{"r", 1 << 53}},
+		"token max":    {{"r", math.MaxInt64}},
+		"contradicted": {{"r", 1}, {"q", 1}, {"r", 2}},
+		"second":       {{"r", 1}, {"", 1}},
+	}
+	for name, marks := range bad {
+		if err := f.Guard(background, begin(t, db), marks...); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("%s: Guard: got %v, want %v", name, err, core.ErrInvalid)
+		}
+		if err := f.Advance(background, db, marks...); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("%s: Advance: got %v, want %v", name, err, core.ErrInvalid)
+		}
+	}
+	good := []sqlfence.Mark{{strings.Repeat("k", 512), 1<<53 - 1}, {"r", 1}, {"r", 1}}
+	if err := f.Advance(background, db, good...); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	_, db := newDB(t)
+	f := newFence(t, sqlfence.SQLite)
+	ctx := sqlfence.WithToken(background, "r", 1)
+	nothing := func(*sql.Tx) error { return nil }
+	var none *sql.DB
+	var noContext context.Context
+	var zero sqlfence.Fence
+	row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 1}
+	edit := func(change func(*sqlfence.Row)) error {
+		r := row
+		change(&r)
+		return f.ExecRow(ctx, begin(t, db), r, "UPDATE orders")
+	}
+	_, errDialect := sqlfence.New(0)
+	_, errDialect2 := sqlfence.New(sqlfence.SQLite + 1)
+	_, errOption := sqlfence.New(sqlfence.SQLite, nil)
+	_, errHook := sqlfence.New(sqlfence.SQLite, sqlfence.WithRetryable(nil))
+	_, errRetries := sqlfence.New(sqlfence.SQLite, sqlfence.WithRetries(-1))
+	_, errCurrent := f.Current(ctx, db, "")
+	_, errCurrentDB := f.Current(ctx, none, "r")
+	_, errZero := zero.Current(ctx, db, "r")
+	for name, err := range map[string]error{
+		"New(0)":               errDialect,
+		"New(4)":               errDialect2,
+		"nil option":           errOption,
+		"nil hook":             errHook,
+		"negative retries":     errRetries,
+		"nil Tx":               f.Guard(ctx, nil),
+		"nil *sql.Tx":          f.Guard(ctx, (*sql.Tx)(nil)),
+		"nil ctx":              f.Guard(noContext, begin(t, db)),
+		"zero Fence":           zero.Guard(ctx, begin(t, db)),
+		"nil Fence":            (*sqlfence.Fence)(nil).Guard(ctx, begin(t, db)),
+		"nil DB":               f.WithTx(ctx, nil, nil, nothing),
+		"nil *sql.DB":          f.WithTx(ctx, none, nil, nothing),
+		"nil fn":               f.WithTx(ctx, db, nil, nil),
+		"read-only":            f.WithTx(ctx, db, &sql.TxOptions{ReadOnly: true}, nothing),
+		"Current":              errCurrent,
+		"Current without DB":   errCurrentDB,
+		"Current of zero":      errZero,
+		"row without a table":  edit(func(r *sqlfence.Row) { r.Table = "" }),
+		"row with SQL":         edit(func(r *sqlfence.Row) { r.Key = "id = id OR id" }),
+		"row without a column": edit(func(r *sqlfence.Row) { r.Fence = "" }),
+		"row without an ID":    edit(func(r *sqlfence.Row) { r.ID = nil }),
+		"row without a token":  edit(func(r *sqlfence.Row) { r.Token = 0 }),
+		"row of no Tx":         f.ExecRow(ctx, nil, row, "UPDATE orders"),
+		"pgx without Tx":       sqlfence.GuardPgx[fakePgxRow](ctx, f, nil),
+	} {
+		if !errors.Is(err, core.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") {
+			t.Errorf("%s: got %v, want %v", name, err, core.ErrInvalid)
+		}
+	}
+}
+
+func TestTableNames(t *testing.T) {
+	for _, bad := range []string{"", ".", "a.", ".a", "a b", "a;b", `a"b`, "a`b", "1a", "ä", "a..b", "a-b", strings.Repeat("a", 64)} {
+		if _, err := sqlfence.New(sqlfence.MySQL, sqlfence.WithTable(bad)); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("%q: got %v, want %v", bad, err, core.ErrInvalid)
+		}
+	}
+	for d, want := range map[sqlfence.Dialect]string{
+		sqlfence.Postgres: `"shop"."order"`, sqlfence.MySQL: "`shop`.`order`", sqlfence.SQLite: `"shop"."order"`,
+	} {
+		if got := newFence(t, d, sqlfence.WithTable("shop.order")).DDL(); !strings.Contains(got, "EXISTS "+want+" (") {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestPoolsAndConnectionsAreNoTransactions(t *testing.T) {
+	tx := reflect.TypeFor[sqlfence.Tx]()
+	for _, no := range []reflect.Type{reflect.TypeFor[*sql.DB](), reflect.TypeFor[*sql.Conn]()} {
+		if no.Implements(tx) {
+			t.Errorf("%v is taken for a transaction", no)
+		}
+	}
+	if !reflect.TypeFor[*sql.Tx]().Implements(tx) {
+		t.Error("*sql.Tx is not taken for a transaction")
+	}
+}
+
+func TestSeveralAreGuardedInOrder(t *testing.T) {
+	_, db := newDB(t)
+	f := newFence(t, sqlfence.Postgres)
+	ctx := sqlfence.WithToken(sqlfence.WithToken(sqlfence.WithToken(background, "b", 1), "c", 2), "a", 3)
+	tx := &recordTx{Tx: begin(t, db)}
+	if err := f.Guard(ctx, tx); err != nil {
+		t.Fatal(err)
+	}
+	if want := []any{"a", "b", "c"}; !slices.Equal(tx.first, want) {
+		t.Errorf("got %v, want %v", tx.first, want)
+	}
+}
+
+// recordTx notes the first argument of each query.
+type recordTx struct {
+	*sql.Tx
+	first []any
+}
+
+func (t *recordTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	t.first = append(t.first, args[0])
+	return t.Tx.QueryContext(ctx, query, args...)
+}
+
+func TestInnerTokenHidesOuter(t *testing.T) {
+	fake, db := newDB(t)
+	ctx := sqlfence.WithToken(sqlfence.WithToken(background, "r", 5), "r", 7)
+	if err := newFence(t, sqlfence.MySQL).Advance(ctx, db); err != nil || fake.rows["r"] != 7 {
+		t.Errorf("got %d, %v, want 7", fake.rows["r"], err)
+	}
+}
+
+func TestGuardTakesLocksFromTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locker, err := core.New(servertest.NewBubble(t).Client(), core.WithPrefix("shop:"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Shutdown(background)
+		fake, db := newDB(t)
+		f := newFence(t, sqlfence.Postgres)
+		acquire := func(ctx context.Context, key string) *core.Lock {
+			lock, err := locker.Acquire(ctx, key, core.WithTTL(time.Second), core.WithoutRenewal())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return lock
+		}
+		outer := acquire(background, "outer")
+		inner := acquire(outer.Context(), "inner")
+		ctx := inner.Context()
+		if err := f.Advance(ctx, db); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := fake.rows["shop:outer"], outer.Token(); got != want {
+			t.Errorf("outer: got %d, want %d", got, want)
+		}
+		if got, err := f.Current(ctx, db, inner.Key()); got != inner.Token() || err != nil {
+			t.Errorf("inner: got %d, %v, want %d", got, err, inner.Token())
+		}
+		if err := f.Advance(sqlfence.WithToken(ctx, inner.Key(), inner.Token()), db); err != nil {
+			t.Errorf("the lock's own token: %v", err)
+		}
+		if err := f.Advance(sqlfence.WithToken(ctx, inner.Key(), 1), db); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("another token: got %v, want %v", err, core.ErrInvalid)
+		}
+		if err := inner.Release(background); err != nil {
+			t.Fatal(err)
+		}
+		// The context ends with the lock; one that does not end carries what is still held.
+		if err := f.Advance(ctx, db); !errors.Is(err, context.Canceled) {
+			t.Errorf("after release: got %v, want %v", err, context.Canceled)
+		}
+		begun := fake.count("begin")
+		time.Sleep(2 * time.Second)
+		// The timer of a derived context may be late, and this one has none at all.
+		lost := context.WithoutCancel(outer.Context())
+		for name, err := range map[string]error{
+			"Advance": f.Advance(lost, db),
+			"WithTx":  f.WithTx(lost, db, nil, func(*sql.Tx) error { t.Error("fn runs"); return nil }),
+			"marks":   f.Advance(lost, db, sqlfence.Mark{Resource: "r", Token: 1}),
+		} {
+			if !errors.Is(err, core.ErrLost) {
+				t.Errorf("%s with a lost lock: got %v, want %v", name, err, core.ErrLost)
+			}
+		}
+		if got := fake.count("begin"); got != begun {
+			t.Errorf("%d transactions were begun with a lost lock", got-begun)
+		}
+		_ = outer.Release(background)
+		if err := f.Advance(context.WithoutCancel(ctx), db); !errors.Is(err, sqlfence.ErrNoToken) {
+			t.Errorf("after all releases: got %v, want %v", err, sqlfence.ErrNoToken)
+		}
+	})
+}
+
+func TestCurrentOfAnUnknownResourceIsZero(t *testing.T) {
+	_, db := newDB(t)
+	if got, err := newFence(t, sqlfence.Postgres).Current(background, db, "r"); got != 0 || err != nil {
+		t.Errorf("got %d, %v, want 0", got, err)
+	}
+}
+
+func TestExecRow(t *testing.T) {
+	const update = "UPDATE orders SET fence"
+	tests := []struct {
+		name  string
+		query string
+		token int64
+		has   int64 // before; 0: no row
+		want  error
+	}{
+		{"older row", update, 8, 7, nil},
+		{"own row", update, 7, 7, nil},
+		{"newer row", update, 6, 7, sqlfence.ErrStale},
+		{"no row", update, 7, 0, sql.ErrNoRows},
+		{"hard delete", "DELETE FROM orders", 42, 7, sql.ErrNoRows}, // the fake deletes by its first argument
+		{"forgotten fence", "UPDATE orders SET status = 'paid'", 8, 7, core.ErrInvalid},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			fake, db := newDB(t)
+			if tt.has > 0 {
+				fake.rows["orders:42"] = tt.has
+			}
+			row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: tt.token}
+			tx := begin(t, db)
+			err := newFence(t, sqlfence.SQLite).ExecRow(background, tx, row, tt.query, tt.token, 42)
+			if !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+			if done := errors.Is(tx.Commit(), sql.ErrTxDone); done != (tt.want != nil) {
+				t.Errorf("rolled back: got %v", done)
+			}
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package sqlfence
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/core"
+)
+
+const (
+	maxResource = 512     // bytes: the longest key that core stores
+	maxToken    = 1 << 53 // what core's tokens stay below
+)
+
+// Mark is a fencing token for a resource. Where marks are given they count, and nothing is taken from the context.
+type Mark struct {
+	Resource string // 1 to 512 bytes of UTF-8 without NUL: for a lock, its Key
+	Token    int64  // 1 to 2^53-1
+}
+
+func (m Mark) check() error {
+	switch {
+	case m.Resource == "":
+		return invalid("empty resource")
+	case len(m.Resource) > maxResource:
+		return invalid("resource of %d bytes, %d are allowed: %.40q...", len(m.Resource), maxResource, m.Resource)
+	case strings.IndexByte(m.Resource, 0) >= 0:
+		return invalid("resource with a NUL byte: %q", m.Resource)
+	case !utf8.ValidString(m.Resource):
+		return invalid("resource is not UTF-8: %q", m.Resource)
+	}
+	return checkToken(m.Resource, m.Token)
+}
+
+// checkToken bounds tokens on both sides. A time in ns, say, would pass for a token that is never outdone, and guard
+// rows do not go back: every true holder would be refused from then on.
+func checkToken(resource string, token int64) error {
+	if token <= 0 || token >= maxToken {
+		return invalid("token %d for %q: want 1 to 2^53-1", token, resource)
+	}
+	return nil
+}
+
+type tokenKey struct{}
+
+// carried is a list, innermost first, of what WithToken has put into a context.
+type carried struct {
+	mark  Mark
+	outer *carried
+}
+
+// WithToken returns a context that carries a token for a resource, as the context of a [core.Lock] does: for a token
+// that another service passed on, and for tests. It hides an outer one for the same resource. It is checked where it
+// is used. Where the context holds the lock of that name as well, both must be the same token.
+func WithToken(ctx context.Context, resource string, token int64) context.Context {
+	outer, _ := ctx.Value(tokenKey{}).(*carried)
+	return context.WithValue(ctx, tokenKey{}, &carried{Mark{resource, token}, outer})
+}
+
+// marks returns what there is to guard, in the order of the resources, so that two transactions that guard several
+// never wait for each other.
+func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
+	found := slices.Clone(explicit)
+	if len(explicit) == 0 {
+		found = inContext(ctx)
+	}
+	if len(found) == 0 {
+		return nil, ErrNoToken
+	}
+	slices.SortStableFunc(found, func(a, b Mark) int { return strings.Compare(a.Resource, b.Resource) })
+	for i, m := range found {
+		if err := m.check(); err != nil {
+			return nil, err
+		}
+		if i > 0 && found[i-1].Resource == m.Resource && found[i-1].Token != m.Token {
+			return nil, invalid("two tokens for %q: %d and %d", m.Resource, found[i-1].Token, m.Token)
+		}
+	}
+	return slices.Compact(found), nil
+}
+
+func inContext(ctx context.Context) []Mark {
+	var found []Mark
+	seen := map[string]bool{}
+	top, _ := ctx.Value(tokenKey{}).(*carried)
+	for c := top; c != nil; c = c.outer {
+		if !seen[c.mark.Resource] {
+			seen[c.mark.Resource] = true
+			found = append(found, c.mark)
+		}
+	}
+	for _, lock := range core.Held(ctx) {
+		found = append(found, Mark{lock.Key(), lock.Token()})
+	}
+	return found
+}
+
+// live refuses work under a context that has ended, or with a lock that is lost, while the database is still
+// untouched. The locks are asked themselves, as a context that descends from theirs learns of a loss only by a timer.
+func live(ctx context.Context) error {
+	for _, lock := range core.Held(ctx) {
+		if err := lock.Err(); err != nil {
+			return failed(fmt.Sprintf("lock %q", lock.Key()), err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		if cause := context.Cause(ctx); cause != err {
+			err = fmt.Errorf("%w: %w", err, cause)
+		}
+		return failed("the context has ended", err)
+	}
+	return nil
+}

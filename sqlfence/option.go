@@ -1,0 +1,62 @@
+package sqlfence
+
+// Option configures a [Fence].
+type Option interface{ apply(*config) error }
+
+const (
+	defaultTable   = "sqlfence"
+	defaultRetries = 10
+	maxRetries     = 1000
+	maxName        = 63 // bytes of an identifier: PostgreSQL cuts longer ones off
+)
+
+type config struct {
+	table     string
+	retries   int
+	transient func(error) bool
+}
+
+type option func(*config) error
+
+func (o option) apply(c *config) error { return o(c) }
+
+// WithTable names the table of the guard rows. Default: sqlfence. Each word has up to 63 letters, digits, _ and $; a
+// schema in front is separated by a dot. The name is quoted wherever it is used, so that upper case counts where the
+// database says so. All programs that write the same data must use the same table, or they do not see each other's tokens.
+func WithTable(name string) Option {
+	return option(func(c *config) error {
+		if !validName(name) {
+			return invalid("WithTable(%.80q): want words of 1 to %d letters, digits, _ and $, with dots between them", name, maxName)
+		}
+		c.table = name
+		return nil
+	})
+}
+
+// WithRetries bounds how many times WithTx and its kin repeat a transaction that the database broke off. Default 10,
+// at most 1000; 0 turns it off. Between two attempts there is a random pause that grows from 2 ms to 500 ms.
+// With too few, holders that start together fail where their turn would have come; many multiply a lock timeout
+// of the database, so bound the whole by the context.
+func WithRetries(n int) Option {
+	return option(func(c *config) error {
+		if n < 0 || n > maxRetries {
+			return invalid("WithRetries(%d): want 0 to %d", n, maxRetries)
+		}
+		c.retries = n
+		return nil
+	})
+}
+
+// WithRetryable adds errors after which a transaction may be repeated, for a driver whose errors are not
+// recognized (see the package's description), or for more kinds of them. retryable must return true only for an error
+// after which nothing of the transaction remains in the database, also when COMMIT has returned it. It is asked about the
+// errors of the database and about those that the function given to WithTx returns. Default: none.
+func WithRetryable(retryable func(error) bool) Option {
+	return option(func(c *config) error {
+		if retryable == nil {
+			return invalid("WithRetryable(nil)")
+		}
+		c.transient = retryable
+		return nil
+	})
+}

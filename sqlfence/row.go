@@ -1,0 +1,79 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// Row names one row that carries its own fence: a column with the token of its last writer, not null.
+type Row struct {
+	Table string // as in [WithTable]
+	Key   string // the column that identifies the row, the primary key say
+	ID    any    // its value
+	Fence string // the column of the token
+	Token int64  // the writer's: core.Held(ctx)[0].Token()
+}
+
+// ExecRow runs a statement that writes one row together with its fence column, and sees to it that the row carries the
+// token afterwards: an UPDATE, an upsert or a soft delete that writes only where the fence is not larger, and
+// then the fence.
+//
+//	UPDATE orders SET status = $1, fence = $2 WHERE id = $3 AND fence <= $2
+//	INSERT INTO orders AS o (id, status, fence) VALUES ($3, $1, $2)
+//	  ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status, fence = EXCLUDED.fence WHERE o.fence <= EXCLUDED.fence
+//	INSERT INTO orders (id, status, fence) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE -- MySQL: fence last
+//	  status = IF(fence <= VALUES(fence), VALUES(status), status), fence = GREATEST(fence, VALUES(fence))
+//
+// It fences that row and nothing else: rows that a stale holder inserts under other keys, and what it read
+// before, are not its business; the guard row's are. Nor can the fence outlive its row. A hard
+// DELETE takes it along, and a stale upsert then brings the row back: mark rows as deleted instead (ExecRow itself
+// refuses a statement after which the row is gone), or guard.
+//
+// The outcome is read from the row, as the number of affected rows does not tell on MySQL. So it costs
+// a second statement, and runs in a transaction, which is rolled back on any error.
+//
+// Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [core.ErrLost] for a lock of ctx that is lost;
+// [core.ErrInvalid], also when the row has a smaller token afterwards, which a statement that forgets the fence
+// leads to; else what the database said.
+func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args ...any) error {
+	if isNil(tx) {
+		return invalid("nil transaction")
+	}
+	return rolledBack(f.execRow(ctx, tx, row, query, args), tx.Rollback)
+}
+
+func (f *Fence) execRow(ctx context.Context, tx Tx, row Row, query string, args []any) error {
+	switch {
+	case f == nil || f.dialect == 0:
+		return invalid("a Fence that New did not make")
+	case ctx == nil:
+		return invalid("nil context")
+	case !validName(row.Table) || !validName(row.Key) || !validName(row.Fence):
+		return invalid("row %.80q of %.80q with fence %.80q: want names of letters, digits, _ and $", row.Key, row.Table, row.Fence)
+	case row.ID == nil:
+		return invalid("row of %s without an ID", row.Table)
+	}
+	if err := checkToken(row.Table, row.Token); err != nil {
+		return err
+	}
+	if err := live(ctx); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+		return failed("write "+row.Table, err)
+	}
+	current, err := one(tx.QueryContext(ctx, f.dialect.rowToken(row), row.ID))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return failed(fmt.Sprintf("write %s %v", row.Table, row.ID), err)
+	case err != nil:
+		return failed("read the fence of "+row.Table, err)
+	case current > row.Token:
+		return &StaleError{Resource: row.Table, Token: row.Token, Current: current}
+	case current < row.Token:
+		return invalid("write %s %v: the row has token %d afterwards and not %d: does the statement set %s?", row.Table, row.ID, current, row.Token, row.Fence)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// DB begins transactions: [*sql.DB], [*sql.Conn] and what embeds them.
+type DB interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// WithTx runs fn in a guarded transaction and commits it: nothing of it is in the database unless WithTx returns
+// nil or an [ErrCommitUnknown]. What fn reads is as new as what any holder before has written.
+//
+// A transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy SQLite) is
+// repeated, see [WithRetries]: so fn may run several times and must leave nothing outside of the transaction. fn must
+// return every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and what runs
+// after it is committed statement by statement. It must neither commit nor roll back.
+// If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
+// itself.
+//
+// Before COMMIT the locks in ctx and ctx itself are looked at once more. Pass the lock's context: then a
+// loss also breaks off the statements. The marks come from ctx, as with [Fence.Guard]; for a token by itself
+// use [WithToken]. opts may be nil.
+//
+// Errors: those of Guard; [ErrCommitUnknown]; what fn returned, as it is; else what the database said.
+func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error) error {
+	if fn == nil {
+		return invalid("nil function")
+	}
+	all, err := f.begins(ctx, db, opts, nil)
+	if err != nil {
+		return err
+	}
+	return f.repeat(ctx, f.retryable, func() error { return f.once(ctx, db, opts, all, fn) })
+}
+
+// Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a holder's
+// first commit the holder before it can still write: who reads before writing, and outside of WithTx, calls Advance
+// right after acquiring and before reading. From then on nothing changes any more under the reader, as far as writers are
+// guarded. It is repeated like WithTx, also when the outcome of a commit is unknown, which does no harm here.
+//
+// Errors: those of [Fence.WithTx].
+func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
+	all, err := f.begins(ctx, db, nil, marks)
+	if err != nil {
+		return err
+	}
+	again := func(err error) bool { return f.retryable(err) || errors.Is(err, ErrCommitUnknown) }
+	return f.repeat(ctx, again, func() error {
+		return f.once(ctx, db, nil, all, func(*sql.Tx) error { return nil })
+	})
+}
+
+func (f *Fence) begins(ctx context.Context, db DB, opts *sql.TxOptions, explicit []Mark) ([]Mark, error) {
+	switch {
+	case isNil(db):
+		return nil, invalid("nil database")
+	case opts != nil && opts.ReadOnly:
+		return nil, invalid("a guard writes, the transaction is read-only")
+	}
+	return f.prepare(ctx, explicit)
+}
+
+// once is one attempt. The transaction is left in whatever way fn is, a panic and runtime.Goexit included.
+func (f *Fence) once(ctx context.Context, db DB, opts *sql.TxOptions, all []Mark, fn func(*sql.Tx) error) error {
+	if err := live(ctx); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return failed("begin", err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing after a commit
+	if err := f.Guard(ctx, tx, all...); err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	// Drivers disagree on what COMMIT does under a context that has ended, so it does not come to that.
+	if err := live(ctx); err != nil {
+		return err
+	}
+	return f.committed(tx.Commit())
+}
+
+const (
+	firstPause = 2 * time.Millisecond
+	lastPause  = 500 * time.Millisecond
+)
+
+// repeat runs attempt until it succeeds or fails for good.
+func (f *Fence) repeat(ctx context.Context, again func(error) bool, attempt func() error) error {
+	pause := firstPause
+	for n := 0; ; n++ {
+		err := attempt()
+		if err == nil || n >= f.retries || errors.Is(err, ErrStale) || !again(err) {
+			return err
+		}
+		// At least half of the pause, so that there is one, and a random half, so that those who collided part.
+		timer := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("%w; not repeated: %w", err, live(ctx))
+		}
+		pause = min(2*pause, lastPause)
+	}
+}

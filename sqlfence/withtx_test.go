@@ -1,0 +1,344 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
+)
+
+// Errors with the shapes of those of known drivers.
+type (
+	stateError  string                  // pgx, lib/pq
+	mysqlError  struct{ Number uint16 } // go-sql-driver
+	sqliteError struct{ code int }      // modernc.org
+	mattnError  struct{ Code int }      // mattn
+	unsentError struct{}                // pgx, before anything was sent
+)
+
+func (e stateError) Error() string               { return string(e) }
+func (e stateError) SQLState() string            { return string(e) }
+func (e *mysqlError) Error() string              { return fmt.Sprint(e.Number) }
+func (e *sqliteError) Error() string             { return fmt.Sprint(e.code) }
+func (e *sqliteError) Code() int                 { return e.code }
+func (e mattnError) Error() string               { return fmt.Sprint(e.Code) }
+func (unsentError) Error() string                { return "unsent" }
+func (unsentError) SafeToRetry() bool            { return true }
+func wrap(err error) error                       { return fmt.Errorf("shop: %w", errors.Join(errors.New("other"), err)) }
+func write(tx *sql.Tx) error                     { _, err := tx.Exec("UPDATE orders"); return err }
+func token(t int64) context.Context              { return sqlfence.WithToken(background, "r", t) }
+func bubble(t *testing.T, fn func(t *testing.T)) { synctest.Test(t, fn) }
+
+func TestWithTxCommits(t *testing.T) {
+	fake, db := newDB(t)
+	if err := newFence(t, sqlfence.MySQL).WithTx(token(7), db, nil, write); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fake.ops(), "begin raise read exec commit"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if fake.rows["r"] != 7 {
+		t.Errorf("got token %d, want 7", fake.rows["r"])
+	}
+}
+
+func TestWithTxReturnsWhatFnReturns(t *testing.T) {
+	fake, db := newDB(t)
+	mine := errors.New("mine")
+	if err := newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { return mine }); err != mine {
+		t.Errorf("got %v, want %v", err, mine)
+	}
+	if got, want := fake.ops(), "begin raise rollback"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if fake.rows["r"] != 0 {
+		t.Errorf("got token %d after a rollback, want 0", fake.rows["r"])
+	}
+}
+
+func TestWithTxRollsBackOnPanic(t *testing.T) {
+	fake, db := newDB(t)
+	func() {
+		defer func() {
+			if got := recover(); got != "mine" {
+				t.Errorf("recovered %v", got)
+			}
+		}()
+		_ = newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { panic("mine") })
+	}()
+	if got, want := fake.ops(), "begin raise rollback"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestWithTxNeverRepeatsAStaleOne(t *testing.T) {
+	fake, db := newDB(t)
+	fake.rows["r"] = 8
+	err := newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { t.Error("fn runs"); return nil })
+	wantStale(t, err, sqlfence.StaleError{Resource: "r", Token: 7, Current: 8})
+	if got, want := fake.ops(), "begin raise rollback"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	// Nor when the error looks transient as well.
+	always := newFence(t, sqlfence.SQLite, sqlfence.WithRetryable(func(error) bool { return true }))
+	if err := always.WithTx(token(7), db, nil, write); !errors.Is(err, sqlfence.ErrStale) || fake.count("begin") != 2 {
+		t.Errorf("got %v and %s", err, fake.ops())
+	}
+}
+
+func TestWithTxRepeats(t *testing.T) {
+	unknown := errors.New("unknown")
+	tests := []struct {
+		dialect sqlfence.Dialect
+		err     error
+		again   bool
+	}{
+		{sqlfence.Postgres, stateError("40001"), true},
+		{sqlfence.Postgres, stateError("40P01"), true},
+		{sqlfence.Postgres, wrap(stateError("55P03")), true},
+		{sqlfence.Postgres, stateError("23505"), false},
+		{sqlfence.Postgres, &mysqlError{1213}, false},
+		{sqlfence.MySQL, &mysqlError{1205}, true},
+		{sqlfence.MySQL, &mysqlError{1213}, true},
+		{sqlfence.MySQL, &mysqlError{1020}, true},
+		{sqlfence.MySQL, wrap(&mysqlError{3572}), true},
+		{sqlfence.MySQL, &mysqlError{1062}, false},
+		{sqlfence.SQLite, &sqliteError{5}, true},
+		{sqlfence.SQLite, &sqliteError{5 | 2<<8}, true}, // BUSY_SNAPSHOT
+		{sqlfence.SQLite, wrap(&sqliteError{6}), true},
+		{sqlfence.SQLite, mattnError{5}, true},
+		{sqlfence.SQLite, &sqliteError{19}, false},
+		{sqlfence.SQLite, stateError("40001"), false},
+		{sqlfence.SQLite, driver.ErrBadConn, true},
+		{sqlfence.SQLite, unknown, false},
+	}
+	for _, tt := range tests {
+		for _, at := range []string{"begin", "raise", "exec", "commit"} {
+			t.Run(fmt.Sprintf("%v/%T %v/%s", tt.dialect, tt.err, tt.err, at), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					if tt.err == driver.ErrBadConn && at != "exec" {
+						t.Skip("database/sql repeats it by itself at begin, and it is unknown at commit")
+					}
+					fake, db := newDB(t)
+					fake.fail[at] = []error{tt.err, tt.err}
+					began := time.Now()
+					err := newFence(t, tt.dialect).WithTx(token(7), db, nil, write)
+					if tt.again {
+						if err != nil || fake.count("begin") != 3 || fake.count("commit") > 3 {
+							t.Errorf("got %v and %s, want success at the third attempt", err, fake.ops())
+						}
+						if d := time.Since(began); d < 3*time.Millisecond || d > 6*time.Millisecond {
+							t.Errorf("paused %v, want 1 to 2 ms and then 2 to 4 ms", d)
+						}
+						return
+					}
+					if !errors.Is(err, tt.err) || fake.count("begin") != 1 {
+						t.Errorf("got %v and %s, want %v and one attempt", err, fake.ops(), tt.err)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestWithTxGivesUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fake, db := newDB(t)
+		busy := &sqliteError{5}
+		for range 100 {
+			fake.fail["exec"] = append(fake.fail["exec"], busy)
+		}
+		if err := newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, write); err != error(busy) || fake.count("begin") != 11 {
+			t.Errorf("by default: got %v after %d attempts, want %v after 11", err, fake.count("begin"), busy)
+		}
+		fake.log = nil
+		if err := newFence(t, sqlfence.SQLite, sqlfence.WithRetries(0)).WithTx(token(7), db, nil, write); err != error(busy) || fake.count("begin") != 1 {
+			t.Errorf("without retries: got %v after %d attempts, want %v after 1", err, fake.count("begin"), busy)
+		}
+		fake.log = nil
+		ctx, cancel := context.WithTimeout(token(7), 20*time.Millisecond)
+		defer cancel()
+		err := newFence(t, sqlfence.SQLite).WithTx(ctx, db, nil, write)
+		if !errors.Is(err, busy) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a deadline: got %v, want both reasons", err)
+		}
+	})
+}
+
+func TestHookOfTheUser(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fake, db := newDB(t)
+		mine := errors.New("mine")
+		fake.fail["exec"] = []error{mine}
+		f := newFence(t, sqlfence.SQLite, sqlfence.WithRetryable(func(err error) bool { return errors.Is(err, mine) }))
+		if err := f.WithTx(token(7), db, nil, write); err != nil || fake.count("begin") != 2 {
+			t.Errorf("got %v and %s, want success at the second attempt", err, fake.ops())
+		}
+	})
+}
+
+func TestCommitErrors(t *testing.T) {
+	tests := []struct {
+		dialect sqlfence.Dialect
+		err     error
+		unknown bool
+	}{
+		{sqlfence.Postgres, errors.New("unexpected EOF"), true},
+		{sqlfence.Postgres, driver.ErrBadConn, true},
+		{sqlfence.Postgres, context.Canceled, true},
+		{sqlfence.Postgres, stateError("57P01"), true},
+		{sqlfence.Postgres, stateError("40003"), true}, // statement completion unknown
+		{sqlfence.Postgres, stateError("23503"), false},
+		{sqlfence.Postgres, stateError("25P02"), false},
+		{sqlfence.Postgres, unsentError{}, false},
+		{sqlfence.Postgres, sql.ErrTxDone, false},
+		{sqlfence.Postgres, wrap(errors.New("commit unexpectedly resulted in rollback")), false},
+		{sqlfence.Postgres, errors.New("pq: Could not complete operation in a failed transaction"), false},
+		{sqlfence.Postgres, errors.New("tx is closed"), false},
+		{sqlfence.MySQL, errors.New("invalid connection"), true},
+		{sqlfence.MySQL, &mysqlError{1317}, true},
+		{sqlfence.SQLite, &sqliteError{10}, true}, // I/O
+		{sqlfence.SQLite, &sqliteError{787}, false},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("%v/%v", tt.dialect, tt.err), func(t *testing.T) {
+			fake, db := newDB(t)
+			fake.fail["commit"] = []error{tt.err}
+			err := newFence(t, tt.dialect).WithTx(token(7), db, nil, write)
+			if !errors.Is(err, tt.err) || errors.Is(err, sqlfence.ErrCommitUnknown) != tt.unknown || !strings.HasPrefix(err.Error(), "sqlfence: ") {
+				t.Errorf("got %v, want unknown: %v", err, tt.unknown)
+			}
+			if fake.count("begin") != 1 {
+				t.Errorf("got %s, want one attempt", fake.ops())
+			}
+		})
+	}
+}
+
+func TestAdvanceRepeatsAnUnknownCommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fake, db := newDB(t)
+		fake.fail["commit"] = []error{errors.New("unexpected EOF"), driver.ErrBadConn}
+		if err := newFence(t, sqlfence.Postgres).Advance(token(7), db); err != nil || fake.rows["r"] != 7 || fake.count("commit") != 3 {
+			t.Errorf("got %v and %s, want success at the third attempt", err, fake.ops())
+		}
+	})
+}
+
+func TestWithTxDoesNotCommitUnderAContextThatHasEnded(t *testing.T) {
+	fake, db := newDB(t)
+	why := errors.New("why")
+	ctx, cancel := context.WithCancelCause(token(7))
+	// A driver begun with a context of its own: database/sql itself would refuse to commit.
+	err := newFence(t, sqlfence.Postgres).WithTx(ctx, detached{db}, nil, func(tx *sql.Tx) error { cancel(why); return nil })
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, sqlfence.ErrCommitUnknown) {
+		t.Errorf("got %v, want the context's error and its cause", err)
+	}
+	if got, want := fake.ops(), "begin raise rollback"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+type detached struct{ *sql.DB }
+
+func (d detached) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	return d.DB.BeginTx(context.WithoutCancel(ctx), opts)
+}
+
+func TestWithTxReportsAnEndedTransaction(t *testing.T) {
+	_, db := newDB(t)
+	err := newFence(t, sqlfence.Postgres).WithTx(token(7), db, nil, func(tx *sql.Tx) error { return tx.Rollback() })
+	if !errors.Is(err, sql.ErrTxDone) || errors.Is(err, sqlfence.ErrCommitUnknown) {
+		t.Errorf("got %v, want %v", err, sql.ErrTxDone)
+	}
+}
+
+// fakePgx is a transaction with the methods of pgx's.
+type (
+	fakePgx    struct{ *fakeConn }
+	fakePgxRow struct {
+		rows driver.Rows
+		err  error
+	}
+)
+
+func (p fakePgx) QueryRow(ctx context.Context, query string, args ...any) fakePgxRow {
+	var named []driver.NamedValue
+	for _, a := range args {
+		named = append(named, driver.NamedValue{Value: a})
+	}
+	rows, err := p.QueryContext(ctx, query, named)
+	return fakePgxRow{rows, err}
+}
+
+func (r fakePgxRow) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	var v [1]driver.Value
+	err := r.rows.Next(v[:])
+	*dest[0].(*int64) = v[0].(int64)
+	return err
+}
+
+func (p fakePgx) Commit(context.Context) error {
+	if p.before == nil {
+		return errors.New("tx is closed")
+	}
+	return p.fakeConn.Commit()
+}
+
+func (p fakePgx) Rollback(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if p.before == nil {
+		return errors.New("tx is closed")
+	}
+	return p.fakeConn.Rollback()
+}
+
+func TestPgx(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fake, _ := newDB(t)
+		f := newFence(t, sqlfence.Postgres)
+		begin := func(ctx context.Context) (fakePgx, error) {
+			c := &fakeConn{db: fake}
+			_, err := c.BeginTx(ctx, driver.TxOptions{})
+			return fakePgx{c}, err
+		}
+		fake.fail["raise"] = []error{stateError("40001")}
+		runs := 0
+		if err := sqlfence.WithPgx(token(7), f, begin, func(fakePgx) error { runs++; return nil }); err != nil || runs != 1 {
+			t.Errorf("got %v after %d runs", err, runs)
+		}
+		if got, want := fake.ops(), "begin raise rollback begin raise commit"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		err := sqlfence.WithPgx(token(6), f, begin, func(fakePgx) error { runs++; return nil })
+		wantStale(t, err, sqlfence.StaleError{Resource: "r", Token: 6, Current: 7})
+		if runs != 1 {
+			t.Error("fn ran")
+		}
+		ctx, cancel := context.WithCancel(token(8))
+		err = sqlfence.WithPgx(ctx, f, begin, func(fakePgx) error { cancel(); return nil })
+		if !errors.Is(err, context.Canceled) || len(fake.sem) != 0 {
+			t.Errorf("got %v, want %v and the transaction ended", err, context.Canceled)
+		}
+		fake.fail["commit"] = []error{errors.New("unexpected EOF")}
+		if err := sqlfence.WithPgx(token(8), f, begin, func(fakePgx) error { return nil }); !errors.Is(err, sqlfence.ErrCommitUnknown) {
+			t.Errorf("got %v, want %v", err, sqlfence.ErrCommitUnknown)
+		}
+		tx, _ := begin(background)
+		if err := sqlfence.GuardPgx(background, f, tx, sqlfence.Mark{Resource: "r", Token: 6}); !errors.Is(err, sqlfence.ErrStale) || tx.before != nil {
+			t.Errorf("got %v, want a refusal and a rollback", err)
+		}
+	})
+}
