@@ -100,7 +100,7 @@ func (f *Fence) repeat(ctx context.Context, again func(error) bool, attempt func
 	pause := firstPause
 	for n := 0; ; n++ {
 		err := attempt()
-		if err == nil || n >= f.retries || errors.Is(err, ErrStale) || !again(err) {
+		if err == nil || n >= f.retries || !again(err) {
 			return err
 		}
 		// At least half of the pause, so that there is one, and a random half, so that those who collided part.

@@ -1,0 +1,10 @@
+// Package sqltest tests sqlfence on PostgreSQL, MariaDB and SQLite, with the drivers and libraries that people use it
+// with and that the root module must not require.
+//
+// What may be observed of guarded transactions is checked by a history (see history_test.go): holders with rising
+// tokens overlap, pause, fail, and lose their connections in the middle of a COMMIT, at each isolation level. The
+// same history with an unlocked check in the place of the guard must be found wrong, or the checker would prove nothing.
+//
+// In the normal run each history takes a fraction of a second; HOLDFAST_SOAK=1 and DURATION=10m divide that time among
+// them, SEED repeats a run as far as the scheduler lets it.
+package sqltest

@@ -1,0 +1,260 @@
+package sqltest
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+)
+
+var background = context.Background()
+
+// cell is an engine at one isolation level and with one set of settings, and an empty database there.
+type cell struct {
+	name    string
+	dialect sqlfence.Dialect
+	opts    *sql.TxOptions
+	// connect opens another pool to the database. Its connections break now and then if dial is not nil.
+	connect func(t *testing.T, dial dialer) *sql.DB
+	dsn     string // of the database, in the form of its driver
+
+	db    *sql.DB
+	fence *sqlfence.Fence
+}
+
+type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// q writes the placeholders of the dialect.
+func (c *cell) q(query string) string {
+	if c.dialect != sqlfence.Postgres {
+		return query
+	}
+	var b strings.Builder
+	n := 0
+	for _, r := range query {
+		if r == '?' {
+			n++
+			fmt.Fprintf(&b, "$%d", n)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func (c *cell) exec(t *testing.T, query string, args ...any) {
+	t.Helper()
+	if _, err := c.db.Exec(c.q(query), args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func (c *cell) number(t *testing.T, query string, args ...any) (n int64) {
+	t.Helper()
+	if err := c.db.QueryRow(c.q(query), args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func (c *cell) begin(t *testing.T) *sql.Tx {
+	t.Helper()
+	tx, err := c.db.BeginTx(background, c.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// with runs fn in a new database for the cell.
+func (c cell) with(t *testing.T, fn func(t *testing.T, c *cell)) {
+	t.Run(c.name, func(t *testing.T) {
+		f, err := sqlfence.New(c.dialect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.fence = f
+		c.db = c.connect(t, nil)
+		c.exec(t, f.DDL())
+		fn(t, &c)
+	})
+}
+
+func closing(t *testing.T, db *sql.DB) *sql.DB {
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// databases are the names given out by this process.
+var databases atomic.Int64
+
+// create makes a database on a server whose own is open as db.
+func create(t *testing.T, db *sql.DB) string {
+	t.Helper()
+	name := fmt.Sprintf("cell%d", databases.Add(1))
+	if _, err := db.Exec("CREATE DATABASE " + name); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func levelName(l sql.IsolationLevel) string {
+	return strings.ReplaceAll(strings.ToLower(l.String()), " ", "-")
+}
+
+func postgresCells(t *testing.T) (cells []cell) {
+	server := servertest.Postgres(t)
+	admin, err := sql.Open("pgx", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, admin)
+	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		dsn := strings.Replace(server, "/postgres?", "/"+create(t, admin)+"?", 1)
+		cells = append(cells, cell{
+			name: levelName(level), dialect: sqlfence.Postgres, opts: &sql.TxOptions{Isolation: level}, dsn: dsn,
+			connect: func(t *testing.T, dial dialer) *sql.DB {
+				cfg, err := pgx.ParseConfig(dsn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if dial != nil {
+					cfg.DialFunc = pgxDial(dial)
+				}
+				return closing(t, stdlib.OpenDB(*cfg))
+			},
+		})
+	}
+	return cells
+}
+
+func pgxDial(d dialer) func(ctx context.Context, network, addr string) (net.Conn, error) { return d }
+
+func mariaCells(t *testing.T) (cells []cell) {
+	u, err := url.Parse(servertest.MariaDB(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(t *testing.T, name string, dial dialer, edit func(*mysql.Config)) *sql.DB {
+		cfg := mysql.NewConfig()
+		cfg.User, cfg.Net, cfg.Addr, cfg.DBName = "root", "tcp", u.Host, name
+		cfg.Logger = &mysql.NopLogger{} // of broken connections, which are meant to break
+		if edit != nil {
+			edit(cfg)
+		}
+		if dial != nil {
+			cfg.DialFunc = dial
+		}
+		connector, err := mysql.NewConnector(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return closing(t, sql.OpenDB(connector))
+	}
+	admin := open(t, "test", nil, nil)
+	for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		for _, found := range []bool{false, true} {
+			for _, snapshot := range []string{"0", "1"} {
+				name := create(t, admin)
+				edit := func(cfg *mysql.Config) {
+					cfg.ClientFoundRows = found
+					cfg.Params = map[string]string{"innodb_snapshot_isolation": snapshot, "innodb_lock_wait_timeout": "5"}
+				}
+				cells = append(cells, cell{
+					name: fmt.Sprintf("%s,found=%t,snapshot=%s", levelName(level), found, snapshot), dialect: sqlfence.MySQL,
+					opts: &sql.TxOptions{Isolation: level}, dsn: "root@tcp(" + u.Host + ")/" + name + "?parseTime=true",
+					connect: func(t *testing.T, dial dialer) *sql.DB { return open(t, name, dial, edit) },
+				})
+			}
+		}
+	}
+	return cells
+}
+
+func sqliteCells(t *testing.T) (cells []cell) {
+	dir := t.TempDir()
+	for _, journal := range []string{"wal", "delete"} {
+		for _, lock := range []string{"deferred", "immediate"} {
+			dsn := "file:" + filepath.Join(dir, journal+lock) + "?" + url.Values{
+				"_pragma": {"busy_timeout(5000)", "journal_mode(" + journal + ")", "synchronous(off)"},
+				"_txlock": {lock},
+			}.Encode()
+			cells = append(cells, cell{
+				name: journal + "," + lock, dialect: sqlfence.SQLite, dsn: dsn,
+				connect: func(t *testing.T, _ dialer) *sql.DB {
+					db, err := sql.Open("sqlite", dsn)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return closing(t, db)
+				},
+			})
+		}
+	}
+	return cells
+}
+
+func TestPostgres(t *testing.T) {
+	t.Parallel()
+	cells := postgresCells(t)
+	for _, c := range cells {
+		c.with(t, suite)
+	}
+}
+
+func TestMariaDB(t *testing.T) {
+	t.Parallel()
+	for _, c := range mariaCells(t) {
+		c.with(t, suite)
+	}
+}
+
+func TestSQLite(t *testing.T) {
+	t.Parallel()
+	for _, c := range sqliteCells(t) {
+		c.with(t, suite)
+	}
+}
+
+// suite is what holds on each engine and level.
+func suite(t *testing.T, c *cell) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, c *cell)
+	}{
+		{"OlderIsRefused", testOlderIsRefused},
+		{"NewerWaits", testNewerWaits},
+		{"RollbackRestores", testRollbackRestores},
+		{"AdvanceCloses", testAdvanceCloses},
+		{"NothingIsLost", testNothingIsLost},
+		{"Resources", testResources},
+		{"ConcurrentDDL", testConcurrentDDL},
+		{"Rows", testRows},
+		{"Tombstone", testTombstone},
+	} {
+		if !t.Run(test.name, func(t *testing.T) { test.run(t, c) }) {
+			return // what comes after it fails for the same reason
+		}
+	}
+}
+
+// within is patience for what should happen soon.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
