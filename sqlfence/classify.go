@@ -59,11 +59,11 @@ func (f *Fence) committed(err error) error {
 	return &unknownError{err}
 }
 
-// refused tells whether the error is an answer to COMMIT that says no, or one that was there before COMMIT was sent.
+// refused tells whether the error is an answer to COMMIT that says no.
+//
+// pgx's SafeToRetry is no help: where the connection breaks behind a COMMIT that took effect, pgx v5.12 says "conn
+// closed", and that nothing had been sent.
 func (d Dialect) refused(err error) bool {
-	if unsent, ok := err.(interface{ SafeToRetry() bool }); ok && unsent.SafeToRetry() { // pgx
-		return true
-	}
 	switch d {
 	case Postgres:
 		state := sqlState(err)

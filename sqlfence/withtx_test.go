@@ -20,7 +20,7 @@ type (
 	mysqlError  struct{ Number uint16 } // go-sql-driver
 	sqliteError struct{ code int }      // modernc.org
 	mattnError  struct{ Code int }      // mattn
-	unsentError struct{}                // pgx, before anything was sent
+	unsentError struct{}                // pgx, "before anything was sent"
 )
 
 func (e stateError) Error() string               { return string(e) }
@@ -197,7 +197,7 @@ func TestCommitErrors(t *testing.T) {
 		{sqlfence.Postgres, stateError("40003"), true}, // statement completion unknown
 		{sqlfence.Postgres, stateError("23503"), false},
 		{sqlfence.Postgres, stateError("25P02"), false},
-		{sqlfence.Postgres, unsentError{}, false},
+		{sqlfence.Postgres, unsentError{}, true}, // not to be believed
 		{sqlfence.Postgres, sql.ErrTxDone, false},
 		{sqlfence.Postgres, wrap(errors.New("commit unexpectedly resulted in rollback")), false},
 		{sqlfence.Postgres, errors.New("pq: Could not complete operation in a failed transaction"), false},

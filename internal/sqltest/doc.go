@@ -6,5 +6,5 @@
 // same history with an unlocked check in the place of the guard must be found wrong, or the checker would prove nothing.
 //
 // In the normal run each history takes a fraction of a second; HOLDFAST_SOAK=1 and DURATION=10m divide that time among
-// them, SEED repeats a run as far as the scheduler lets it.
+// those of one engine. With -v each says what it has seen.
 package sqltest

@@ -1,0 +1,251 @@
+package sqltest
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
+)
+
+var errAbort = errors.New("the holder changed its mind")
+
+const (
+	holders = 8   // at a time, for the two resources of a round
+	perTurn = 60  // transactions of a round
+	issued  = 200 // tokens of a round at most
+)
+
+// guard runs a holder's work under its marks: the real one, or one of the controls.
+type guard func(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error
+
+func fenced(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error {
+	for _, m := range marks {
+		ctx = sqlfence.WithToken(ctx, m.Resource, m.Token)
+	}
+	return c.fence.WithTx(ctx, db, c.opts, fn)
+}
+
+// selected checks with a SELECT that locks nothing, as most would, and raises the mark if it is lower. It is first in
+// the transaction.
+func selected(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, c.opts)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, m := range marks {
+		current, err := c.fence.Current(ctx, tx, m.Resource)
+		if err != nil {
+			return err
+		}
+		if current > m.Token {
+			return &sqlfence.StaleError{Resource: m.Resource, Token: m.Token, Current: current}
+		}
+		if current < m.Token {
+			if err := c.fence.Guard(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// pooled guards in a transaction of its own, which is over before the work begins.
+func pooled(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error {
+	if err := c.fence.Advance(ctx, db, marks...); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, c.opts)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// round is one history: two new resources, and holders that start at once and overlap.
+type round struct {
+	c         *cell
+	db        *sql.DB
+	guard     guard
+	disturb   bool // cancel contexts, abort, deadlock
+	raises    bool // the guard raises the mark by itself, also when the transaction fails
+	resources [2]string
+	base      int64
+	tokens    atomic.Int64
+	h         history
+}
+
+var rounds atomic.Int64
+
+func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool) verdict {
+	n := rounds.Add(1)
+	r := &round{c: c, db: db, guard: g, disturb: disturb, raises: !disturb, base: []int64{0, time.Now().UnixMicro(), 1<<53 - 2 - issued}[n%3]}
+	r.h.advances = map[string]map[int64]bool{}
+	c.exec(t, "DELETE FROM h_entry")
+	c.exec(t, "DELETE FROM h_counter")
+	for i := range r.resources {
+		r.resources[i] = fmt.Sprintf("round:%d:%d", n, i)
+		c.exec(t, "INSERT INTO h_counter (resource, value) VALUES (?, 0)", r.resources[i])
+	}
+	var all sync.WaitGroup
+	for range holders {
+		all.Go(r.holder)
+	}
+	all.Wait()
+	// A transaction whose connection broke may still be about to end. Whoever is past the guard has it wait.
+	var last []sqlfence.Mark
+	for _, name := range r.resources {
+		last = append(last, mark(name, r.base+issued+1))
+	}
+	if err := c.fence.Advance(within(t), c.db, last...); err != nil {
+		t.Fatal(err)
+	}
+	return r.h.judge(c.left(t))
+}
+
+// holder takes the lock over again and again, and goes on with an old token while others have newer ones.
+func (r *round) holder() {
+	for r.h.txs.Load() < perTurn && r.tokens.Load() < issued {
+		token := r.base + r.tokens.Add(1)
+		var marks []sqlfence.Mark
+		switch rand.N(5) {
+		case 0:
+			marks = []sqlfence.Mark{mark(r.resources[1], token), mark(r.resources[0], token)}
+		case 1, 2:
+			marks = []sqlfence.Mark{mark(r.resources[1], token)}
+		default:
+			marks = []sqlfence.Mark{mark(r.resources[0], token)}
+		}
+		ctx := background
+		if rand.N(3) == 0 {
+			r.h.advanced(marks) // whatever comes of it
+			if r.c.fence.Advance(ctx, r.db, marks...) != nil {
+				continue
+			}
+		}
+		for range 1 + rand.N(4) {
+			r.transaction(marks)
+			r.pause()
+		}
+	}
+}
+
+func (r *round) transaction(marks []sqlfence.Mark) {
+	e := event{tx: rounds.Add(1)<<20 | r.h.txs.Add(1), marks: marks}
+	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	defer cancel()
+	if r.disturb && rand.N(12) == 0 {
+		time.AfterFunc(rand.N(6*time.Millisecond), cancel)
+	}
+	if r.raises {
+		r.h.advanced(marks)
+	}
+	e.err = r.guard(ctx, r.c, r.db, marks, func(tx *sql.Tx) error {
+		r.pause()
+		if r.disturb && rand.N(4) == 0 {
+			// Holders of different resources meet at these, in any order.
+			for range 2 {
+				if _, err := tx.ExecContext(ctx, r.c.q("UPDATE h_shared SET n = n + 1 WHERE id = ?"), rand.N(shared)); err != nil {
+					return err
+				}
+				r.pause()
+			}
+		}
+		if err := r.c.work(ctx, tx, e.tx, marks, r.pause); err != nil {
+			return err
+		}
+		if r.disturb && rand.N(10) == 0 {
+			return errAbort
+		}
+		r.pause()
+		e.began = r.h.clock.Add(1)
+		return nil
+	})
+	e.returned = r.h.clock.Add(1)
+	r.h.add(e)
+}
+
+// pause is none most of the time.
+func (r *round) pause() {
+	if rand.N(3) == 0 {
+		time.Sleep(rand.N(2 * time.Millisecond))
+	}
+}
+
+func (v *verdict) sum(o verdict) {
+	v.commits += o.commits
+	v.refusals += o.refusals
+	v.unknown += o.unknown
+	v.aborted += o.aborted
+	v.order += o.order
+	v.falls += o.falls
+	v.lost += o.lost
+	v.ghosts += o.ghosts
+	v.falseRefusals += o.falseRefusals
+	v.example = cmp.Or(v.example, o.example)
+}
+
+// spell is how long a history goes on: long enough for the normal run, or a share of a soak.
+func spell(t *testing.T) time.Duration {
+	if os.Getenv("HOLDFAST_SOAK") == "" {
+		return 150 * time.Millisecond
+	}
+	total, err := time.ParseDuration(cmp.Or(os.Getenv("DURATION"), "10m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return total / 20 // 16 cells of one engine, with their controls
+}
+
+// testHistory has no violation, and its controls have.
+func testHistory(t *testing.T, c *cell) {
+	c.historyTables(t)
+	f := &faults{rate: 0.05}
+	db := c.connect(t, f.dial)
+	db.SetMaxOpenConns(2 * holders)
+	var v verdict
+	for end := time.Now().Add(spell(t)); v.commits == 0 || v.refusals == 0 || time.Now().Before(end); {
+		v.sum(c.round(t, db, fenced, true))
+		if t.Failed() || v.violations() > 0 {
+			break
+		}
+	}
+	t.Logf("fence: %v; cut %d before COMMIT, %d after, %d elsewhere", v, f.before.Load(), f.after.Load(), f.other.Load())
+	if v.violations() > 0 {
+		t.Errorf("the fence was passed: %s", v.example)
+	}
+	for _, control := range []struct {
+		name  string
+		guard guard
+		fails bool
+	}{{"SELECT", selected, c.blindSelect}, {"pool", pooled, true}} {
+		if !control.fails {
+			continue
+		}
+		var v verdict
+		soaked := time.Now().Add(spell(t) / 8)
+		for end := time.Now().Add(20 * time.Second); v.stale() == 0 && time.Now().Before(end) || time.Now().Before(soaked); {
+			v.sum(c.round(t, c.db, control.guard, false))
+		}
+		t.Logf("%s control: %v", control.name, v)
+		if v.stale() == 0 {
+			t.Errorf("the %s control passes for a fence: the checker sees nothing", control.name)
+		}
+	}
+}
