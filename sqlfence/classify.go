@@ -20,7 +20,14 @@ func (f *Fence) retryable(err error) bool {
 		return false
 	}
 	// A connection that was found dead cannot have committed, unless by the COMMIT itself, which is unknown.
-	return f.transient(err) || errors.Is(err, driver.ErrBadConn)
+	return f.transient(err) || errors.Is(err, driver.ErrBadConn) || find(err, unsent)
+}
+
+// unsent tells whether pgx says that nothing was sent. It is not to be believed about a COMMIT: where the connection
+// breaks behind one that took effect, pgx v5.12 says "conn closed", and that it is safe to retry.
+func unsent(err error) bool {
+	e, ok := err.(interface{ SafeToRetry() bool })
+	return ok && e.SafeToRetry()
 }
 
 func (f *Fence) transient(err error) bool {
@@ -60,9 +67,6 @@ func (f *Fence) committed(err error) error {
 }
 
 // refused tells whether the error is an answer to COMMIT that says no.
-//
-// pgx's SafeToRetry is no help: where the connection breaks behind a COMMIT that took effect, pgx v5.12 says "conn
-// closed", and that nothing had been sent.
 func (d Dialect) refused(err error) bool {
 	switch d {
 	case Postgres:

@@ -250,6 +250,8 @@ func suite(t *testing.T, c *cell) {
 		{"ConcurrentDDL", testConcurrentDDL},
 		{"Rows", testRows},
 		{"Tombstone", testTombstone},
+		{"ReadBeforeGuard", testReadBeforeGuard},
+		{"BrokenCommit", testBrokenCommit},
 		{"History", testHistory},
 	} {
 		if !t.Run(test.name, func(t *testing.T) { test.run(t, c) }) {
