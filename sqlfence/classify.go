@@ -74,7 +74,7 @@ func (d Dialect) refused(err error) bool {
 		// A deferred constraint; a transaction that had failed before, which pgx and lib/pq notice by themselves.
 		return strings.HasPrefix(state, "23") || strings.HasPrefix(state, "25") ||
 			err.Error() == "commit unexpectedly resulted in rollback" ||
-			err.Error() == "pq: Could not complete operation in a failed transaction"
+			strings.EqualFold(err.Error(), "pq: could not complete operation in a failed transaction")
 	case SQLite:
 		return number(err, "Code")&0xff == 19 // a deferred constraint
 	}

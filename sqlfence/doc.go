@@ -89,7 +89,7 @@
 //
 // To have each write guarded by itself, register callbacks: for creates, and likewise for updates and deletes,
 //
-//	db.Callback().Create().After("gorm:begin_transaction").Register("sqlfence:guard", guard)
+//	db.Callback().Create().After("gorm:begin_transaction").Before("gorm:before_create").Register("sqlfence:guard", guard)
 //	db.Callback().Create().After("gorm:commit_or_rollback_transaction").Register("sqlfence:error", restore)
 //
 // where the second one is needed as gorm's own rollback, which comes after that of the guard, hides the reason.

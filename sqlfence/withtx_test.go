@@ -203,6 +203,7 @@ func TestCommitErrors(t *testing.T) {
 		{sqlfence.Postgres, sql.ErrTxDone, false},
 		{sqlfence.Postgres, wrap(errors.New("commit unexpectedly resulted in rollback")), false},
 		{sqlfence.Postgres, errors.New("pq: Could not complete operation in a failed transaction"), false},
+		{sqlfence.Postgres, errors.New("pq: could not complete operation in a failed transaction"), false}, // v1.12
 		{sqlfence.Postgres, errors.New("tx is closed"), false},
 		{sqlfence.MySQL, errors.New("invalid connection"), true},
 		{sqlfence.MySQL, &mysqlError{1317}, true},

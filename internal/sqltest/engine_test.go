@@ -219,20 +219,40 @@ func TestPostgres(t *testing.T) {
 	for _, c := range cells {
 		c.with(t, suite)
 	}
+	c := cells[0]
+	c.name = "surfaces"
+	c.with(t, func(t *testing.T, c *cell) {
+		surfaces(t, c, "pgx")
+		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
+		gormSurfaces(t, c)
+		postgresSurfaces(t, c)
+	})
 }
 
 func TestMariaDB(t *testing.T) {
 	t.Parallel()
-	for _, c := range mariaCells(t) {
+	cells := mariaCells(t)
+	for _, c := range cells {
 		c.with(t, suite)
 	}
+	c := cells[len(cells)/2] // REPEATABLE READ, as by default
+	c.name = "surfaces"
+	c.with(t, func(t *testing.T, c *cell) {
+		surfaces(t, c, "mysql")
+		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
+		gormSurfaces(t, c)
+	})
 }
 
 func TestSQLite(t *testing.T) {
 	t.Parallel()
-	for _, c := range sqliteCells(t) {
+	cells := sqliteCells(t)
+	for _, c := range cells {
 		c.with(t, suite)
 	}
+	c := cells[1] // WAL, immediate
+	c.name = "surfaces"
+	c.with(t, func(t *testing.T, c *cell) { surfaces(t, c, "sqlite") })
 }
 
 // suite is what holds on each engine and level.

@@ -1,0 +1,281 @@
+package sqltest
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	entsql "entgo.io/ent/dialect/sql"
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jmoiron/sqlx"
+	_ "github.com/lib/pq"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"gorm.io/gorm"
+)
+
+// What libraries call a transaction is one.
+var (
+	_ sqlfence.Tx = (*sql.Tx)(nil)
+	_ sqlfence.Tx = (*sqlx.Tx)(nil)
+	_ sqlfence.Tx = bun.Tx{}.Tx
+	_ sqlfence.Tx = (*entsql.Tx)(nil)
+	_ sqlfence.Tx = (*gorm.PreparedStmtTX)(nil)
+
+	_ sqlfence.DB = (*sql.DB)(nil)
+	_ sqlfence.DB = (*sql.Conn)(nil)
+	_ sqlfence.DB = (*sqlx.DB)(nil)
+)
+
+// What sqlc generates, in short.
+type (
+	dbtx interface {
+		ExecContext(context.Context, string, ...any) (sql.Result, error)
+		PrepareContext(context.Context, string) (*sql.Stmt, error)
+		QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+		QueryRowContext(context.Context, string, ...any) *sql.Row
+	}
+	queries struct{ db dbtx }
+)
+
+func (q *queries) setStatus(ctx context.Context, query string, id int64, status string) error {
+	_, err := q.db.ExecContext(ctx, query, status, id)
+	return err
+}
+
+const markPaid = "UPDATE items SET status = ? WHERE id = ?"
+
+// surface guards and writes in a transaction of some library.
+type surface func(ctx context.Context, id int64, status string) error
+
+// testSurface has a holder write, and one whose token is older be refused.
+func (c *cell) testSurface(t *testing.T, name string, write surface) {
+	t.Run(name, func(t *testing.T) {
+		t.Helper()
+		id := databases.Add(1)
+		c.exec(t, "INSERT INTO items (id, status) VALUES (?, 'new')", id)
+		resource := fmt.Sprintf("item:%d", id)
+		for _, token := range []int64{7, 7, 8} {
+			if err := write(sqlfence.WithToken(within(t), resource, token), id, fmt.Sprint(token)); err != nil {
+				t.Fatalf("token %d: %v", token, err)
+			}
+		}
+		err := write(sqlfence.WithToken(within(t), resource, 7), id, "stale")
+		wantStale(t, err, sqlfence.StaleError{Resource: resource, Token: 7, Current: 8})
+		var status string
+		if err := c.db.QueryRow(c.q("SELECT status FROM items WHERE id = ?"), id).Scan(&status); err != nil || status != "8" {
+			t.Errorf("got %s, %v, want 8", status, err)
+		}
+	})
+}
+
+// surfaces are those of database/sql and of what runs on it with every driver.
+func surfaces(t *testing.T, c *cell, driver string) {
+	c.exec(t, "CREATE TABLE items (id bigint PRIMARY KEY, status varchar(20) NOT NULL)")
+	c.testSurface(t, "sql.Conn", func(ctx context.Context, id int64, status string) error {
+		conn, err := c.db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return c.fence.WithTx(ctx, conn, nil, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, c.q(markPaid), status, id)
+			return err
+		})
+	})
+	c.testSurface(t, "sqlc", func(ctx context.Context, id int64, status string) error {
+		return c.fence.WithTx(ctx, c.db, nil, func(tx *sql.Tx) error {
+			return (&queries{tx}).setStatus(ctx, c.q(markPaid), id, status)
+		})
+	})
+	dbx := sqlx.NewDb(c.db, driver)
+	c.testSurface(t, "sqlx", func(ctx context.Context, id int64, status string) error {
+		tx, err := dbx.BeginTxx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if err := c.fence.Guard(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.NamedExecContext(ctx, "UPDATE items SET status = :status WHERE id = :id", map[string]any{"id": id, "status": status}); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	c.testSurface(t, "sqlx WithTx", func(ctx context.Context, id int64, status string) error {
+		return c.fence.WithTx(ctx, dbx, nil, func(tx *sql.Tx) error {
+			_, err := (&sqlx.Tx{Tx: tx, Mapper: dbx.Mapper}).ExecContext(ctx, c.q(markPaid), status, id)
+			return err
+		})
+	})
+	ent := entsql.OpenDB(driver, c.db)
+	c.testSurface(t, "ent", func(ctx context.Context, id int64, status string) error {
+		tx, err := ent.Tx(ctx)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if err := c.fence.Guard(ctx, tx.(sqlfence.Tx)); err != nil {
+			return err
+		}
+		if err := tx.Exec(ctx, c.q(markPaid), []any{status, id}, nil); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+}
+
+// postgresSurfaces are those that exist for PostgreSQL only.
+func postgresSurfaces(t *testing.T, c *cell) {
+	b := bun.NewDB(c.db, pgdialect.New())
+	c.testSurface(t, "bun", func(ctx context.Context, id int64, status string) error {
+		return b.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+			if err := c.fence.Guard(ctx, tx.Tx); err != nil {
+				return err
+			}
+			_, err := tx.NewUpdate().Table("items").Set("status = ?", status).Where("id = ?", id).Exec(ctx)
+			return err
+		})
+	})
+	pq, err := sql.Open("postgres", c.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, pq)
+	c.testSurface(t, "lib/pq", func(ctx context.Context, id int64, status string) error {
+		return c.fence.WithTx(ctx, pq, nil, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, c.q(markPaid), status, id)
+			return err
+		})
+	})
+	t.Run("lib/pq repeats", func(t *testing.T) { c.testRepeats(t, pq) })
+	testFailedCommit(t, c, pq)
+
+	pool, err := pgxpool.New(background, c.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	c.testSurface(t, "pgx", func(ctx context.Context, id int64, status string) error {
+		return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, c.q(markPaid), status, id)
+			return err
+		})
+	})
+	c.testSurface(t, "pgx with options", func(ctx context.Context, id int64, status string) error {
+		begin := func(ctx context.Context) (pgx.Tx, error) {
+			return pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.Serializable})
+		}
+		return sqlfence.WithPgx(ctx, c.fence, begin, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, c.q(markPaid), status, id)
+			return err
+		})
+	})
+	c.testSurface(t, "pgx guard", func(ctx context.Context, id int64, status string) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if err := sqlfence.GuardPgx(ctx, c.fence, tx); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, c.q(markPaid), status, id)
+			return err
+		})
+	})
+	t.Run("pgx failed commit", func(t *testing.T) {
+		err := sqlfence.WithPgx(sqlfence.WithToken(within(t), "pgx", 7), c.fence, pool.Begin, func(tx pgx.Tx) error {
+			_, _ = tx.Exec(background, "SELECT 1/0")
+			return nil // the error is ignored
+		})
+		if !errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, sqlfence.ErrCommitUnknown) {
+			t.Errorf("got %v, want %v", err, pgx.ErrTxCommitRollback)
+		}
+		err = sqlfence.WithPgx(sqlfence.WithToken(within(t), "pgx", 7), c.fence, pool.Begin, func(tx pgx.Tx) error {
+			return tx.Rollback(background)
+		})
+		if !errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sqlfence.ErrCommitUnknown) {
+			t.Errorf("got %v, want %v", err, pgx.ErrTxClosed)
+		}
+	})
+}
+
+// testRepeats meets a row that is locked, at the first attempt.
+func (c *cell) testRepeats(t *testing.T, db *sql.DB) {
+	id := databases.Add(1)
+	c.exec(t, "INSERT INTO items (id, status) VALUES (?, 'new')", id)
+	other := c.begin(t)
+	query := c.q("SELECT status FROM items WHERE id = ? FOR UPDATE NOWAIT")
+	if _, err := other.Exec(query, id); err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	err := c.fence.WithTx(sqlfence.WithToken(within(t), "repeats", 7), db, nil, func(tx *sql.Tx) error {
+		runs++
+		var status string
+		err := tx.QueryRow(query, id).Scan(&status)
+		if err != nil {
+			_ = other.Rollback()
+		}
+		return err
+	})
+	if err != nil || runs != 2 {
+		t.Errorf("got %v after %d runs, want success at the second", err, runs)
+	}
+}
+
+// testFailedCommit ignores an error of PostgreSQL, which then answers COMMIT with a rollback, and breaks a deferred
+// constraint.
+func testFailedCommit(t *testing.T, c *cell, pq *sql.DB) {
+	c.exec(t, "CREATE TABLE parts (item bigint REFERENCES items (id) DEFERRABLE INITIALLY DEFERRED)")
+	for name, db := range map[string]*sql.DB{"pgx": c.db, "lib/pq": pq} {
+		for what, query := range map[string]string{"ignored": "SELECT 1/0", "deferred": "INSERT INTO parts VALUES (-1)"} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				err := c.fence.WithTx(sqlfence.WithToken(within(t), "failed", 7), db, nil, func(tx *sql.Tx) error {
+					_, _ = tx.Exec(query)
+					return nil
+				})
+				if err == nil || errors.Is(err, sqlfence.ErrCommitUnknown) {
+					t.Errorf("got %v, want an error that is certain", err)
+				}
+			})
+		}
+	}
+}
+
+func TestWhatIsNoTransactionDoesNotCompile(t *testing.T) {
+	t.Parallel()
+	const file = "testdata/refused/refused.go"
+	src, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	out, err := exec.Command("go", "build", "./testdata/refused").CombinedOutput()
+	if err == nil {
+		t.Fatal("it does")
+	}
+	line, wanted := 0, 0
+	for lines := bufio.NewScanner(src); lines.Scan(); {
+		line++
+		_, why, ok := strings.Cut(lines.Text(), "// want")
+		if !ok {
+			continue
+		}
+		if why != "" {
+			wanted++
+		}
+		if at := fmt.Sprintf("%s:%d:", file, line); !strings.Contains(string(out), at) {
+			t.Errorf("this compiles: %s\n%.600s", strings.TrimSpace(lines.Text()), out)
+		}
+	}
+	if got := strings.Count(string(out), "missing method Commit"); got != wanted || wanted == 0 {
+		t.Errorf("got %d refusals for want of Commit, want %d:\n%.2000s", got, wanted, out)
+	}
+}

@@ -1,0 +1,24 @@
+// Package refused must not compile: each call passes something that is no transaction.
+package refused
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jmoiron/sqlx"
+	"github.com/uptrace/bun"
+)
+
+func refused(ctx context.Context, f *sqlfence.Fence, db *sql.DB, conn *sql.Conn, dbx *sqlx.DB, dbb *bun.DB, pool *pgxpool.Pool, native *pgx.Conn) {
+	_ = f.Guard(ctx, db)                           // want Commit
+	_ = f.Guard(ctx, conn)                         // want Commit
+	_ = f.Guard(ctx, dbx)                          // want Commit
+	_ = f.Guard(ctx, dbb)                          // want Commit
+	_ = sqlfence.GuardPgx[pgx.Row](ctx, f, pool)   // want Commit
+	_ = sqlfence.GuardPgx[pgx.Row](ctx, f, native) // want Commit
+	_ = sqlfence.GuardPgx(ctx, f, pool)            // want
+	_ = sqlfence.GuardPgx(ctx, f, native)          // want
+}
