@@ -64,7 +64,8 @@
 // the lock's lease does not end a transaction. Bound it in the database. PostgreSQL: idle_in_transaction_session_timeout
 // ends a paused holder's transaction, lock_timeout bounds the wait. MySQL: innodb_lock_wait_timeout (50 s by
 // default) bounds the wait, wait_timeout ends idle sessions, MariaDB has idle_write_transaction_timeout. SQLite: nothing
-// ends a paused process' transaction, busy_timeout bounds the wait. The context bounds it in all cases.
+// ends a paused process' transaction, busy_timeout bounds the wait. The context bounds it too, though modernc.org/sqlite does not look at it
+// while it waits.
 // Keep guarded transactions short; they also run one after the other for each resource.
 //
 // # Errors

@@ -28,7 +28,7 @@ type cell struct {
 	dialect sqlfence.Dialect
 	opts    *sql.TxOptions
 	// connect opens another pool to the database. Its connections break now and then if dial is not nil.
-	connect func(t *testing.T, dial dialer) *sql.DB
+	connect func(t testing.TB, dial dialer) *sql.DB
 	dsn     string // of the database, in the form of its driver
 	// blindSelect says that a SELECT neither locks nor makes a later write fail. Elsewhere one in front of a
 	// transaction is a check that holds, if only by serialization failures or BUSY.
@@ -58,7 +58,7 @@ func (c *cell) q(query string) string {
 	return b.String()
 }
 
-func (c *cell) exec(t *testing.T, query string, args ...any) {
+func (c *cell) exec(t testing.TB, query string, args ...any) {
 	t.Helper()
 	if _, err := c.db.Exec(c.q(query), args...); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -83,21 +83,25 @@ func (c *cell) begin(t *testing.T) *sql.Tx {
 	return tx
 }
 
-// with runs fn in a new database for the cell.
+// with runs fn in the cell.
 func (c cell) with(t *testing.T, fn func(t *testing.T, c *cell)) {
 	t.Run(c.name, func(t *testing.T) {
-		f, err := sqlfence.New(c.dialect)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.fence = f
-		c.db = c.connect(t, nil)
-		c.exec(t, f.DDL())
+		c.open(t)
 		fn(t, &c)
 	})
 }
 
-func closing(t *testing.T, db *sql.DB) *sql.DB {
+func (c *cell) open(t testing.TB) {
+	f, err := sqlfence.New(c.dialect)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.fence = f
+	c.db = c.connect(t, nil)
+	c.exec(t, f.DDL())
+}
+
+func closing(t testing.TB, db *sql.DB) *sql.DB {
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -106,7 +110,7 @@ func closing(t *testing.T, db *sql.DB) *sql.DB {
 var databases atomic.Int64
 
 // create makes a database on a server whose own is open as db.
-func create(t *testing.T, db *sql.DB) string {
+func create(t testing.TB, db *sql.DB) string {
 	t.Helper()
 	name := fmt.Sprintf("cell%d", databases.Add(1))
 	if _, err := db.Exec("CREATE DATABASE " + name); err != nil {
@@ -119,7 +123,7 @@ func levelName(l sql.IsolationLevel) string {
 	return strings.ReplaceAll(strings.ToLower(l.String()), " ", "-")
 }
 
-func postgresCells(t *testing.T) (cells []cell) {
+func postgresCells(t testing.TB) (cells []cell) {
 	server := servertest.Postgres(t)
 	admin, err := sql.Open("pgx", server)
 	if err != nil {
@@ -131,7 +135,7 @@ func postgresCells(t *testing.T) (cells []cell) {
 		cells = append(cells, cell{
 			name: levelName(level), dialect: sqlfence.Postgres, opts: &sql.TxOptions{Isolation: level}, dsn: dsn,
 			blindSelect: level == sql.LevelReadCommitted,
-			connect: func(t *testing.T, dial dialer) *sql.DB {
+			connect: func(t testing.TB, dial dialer) *sql.DB {
 				cfg, err := pgx.ParseConfig(dsn)
 				if err != nil {
 					t.Fatal(err)
@@ -148,12 +152,12 @@ func postgresCells(t *testing.T) (cells []cell) {
 
 func pgxDial(d dialer) func(ctx context.Context, network, addr string) (net.Conn, error) { return d }
 
-func mariaCells(t *testing.T) (cells []cell) {
+func mariaCells(t testing.TB) (cells []cell) {
 	u, err := url.Parse(servertest.MariaDB(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := func(t *testing.T, name string, dial dialer, edit func(*mysql.Config)) *sql.DB {
+	open := func(t testing.TB, name string, dial dialer, edit func(*mysql.Config)) *sql.DB {
 		cfg := mysql.NewConfig()
 		cfg.User, cfg.Net, cfg.Addr, cfg.DBName = "root", "tcp", u.Host, name
 		cfg.Logger = &mysql.NopLogger{} // of broken connections, which are meant to break
@@ -182,7 +186,7 @@ func mariaCells(t *testing.T) (cells []cell) {
 					name: fmt.Sprintf("%s,found=%t,snapshot=%s", levelName(level), found, snapshot), dialect: sqlfence.MySQL,
 					opts: &sql.TxOptions{Isolation: level}, dsn: "root@tcp(" + u.Host + ")/" + name + "?parseTime=true",
 					blindSelect: level < sql.LevelRepeatableRead || level == sql.LevelRepeatableRead && snapshot == "0",
-					connect:     func(t *testing.T, dial dialer) *sql.DB { return open(t, name, dial, edit) },
+					connect:     func(t testing.TB, dial dialer) *sql.DB { return open(t, name, dial, edit) },
 				})
 			}
 		}
@@ -190,7 +194,7 @@ func mariaCells(t *testing.T) (cells []cell) {
 	return cells
 }
 
-func sqliteCells(t *testing.T) (cells []cell) {
+func sqliteCells(t testing.TB) (cells []cell) {
 	dir := t.TempDir()
 	for _, journal := range []string{"wal", "delete"} {
 		for _, lock := range []string{"deferred", "immediate"} {
@@ -200,7 +204,7 @@ func sqliteCells(t *testing.T) (cells []cell) {
 			}.Encode()
 			cells = append(cells, cell{
 				name: journal + "," + lock, dialect: sqlfence.SQLite, dsn: dsn,
-				connect: func(t *testing.T, _ dialer) *sql.DB {
+				connect: func(t testing.TB, _ dialer) *sql.DB {
 					db, err := sql.Open("sqlite", dsn)
 					if err != nil {
 						t.Fatal(err)
@@ -225,7 +229,10 @@ func TestPostgres(t *testing.T) {
 		surfaces(t, c, "pgx")
 		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
 		gormSurfaces(t, c)
+		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "pgx") })
 		postgresSurfaces(t, c)
+		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
+		testBounds(t, c, "SET LOCAL idle_in_transaction_session_timeout = '200ms'", "SET lock_timeout = '200ms'")
 	})
 }
 
@@ -241,6 +248,9 @@ func TestMariaDB(t *testing.T) {
 		surfaces(t, c, "mysql")
 		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
 		gormSurfaces(t, c)
+		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "mysql") })
+		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
+		testBounds(t, c, "SET idle_write_transaction_timeout = 1", "SET innodb_lock_wait_timeout = 1")
 	})
 }
 
@@ -252,7 +262,11 @@ func TestSQLite(t *testing.T) {
 	}
 	c := cells[1] // WAL, immediate
 	c.name = "surfaces"
-	c.with(t, func(t *testing.T, c *cell) { surfaces(t, c, "sqlite") })
+	c.with(t, func(t *testing.T, c *cell) {
+		surfaces(t, c, "sqlite")
+		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "sqlite") })
+		testBounds(t, c, "", "PRAGMA busy_timeout = 200")
+	})
 }
 
 // suite is what holds on each engine and level.
@@ -281,7 +295,7 @@ func suite(t *testing.T, c *cell) {
 }
 
 // within is patience for what should happen soon.
-func within(t *testing.T) context.Context {
+func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(background, 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx

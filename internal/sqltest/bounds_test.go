@@ -1,0 +1,116 @@
+package sqltest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
+)
+
+// bounds are those that the package's description gives for a holder that is paused with its transaction open.
+// paused is a statement that has the server end such a transaction, and wait one that bounds the wait for it.
+func testBounds(t *testing.T, c *cell, paused, wait string) {
+	open := func(t *testing.T, settings ...string) *sql.Tx {
+		tx := c.begin(t)
+		for _, s := range settings {
+			if _, err := tx.Exec(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.fence.Guard(within(t), tx, mark("bounds", 1000)); err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	t.Run("context", func(t *testing.T) {
+		if c.dialect == sqlfence.SQLite {
+			t.Skip("modernc.org/sqlite waits for as long as busy_timeout says, whatever becomes of the context")
+		}
+		open(t)
+		ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		err := c.guarded(ctx, "bounds", 2000, nothing)
+		if !errors.Is(err, context.DeadlineExceeded) && !isCanceled(err) || errors.Is(err, sqlfence.ErrCommitUnknown) {
+			t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+		}
+		if d := time.Since(began); d > 3*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+	if wait != "" {
+		t.Run("wait", func(t *testing.T) {
+			open(t)
+			conn, err := c.db.Conn(within(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := conn.ExecContext(within(t), wait); err != nil {
+				t.Fatal(err)
+			}
+			once, err := sqlfence.New(c.dialect, sqlfence.WithRetries(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := sqlfence.WithToken(within(t), "bounds", 2000)
+			err = once.WithTx(ctx, conn, c.opts, nothing)
+			if err == nil || ctx.Err() != nil {
+				t.Errorf("got %v, want the wait ended by the database", err)
+			}
+			t.Log(err)
+		})
+	}
+	if paused != "" {
+		t.Run("paused", func(t *testing.T) {
+			tx := open(t, paused)
+			if err := c.guarded(within(t), "bounds", 2000, nothing); err != nil {
+				t.Errorf("the next holder: %v", err)
+			}
+			if err := tx.Commit(); err == nil {
+				t.Error("the paused holder could commit")
+			}
+			wantStale(t, c.guarded(within(t), "bounds", 1000, nothing), sqlfence.StaleError{Resource: "bounds", Token: 1000, Current: 2000})
+		})
+	}
+}
+
+// testDeadlock guards two resources one by one and in both orders, which WithTx would not. MySQL has ended the
+// loser's transaction by then, and would commit by itself what comes after it.
+func testDeadlock(t *testing.T, c *cell) {
+	c.exec(t, "CREATE TABLE deadlock (n bigint)")
+	var txs [2]*sql.Tx
+	for i, resource := range []string{"deadlock:0", "deadlock:1"} {
+		txs[i] = c.begin(t)
+		if err := c.fence.Guard(within(t), txs[i], mark(resource, 7)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var errs [2]error
+	var both sync.WaitGroup
+	for i, resource := range []string{"deadlock:1", "deadlock:0"} {
+		both.Go(func() {
+			if errs[i] = c.fence.Guard(within(t), txs[i], mark(resource, 7)); errs[i] != nil {
+				_, err := txs[i].Exec("INSERT INTO deadlock (n) VALUES (1)")
+				if !errors.Is(err, sql.ErrTxDone) {
+					t.Errorf("write after %v: got %v, want %v", errs[i], err, sql.ErrTxDone)
+				}
+			}
+		})
+	}
+	both.Wait()
+	if (errs[0] == nil) == (errs[1] == nil) {
+		t.Errorf("got %v and %v, want one deadlock", errs[0], errs[1])
+	}
+	if got := c.number(t, "SELECT count(*) FROM deadlock"); got != 0 {
+		t.Errorf("the loser's write was committed by itself")
+	}
+}
+
+// isCanceled tells whether PostgreSQL has answered the cancellation of a statement before its driver gave up on it.
+func isCanceled(err error) bool { return err != nil && strings.Contains(err.Error(), "57014") }

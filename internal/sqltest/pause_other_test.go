@@ -1,0 +1,9 @@
+//go:build !unix
+
+package sqltest
+
+import "testing"
+
+func testPausedReplica(t *testing.T, _ *cell, _ string) {
+	t.Skip("there is no signal to pause a process")
+}
