@@ -56,14 +56,17 @@ func (d Dialect) statements(table string) statements {
 	case Postgres:
 		return statements{
 			// CREATE TABLE IF NOT EXISTS alone fails with a unique violation in the catalogue when two
-			// sessions run it at once, hence the advisory lock. Rows are updated in place and often: the
+			// sessions run it at once, hence the advisory lock; and it wants the right to create tables even
+			// where there is nothing to create, hence to_regclass. Rows are updated in place and often: the
 			// free part of each page keeps the index out of it.
 			create: `DO $sqlfence$ BEGIN
-  PERFORM pg_advisory_xact_lock(7236851450173489251);
-  CREATE TABLE IF NOT EXISTS ` + table + ` (
-    resource text COLLATE "C" PRIMARY KEY,
-    token bigint NOT NULL CHECK (token > 0)
-  ) WITH (fillfactor = 70);
+  IF to_regclass('` + table + `') IS NULL THEN
+    PERFORM pg_advisory_xact_lock(7236851450173489251);
+    CREATE TABLE IF NOT EXISTS ` + table + ` (
+      resource text COLLATE "C" PRIMARY KEY,
+      token bigint NOT NULL CHECK (token > 0)
+    ) WITH (fillfactor = 70);
+  END IF;
 END $sqlfence$`,
 			raise: `INSERT INTO ` + table + ` AS f (resource, token) VALUES ($1, $2)` +
 				` ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token) RETURNING token`,

@@ -53,15 +53,16 @@
 //   - Savepoints. A rollback to one takes a guard after it along (gorm's and bun's nested transactions, pgx's
 //     Tx.Begin). Guard the outermost transaction.
 //   - Hard deletes, for a fence column: it goes with its row. See [Fence.ExecRow]. Guard rows must never be deleted
-//     either, nor lost with a restored backup, as long as old holders may be around. There is one per resource, about 100 bytes.
+//     either, nor lost with a restored backup, as long as old holders may be around. There is one per resource,
+//     about 100 bytes.
 //   - Replicas and other databases. The guard orders what one database commits. A read on a replica may be
 //     old; a write to a second database needs a guard there.
 //   - What is no transaction: e-mails, files, calls of other services. Pass the token on, and compare it there.
 //   - Statements that commit by themselves, DDL on MySQL above all: the guard ends with it. The table must be InnoDB,
 //     and so must be what is written.
 //
-// A holder that is paused with a guarded transaction open blocks the next one, which waits at its guard: the fence keeps order, and
-// the lock's lease does not end a transaction. Bound it in the database. PostgreSQL: idle_in_transaction_session_timeout
+// A holder that is paused with a guarded transaction open blocks the next one, which waits at its guard: the
+// fence keeps order, and the lock's lease does not end a transaction. Bound it in the database. PostgreSQL: idle_in_transaction_session_timeout
 // ends a paused holder's transaction, lock_timeout bounds the wait. MySQL: innodb_lock_wait_timeout (50 s by
 // default) bounds the wait, wait_timeout ends idle sessions, MariaDB has idle_write_transaction_timeout. SQLite: nothing
 // ends a paused process' transaction, busy_timeout bounds the wait. The context bounds it too, though modernc.org/sqlite does not look at it
@@ -71,9 +72,10 @@
 // # Errors
 //
 // A stale holder gets a [*StaleError]; it must not go on. [ErrCommitUnknown] is apart: the connection broke
-// at COMMIT. What can be repeated is told by SQLSTATE 40001, 40P01 and 55P03 on PostgreSQL (pgx, lib/pq), by number 1205, 1213,
-// 1020 and 3572 on MySQL (go-sql-driver), by the codes BUSY and LOCKED on SQLite (modernc.org, mattn, ncruces), and by
-// [WithRetryable] for other drivers. No driver is imported.
+// at COMMIT. What can be repeated is told by SQLSTATE 40001, 40P01 and 55P03 on PostgreSQL (pgx, lib/pq), by
+// number 1205, 1213, 1020 and 3572 on MySQL (go-sql-driver), by the codes BUSY and LOCKED on SQLite (modernc.org,
+// mattn, ncruces), and by [WithRetryable] for other drivers. No driver is imported. Tested on PostgreSQL 15,
+// MariaDB 10.11 and SQLite 3; the statements are MySQL's too, on which they have not been run.
 //
 // # With other libraries
 //

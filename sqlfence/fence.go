@@ -37,7 +37,8 @@ func New(dialect Dialect, opts ...Option) (*Fence, error) {
 
 // DDL is one statement that creates the table of guard rows unless it exists, for a migration or for the start of a
 // program. Replicas may run it at the same time (on SQLite set a busy_timeout, as always). On PostgreSQL it is
-// a DO block, with semicolons inside, which some migration tools have to be told.
+// a DO block, with semicolons inside, which some migration tools have to be told; where the table exists it
+// needs no right to create one. Guarding needs SELECT, INSERT and UPDATE.
 func (f *Fence) DDL() string { return f.sql.create }
 
 // Tx is a transaction: [*sql.Tx], and what the libraries on top of it make of one. A pool or a connection is none: a

@@ -26,6 +26,10 @@ type Row struct {
 //	INSERT INTO orders (id, status, fence) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE -- MySQL: fence last
 //	  status = IF(fence <= VALUES(fence), VALUES(status), status), fence = GREATEST(fence, VALUES(fence))
 //
+// The statement itself has to compare, and to compare nothing else: without fence <= token a stale holder
+// overwrites the row, fence and all, and ExecRow cannot see it; with a further condition that is not met nothing
+// is written, which looks like success, or like a forgotten fence.
+//
 // It fences that row and nothing else: rows that a stale holder inserts under other keys, and what it read
 // before, are not its business; the guard row's are. Nor can the fence outlive its row. A hard
 // DELETE takes it along, and a stale upsert then brings the row back: mark rows as deleted instead (ExecRow itself

@@ -159,6 +159,7 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	})
 	t.Run("lib/pq repeats", func(t *testing.T) { c.testRepeats(t, pq) })
 	testFailedCommit(t, c, pq)
+	t.Run("rights", func(t *testing.T) { testRights(t, c) })
 
 	pool, err := pgxpool.New(background, c.dsn)
 	if err != nil {
@@ -204,6 +205,30 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			t.Errorf("got %v, want %v", err, pgx.ErrTxClosed)
 		}
 	})
+}
+
+// testRights runs the DDL as a user that may not create tables, which is how replicas should run.
+func testRights(t *testing.T, c *cell) {
+	conn, err := c.db.Conn(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, query := range []string{
+		"CREATE ROLE replica", "REVOKE CREATE ON SCHEMA public FROM PUBLIC", "GRANT SELECT, INSERT, UPDATE ON sqlfence TO replica",
+		"SET ROLE replica", c.fence.DDL(),
+	} {
+		if _, err := conn.ExecContext(within(t), query); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+	if err := c.fence.Advance(within(t), conn, mark("rights", 7)); err != nil {
+		t.Error(err)
+	}
+	_, err = conn.ExecContext(within(t), "RESET ROLE")
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // testRepeats meets a row that is locked, at the first attempt.
