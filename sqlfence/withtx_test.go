@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
@@ -342,6 +344,36 @@ func TestPgx(t *testing.T) {
 		tx, _ := begin(background)
 		if err := sqlfence.GuardPgx(background, f, tx, sqlfence.Mark{Resource: "r", Token: 6}); !errors.Is(err, sqlfence.ErrStale) || tx.before != nil {
 			t.Errorf("got %v, want a refusal and a rollback", err)
+		}
+	})
+}
+
+func TestWithTxDoesNotCommitWithALockThatWasLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		locker, err := core.New(servertest.NewBubble(t).Client())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Shutdown(background)
+		lock, err := locker.Acquire(background, "order:42", core.WithTTL(time.Second), core.WithoutRenewal())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fake, db := newDB(t)
+		// This context does not end with the lock.
+		ctx := context.WithoutCancel(lock.Context())
+		err = newFence(t, sqlfence.Postgres).WithTx(ctx, db, nil, func(*sql.Tx) error {
+			time.Sleep(2 * time.Second)
+			return nil
+		})
+		if !errors.Is(err, core.ErrLost) {
+			t.Errorf("got %v, want %v", err, core.ErrLost)
+		}
+		if got, want := fake.ops(), "begin raise rollback"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
+			t.Errorf("Release: got %v, want %v", err, core.ErrLost)
 		}
 	})
 }
