@@ -133,7 +133,7 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 		if err := c.db.did("raise"); err != nil {
 			return nil, err
 		}
-		return &fakeRows{[]int64{c.raise(args)}}, nil
+		return &fakeRows{[]int64{c.raise(args)}, c.db}, nil
 	}
 	if err := c.db.did("read"); err != nil {
 		return nil, err
@@ -143,18 +143,27 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 		row = "orders:" + row
 	}
 	if n, ok := c.db.rows[row]; ok {
-		return &fakeRows{[]int64{n}}, nil
+		return &fakeRows{[]int64{n}, c.db}, nil
 	}
-	return &fakeRows{}, nil
+	return &fakeRows{nil, c.db}, nil
 }
 
-type fakeRows struct{ left []int64 }
+type fakeRows struct {
+	left []int64
+	db   *fakeDB // for an error behind the rows
+}
 
 func (r *fakeRows) Columns() []string { return []string{"n"} }
 func (r *fakeRows) Close() error      { return nil }
 
 func (r *fakeRows) Next(dest []driver.Value) error {
 	if len(r.left) == 0 {
+		r.db.mu.Lock()
+		defer r.db.mu.Unlock()
+		if late := r.db.fail["late"]; len(late) > 0 {
+			r.db.fail["late"] = late[1:]
+			return late[0]
+		}
 		return io.EOF
 	}
 	dest[0] = r.left[0]

@@ -123,7 +123,7 @@ func TestWithTxRepeats(t *testing.T) {
 		{sqlfence.SQLite, unknown, false},
 	}
 	for _, tt := range tests {
-		for _, at := range []string{"begin", "raise", "exec", "commit"} {
+		for _, at := range []string{"begin", "raise", "late", "exec", "commit"} {
 			t.Run(fmt.Sprintf("%v/%T %v/%s", tt.dialect, tt.err, tt.err, at), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					dead := tt.err == driver.ErrBadConn || tt.err == unsentError{}
