@@ -49,7 +49,9 @@ func (c *faultyConn) Read(b []byte) (int, error) {
 
 func (c *faultyConn) Write(b []byte) (int, error) {
 	chance := rand.Float64() / c.faults.rate // +Inf at no rate
-	if !bytes.Contains(bytes.ToLower(b), []byte("commit")) {
+	said := bytes.ToLower(b)
+	// A BEGIN may say "read committed".
+	if !bytes.Contains(said, []byte("commit")) || bytes.Contains(said, []byte("committed")) {
 		if chance < 0.02 {
 			c.faults.other.Add(1)
 			_ = c.Close()
