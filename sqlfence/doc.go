@@ -62,12 +62,16 @@
 //     and so must be what is written.
 //
 // A holder that is paused with a guarded transaction open blocks the next one, which waits at its guard: the
-// fence keeps order, and the lock's lease does not end a transaction. Bound it in the database. PostgreSQL: idle_in_transaction_session_timeout
-// ends a paused holder's transaction, lock_timeout bounds the wait. MySQL: innodb_lock_wait_timeout (50 s by
-// default) bounds the wait, wait_timeout ends idle sessions, MariaDB has idle_write_transaction_timeout. SQLite: nothing
-// ends a paused process' transaction, busy_timeout bounds the wait. The context bounds it too, though modernc.org/sqlite does not look at it
-// while it waits.
-// Keep guarded transactions short; they also run one after the other for each resource.
+// fence keeps order, and the lock's lease does not end a transaction. Bound it in the database:
+//
+//   - PostgreSQL: idle_in_transaction_session_timeout ends the transaction of a paused holder, lock_timeout bounds
+//     the wait for it.
+//   - MySQL: innodb_lock_wait_timeout (50 s by default) bounds the wait; wait_timeout ends idle sessions, on
+//     MariaDB idle_write_transaction_timeout idle transactions.
+//   - SQLite: busy_timeout bounds the wait. Nothing ends the transaction of a paused process.
+//
+// The context bounds the wait too, though modernc.org/sqlite does not look at it while it waits. Keep guarded
+// transactions short: those of one resource also run one after the other.
 //
 // # Errors
 //
