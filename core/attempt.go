@@ -73,7 +73,7 @@ func newAttempt(b *ballot) *attempt {
 }
 
 // run asks all masters at once and returns as soon as most have granted, or as soon as most cannot any more.
-func (a *attempt) run(ctx context.Context, began instant) verdict {
+func (a *attempt) run(ctx context.Context) verdict {
 	q := a.b.q
 	if err := q.dependent(); err != nil {
 		return verdict{err: err}

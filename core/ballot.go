@@ -69,7 +69,7 @@ func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
 	b.q.locker.gate.join()
 	go func() {
 		defer b.q.locker.gate.leave()
-		v := a.run(ctx, c.at)
+		v := a.run(ctx)
 		c.val = v
 		if !a.state.CompareAndSwap(attemptRuns, attemptDecided) {
 			a.undo("")
