@@ -18,7 +18,7 @@ func openStore(t *testing.T) *store {
 			t.Error(err)
 		}
 	})
-	s, err := d.tables("test", true).open()
+	s, err := d.tables("test", "audit").open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,13 +128,13 @@ func TestAuditFindsEveryKindOfDamage(t *testing.T) {
 func TestTableAddsUp(t *testing.T) {
 	var out strings.Builder
 	err := printTable(&out, []*result{{
-		scene: scene{name: "with the lock", locked: true},
+		act: act{name: "with the lock", locked: true},
 		lines: []line{
 			{product: "lamp", requests: 7, sold: 3, refused: 4, waited: 5, longest: 1_500_000_000, busy: 1},
 			{product: "tent", requests: 2, sold: 2, waited: 1, longest: 20_000_000, stockLeft: 1, soldTwice: 1},
 		},
 	}, {
-		scene: scene{name: "without"},
+		act:   act{name: "without"},
 		lines: []line{{product: "lamp", requests: 1, sold: 1}},
 	}})
 	const want = `
@@ -146,6 +146,7 @@ with the lock
 without
   lamp                1     1        0       -             -          -           0           0
   all                 1     1        0       -             -          -           0           0
+
 `
 	if got := "\n" + out.String(); err != nil || got != want {
 		t.Errorf("got %v%s\nwant%s", err, got, want)

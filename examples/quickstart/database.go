@@ -13,16 +13,18 @@ import (
 	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // driver "pgx"
 	_ "modernc.org/sqlite"             // driver "sqlite"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
 // database says how to open the shop's database, which every replica does for itself.
 type database struct {
-	name     string // for people
-	driver   string
-	dsn      string
-	numbered bool   // placeholders are $1, $2 and not ?
-	conns    int    // of each replica
-	dir      string // to be removed at the end; "" if nothing is
+	name    string // for people
+	driver  string
+	dsn     string
+	dialect sqlfence.Dialect
+	conns   int    // of each replica
+	dir     string // to be removed at the end; "" if nothing is
 }
 
 func openDatabase(databaseURL string) (*database, error) {
@@ -42,7 +44,7 @@ func openDatabase(databaseURL string) (*database, error) {
 	switch u.Scheme {
 	case "postgres", "postgresql":
 		return &database{
-			name: "PostgreSQL at " + u.Host, driver: "pgx", dsn: databaseURL, numbered: true, conns: 10,
+			name: "PostgreSQL at " + u.Host, driver: "pgx", dsn: databaseURL, dialect: sqlfence.Postgres, conns: 10,
 		}, nil
 	case "mysql", "mariadb":
 		return mysqlServer(u)
@@ -71,7 +73,7 @@ func sqliteFile(path string, wal bool) *database {
 		path = "/" + path
 	}
 	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
-	return &database{driver: "sqlite", dsn: dsn, conns: 4}
+	return &database{driver: "sqlite", dsn: dsn, dialect: sqlfence.SQLite, conns: 4}
 }
 
 // mysqlServer translates the URL: the driver has a notation of its own.
@@ -86,7 +88,9 @@ func mysqlServer(u *url.URL) (*database, error) {
 	}
 	cfg.User = u.User.Username()
 	cfg.Passwd, _ = u.User.Password()
-	return &database{name: "MySQL or MariaDB at " + addr, driver: "mysql", dsn: cfg.FormatDSN(), conns: 10}, nil
+	return &database{
+		name: "MySQL or MariaDB at " + addr, driver: "mysql", dsn: cfg.FormatDSN(), dialect: sqlfence.MySQL, conns: 10,
+	}, nil
 }
 
 func (d *database) open() (*sql.DB, error) {

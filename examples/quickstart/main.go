@@ -1,5 +1,10 @@
-// Quickstart shows what the lock does: a small shop on three replicas, a rush of customers, too little stock.
-// The same rush comes twice, first without the lock and then with it. From the root of the repository:
+// Quickstart shows what goes wrong on several replicas, and what prevents it, in two scenes:
+//
+//   - The rush: a small shop on three replicas, many customers, too little stock; without the lock and with it.
+//   - The paused replica: two processes that have the lock, one of them stopped (SIGSTOP) until its lease is over,
+//     and woken up when the other one has sold the only unit; without a fence in the database and with it.
+//
+// From the root of the repository:
 //
 //	go run ./examples/quickstart
 //	go run ./examples/quickstart -requests 1000 -products 8 -stock 30 -replicas 5
@@ -10,12 +15,12 @@
 //	REDIS_ADDR    host:port, or a redis:// URL
 //	DATABASE_URL  postgres://..., mysql://... (also MariaDB), or sqlite:///path/to/file
 //
-// In a database of yours it makes two tables per scene, named holdfast_quickstart_ and a random number, and
-// drops them at the end, also after Ctrl-C; a kill -9 leaves them. Keys in Redis have a prefix made the same
-// way and expire by themselves.
+// In a database of yours it makes a few tables per scene, named holdfast_quickstart_ and a random number, and
+// drops them at the end, also after Ctrl-C; a kill -9 leaves them, and a replica that it had stopped. Keys in Redis have
+// a prefix made the same way and expire by themselves.
 //
-// The exit status is 1 if, with the lock, anything was sold twice or another invariant broke, and if a server
-// could not be reached; 2 for wrong flags; 130 after Ctrl-C.
+// The exit status is 1 if, with the lock or the fence, anything was sold twice or another invariant broke, and if a
+// server could not be reached; 2 for wrong flags; 130 after Ctrl-C.
 package main
 
 import (
@@ -34,6 +39,9 @@ import (
 )
 
 func main() {
+	if os.Getenv(processEnv) != "" {
+		os.Exit(replicaProcess(os.Stdin, os.Stdout, os.Stderr))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C does not wait for the clean-up
 	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes}
@@ -103,6 +111,8 @@ func (a *app) play(ctx context.Context, cfg config) (err error) {
 		cfg:      cfg,
 		name:     fmt.Sprintf("holdfast_quickstart_%08x", rand.Uint32()),
 		progress: newProgress(a.stdout),
+		out:      a.stdout,
+		errOut:   a.stderr,
 	}
 	servers, err := openServers(ctx, a.getenv("REDIS_ADDR"), a.getenv("DATABASE_URL"))
 	if err != nil {
@@ -112,33 +122,31 @@ func (a *app) play(ctx context.Context, cfg config) (err error) {
 	st.servers = servers
 
 	fmt.Fprintf(a.stdout, "Redis: %s. Database: %s.\n", servers.redisName, servers.database.name)
-	fmt.Fprintf(a.stdout, "%d replicas of a shop, %d purchases for %d products with %d units each.\n",
-		cfg.replicas, cfg.requests, cfg.products, cfg.stock)
-
-	var results []*result
-	for i, sc := range a.scenes {
-		fmt.Fprintf(a.stdout, "\n%d. %s\n", i+1, sc.intro)
-		res, err := sc.play(ctx, st, sc)
-		if err != nil {
-			return fmt.Errorf("%s: %w", sc.name, err)
-		}
-		results = append(results, res)
-	}
-
-	fmt.Fprintln(a.stdout)
-	if err := printTable(a.stdout, results); err != nil {
-		return err
-	}
-	fmt.Fprintln(a.stdout)
 	var broken []string
-	for _, res := range results {
-		fmt.Fprintln(a.stdout, res.summary)
-		if res.scene.mustHold {
-			broken = append(broken, res.broken...)
+	for i, sc := range a.scenes {
+		fmt.Fprintf(a.stdout, "\n%d. %s\n", i+1, sc.title)
+		var results []*result
+		for _, act := range sc.acts {
+			fmt.Fprintf(a.stdout, "\n%s\n", act.intro)
+			res, err := act.play(ctx, st, act)
+			if err != nil {
+				return fmt.Errorf("%s: %w", act.name, err)
+			}
+			results = append(results, res)
+			if act.mustHold {
+				broken = append(broken, res.broken...)
+			}
+		}
+		fmt.Fprintln(a.stdout)
+		if err := printTable(a.stdout, results); err != nil {
+			return err
+		}
+		for _, res := range results {
+			fmt.Fprintln(a.stdout, res.summary)
 		}
 	}
 	if len(broken) > 0 {
-		return fmt.Errorf("the lock did not hold:\n  %s", strings.Join(broken, "\n  "))
+		return fmt.Errorf("something broke that must not:\n  %s", strings.Join(broken, "\n  "))
 	}
 	return nil
 }

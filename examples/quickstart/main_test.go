@@ -52,10 +52,13 @@ func (r run) String() string {
 	return fmt.Sprintf("status %d\n--- stdout\n%s--- stderr\n%s", r.status, r.stdout, r.stderr)
 }
 
+// only is a program of one act.
+func only(a act) []scene { return []scene{{title: "Only this.", acts: []act{a}}} }
+
 // row is a line of the table that r printed, without its first column.
-func (r run) row(t *testing.T, scene, product string) map[string]string {
+func (r run) row(t *testing.T, act, product string) map[string]string {
 	t.Helper()
-	_, text, _ := strings.Cut(r.stdout, "\n"+scene+"\n")
+	_, text, _ := strings.Cut(r.stdout, "\n"+act+"\n")
 	for text := range strings.Lines(text) {
 		rest, ok := strings.CutPrefix(text, "  "+product+" ")
 		if !ok {
@@ -71,7 +74,7 @@ func (r run) row(t *testing.T, scene, product string) map[string]string {
 		}
 		return row
 	}
-	t.Fatalf("no row %q in scene %q of\n%s", product, scene, r)
+	t.Fatalf("no row %q in act %q of\n%s", product, act, r)
 	return nil
 }
 
@@ -85,7 +88,7 @@ func number(t *testing.T, row map[string]string, column string) int {
 }
 
 func TestRushShowsTheDamageAndThatTheLockPreventsIt(t *testing.T) {
-	r := play(t, scenes, nil)
+	r := play(t, scenes[:1], nil)
 	if r.status != 0 {
 		t.Fatalf("got %s", r)
 	}
@@ -119,17 +122,16 @@ func TestRushShowsTheDamageAndThatTheLockPreventsIt(t *testing.T) {
 }
 
 func TestMoreStockThanCustomers(t *testing.T) {
-	r := play(t, scenes[1:], nil, "-requests", "30", "-products", "10", "-stock", "50", "-replicas", "1")
+	r := play(t, only(scenes[0].acts[1]), nil, "-requests", "30", "-products", "10", "-stock", "50", "-replicas", "1")
 	row := r.row(t, "with the lock", "all")
 	if r.status != 0 || row["sold"] != "30" || row["refused"] != "0" || row["stock left"] != "470" {
 		t.Errorf("got %s", r)
 	}
 }
 
-// A scene that claims to have the lock and has none stands for a lock that does not hold.
+// An act that claims to have the lock and has none stands for a lock that does not hold.
 func TestBrokenInvariantMakesTheExitStatusOne(t *testing.T) {
-	unlocked := []scene{{name: "with a broken lock", intro: "Broken.", play: rush, mustHold: true}}
-	r := play(t, unlocked, nil)
+	r := play(t, only(act{name: "with a broken lock", tables: "broken", play: rush, mustHold: true}), nil)
 	if r.status != 1 || !strings.Contains(r.stderr, "sold already") {
 		t.Errorf("got %s", r)
 	}
@@ -175,12 +177,12 @@ func TestInterruptLeavesNothingBehind(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var stdout, stderr output
-			slow := scenes[1]
-			slow.play = func(ctx context.Context, st *stage, sc scene) (*result, error) {
+			slow := scenes[0].acts[1]
+			slow.play = func(ctx context.Context, st *stage, a act) (*result, error) {
 				time.AfterFunc(300*time.Millisecond, cancel) // 1000 units at 4 ms at least
-				return rush(ctx, st, sc)
+				return rush(ctx, st, a)
 			}
-			a := &app{stdout: &stdout, stderr: &stderr, scenes: []scene{slow}, getenv: func(k string) string { return env[k] }}
+			a := &app{stdout: &stdout, stderr: &stderr, scenes: only(slow), getenv: func(k string) string { return env[k] }}
 			status := a.run(ctx, []string{"-requests", "2000", "-products", "1", "-stock", "1000"})
 			r := run{status, stdout.String(), stderr.String()}
 			if r.status != 130 || r.stderr != "quickstart: interrupted: with the lock: context canceled\n" {
@@ -218,6 +220,7 @@ func TestRealServers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := servertest.Redis(t)
 			database := start(t)
 			r := play(t, scenes, map[string]string{"REDIS_ADDR": "redis://" + server.Addr() + "/0", "DATABASE_URL": database})
@@ -228,6 +231,7 @@ func TestRealServers(t *testing.T) {
 			if n := number(t, r.row(t, "without the lock", "all"), "sold twice"); n < 1 {
 				t.Errorf("no damage without the lock: %s", r)
 			}
+			checkPaused(t, r)
 			d, err := openDatabase(database)
 			if err != nil {
 				t.Fatal(err)

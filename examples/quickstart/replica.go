@@ -25,35 +25,43 @@ type replica struct {
 	served chan error
 }
 
+// plan is how a replica differs from others.
+type plan struct {
+	name           string
+	tables         *tables
+	locked, fenced bool
+	deaf           bool // see shop
+	lock           []holdfast.Option
+	charge         func(context.Context) error // takes the payment
+	middleware     []gin.HandlerFunc
+}
+
 // startReplica returns a replica that accepts requests.
-func startReplica(
-	ctx context.Context, name string, st *stage, tables *tables, locked bool, tally *tally,
-) (_ *replica, err error) {
-	r := &replica{name: name, client: redis.NewClient(st.servers.redis), served: make(chan error, 1)}
+func startReplica(ctx context.Context, st *stage, p plan) (_ *replica, err error) {
+	r := &replica{name: p.name, client: redis.NewClient(st.servers.redis), served: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.stop(ctx))
 		}
 	}()
-	r.locker, err = holdfast.New(r.client,
-		holdfast.WithPrefix(st.name+":"), holdfast.WithLabel(name), holdfast.WithTrace(tally.trace()))
-	if err != nil {
+	options := append([]holdfast.Option{holdfast.WithPrefix(st.name + ":"), holdfast.WithLabel(p.name)}, p.lock...)
+	if r.locker, err = holdfast.New(r.client, options...); err != nil {
 		return nil, err
 	}
-	if r.books, err = tables.open(); err != nil {
+	if r.books, err = p.tables.open(); err != nil {
 		return nil, err
 	}
-	var middleware []gin.HandlerFunc
-	if locked {
+	middleware := p.middleware
+	if p.locked {
 		middleware = append(middleware, onePerProduct(r.locker))
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
 	r.url = "http://" + listener.Addr().String()
 	r.server = &http.Server{
-		Handler:           (&shop{replica: name, books: r.books}).routes(middleware...),
+		Handler:           (&shop{replica: p.name, books: r.books, fenced: p.fenced, deaf: p.deaf, charge: p.charge}).routes(middleware...),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
 	go func() { r.served <- r.server.Serve(listener) }()

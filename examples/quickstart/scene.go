@@ -4,32 +4,70 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// scene is one act of the program. Each brings its own replicas and tables, so that none sees what another
-// left behind.
+// scene is something that goes wrong, and once more with what prevents it.
 type scene struct {
-	name  string
-	intro string
-	play  func(context.Context, *stage, scene) (*result, error)
+	title string
+	acts  []act
+}
+
+// act is one of the times. Each brings its own replicas and tables, so that none sees what another left behind.
+type act struct {
+	name   string
+	intro  string
+	tables string // what they are called, in part
+	play   func(context.Context, *stage, act) (*result, error)
 
 	locked   bool // the shop's route has the lock
-	mustHold bool // what broke is a failure of the program; otherwise it is what the scene is there to show
+	fenced   bool // its writes have the fence
+	mustHold bool // what broke is a failure of the program; otherwise it is what the act is there to show
 }
 
 var scenes = []scene{
 	{
-		name:  "without the lock",
-		intro: "Without the lock: every replica reads the stock, takes the payment, writes the stock.",
-		play:  rush,
+		title: "The rush: many customers, little stock. Every replica reads the stock, takes the payment, writes the stock.",
+		acts: []act{
+			{
+				name:   "without the lock",
+				intro:  "Without the lock.",
+				tables: "open",
+				play:   rush,
+			},
+			{
+				name:     "with the lock",
+				intro:    "With the lock: the same shop, the same rush, and one more argument on the route.",
+				tables:   "locked",
+				play:     rush,
+				locked:   true,
+				mustHold: true,
+			},
+		},
 	},
 	{
-		name:     "with the lock",
-		intro:    "With the lock: the same shop, the same rush, and one more argument on the route.",
-		play:     rush,
-		locked:   true,
-		mustHold: true,
+		title: "The paused replica: two processes, one lamp. The first one is stopped (SIGSTOP) while it holds the lock.",
+		acts: []act{
+			{
+				name:   "without the fence",
+				intro:  "Without the fence.",
+				tables: "unfenced",
+				play:   pause,
+				locked: true,
+			},
+			{
+				name:     "with the fence",
+				intro:    "With the fence: the sale is written with fence.WithTx.",
+				tables:   "fenced",
+				play:     pause,
+				locked:   true,
+				fenced:   true,
+				mustHold: true,
+			},
+		},
 	},
 }
 
@@ -39,12 +77,14 @@ type stage struct {
 	name     string // prefix of every table and of every key
 	servers  *servers
 	progress *progress
+	out      io.Writer
+	errOut   io.Writer
 }
 
-// result is what came of a scene.
+// result is what came of an act.
 type result struct {
-	scene   scene
-	lines   []line   // of the table, one for each product
+	act     act
+	lines   []line   // of the table of the rush, one for each product
 	broken  []string // invariants
 	summary string
 }
@@ -53,28 +93,25 @@ type result struct {
 const goodbye = 10 * time.Second
 
 // rush sends all purchases to a shop of several replicas and looks at the books afterwards.
-func rush(ctx context.Context, st *stage, sc scene) (res *result, err error) {
+func rush(ctx context.Context, st *stage, a act) (res *result, err error) {
 	products := catalogue(st.cfg.products)
-	tables := st.servers.database.tables(st.name, sc.locked)
-	books, err := tables.open()
+	books, closeBooks, err := st.books(ctx, a, products, st.cfg.stock)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, books.close()) }()
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
-		defer cancel()
-		err = errors.Join(err, books.drop(ctx))
-	}()
-	if err := books.create(ctx, products, st.cfg.stock); err != nil {
-		return nil, fmt.Errorf("create tables: %w", err)
-	}
+	defer func() { err = errors.Join(err, closeBooks()) }()
 
 	tally := newTally(st.name+":", products)
 	var running replicas
 	defer func() { err = errors.Join(err, running.stop(ctx)) }() // does nothing the second time
 	for i := range st.cfg.replicas {
-		r, err := startReplica(ctx, fmt.Sprintf("replica-%d", i+1), st, tables, sc.locked, tally)
+		r, err := startReplica(ctx, st, plan{
+			name:   fmt.Sprintf("replica-%d", i+1),
+			tables: books.tables,
+			locked: a.locked,
+			lock:   []holdfast.Option{holdfast.WithTrace(tally.trace())},
+			charge: charge,
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +132,7 @@ func rush(ctx context.Context, st *stage, sc scene) (res *result, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the books: %w", err)
 	}
-	res = &result{scene: sc}
+	res = &result{act: a}
 	res.lines, res.broken = audit(products, st.cfg.stock, answers, ledger)
 	for i := range res.lines {
 		res.lines[i].addWaits(tally)
@@ -106,6 +143,23 @@ func rush(ctx context.Context, st *stage, sc scene) (res *result, err error) {
 			"longer than a lease, and no lock can help that.", n)
 	}
 	return res, nil
+}
+
+// books makes an act's tables, which close drops.
+func (st *stage) books(ctx context.Context, a act, products []string, stock int) (_ *store, close func() error, err error) {
+	books, err := st.servers.database.tables(st.name, a.tables).open()
+	if err != nil {
+		return nil, nil, err
+	}
+	close = func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		defer cancel()
+		return errors.Join(books.drop(ctx), books.close())
+	}
+	if err := books.create(ctx, products, stock); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("create tables: %w", err), close())
+	}
+	return books, close, nil
 }
 
 // catalogue names the products.

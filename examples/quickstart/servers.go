@@ -13,6 +13,7 @@ import (
 
 // servers is what the replicas share.
 type servers struct {
+	redisAddr string // or a URL
 	redis     *redis.Options
 	redisName string
 	database  *database
@@ -31,11 +32,13 @@ func openServers(ctx context.Context, redisAddr, databaseURL string) (_ *servers
 		if s.embedded, err = startMiniredis(); err != nil {
 			return nil, err
 		}
-		s.redis, s.redisName = &redis.Options{Addr: s.embedded.Addr()}, "embedded (miniredis)"
-	} else {
-		if s.redis, err = redisOptions(redisAddr); err != nil {
-			return nil, fmt.Errorf("REDIS_ADDR: %w", err)
-		}
+		redisAddr, s.redisName = s.embedded.Addr(), "embedded (miniredis)"
+	}
+	s.redisAddr = redisAddr
+	if s.redis, err = redisOptions(redisAddr); err != nil {
+		return nil, fmt.Errorf("REDIS_ADDR: %w", err)
+	}
+	if s.redisName == "" {
 		s.redisName = s.redis.Addr
 	}
 	if s.database, err = openDatabase(databaseURL); err != nil {

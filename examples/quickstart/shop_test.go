@@ -15,7 +15,7 @@ import (
 
 func TestRepeatedOrderIsSoldOnce(t *testing.T) {
 	s := openStore(t)
-	server := httptest.NewServer((&shop{replica: "replica-1", books: s}).routes())
+	server := httptest.NewServer((&shop{replica: "replica-1", books: s, charge: charge}).routes())
 	defer server.Close()
 	for range 2 {
 		a := &answer{order: "o1", product: "lamp"}

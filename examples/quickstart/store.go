@@ -6,26 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// tables names the two tables of a scene.
+// tables names the tables of a scene.
 type tables struct {
-	database        *database
-	products, sales string
+	database                *database
+	products, sales, fences string
 }
 
-func (d *database) tables(prefix string, locked bool) *tables {
-	scene := "open"
-	if locked {
-		scene = "locked"
-	}
-	return &tables{database: d, products: prefix + "_" + scene + "_products", sales: prefix + "_" + scene + "_sales"}
+func (d *database) tables(prefix, scene string) *tables {
+	prefix += "_" + scene + "_"
+	return &tables{database: d, products: prefix + "products", sales: prefix + "sales", fences: prefix + "fences"}
 }
 
 // store is one replica's way to the tables, with a connection pool of its own.
 type store struct {
 	db *sql.DB
 	*tables
+	fence *sqlfence.Fence
 }
 
 type sale struct {
@@ -35,11 +35,15 @@ type sale struct {
 }
 
 func (t *tables) open() (*store, error) {
+	fence, err := sqlfence.New(t.database.dialect, sqlfence.WithTable(t.fences))
+	if err != nil {
+		return nil, err
+	}
 	db, err := t.database.open()
 	if err != nil {
 		return nil, err
 	}
-	return &store{db: db, tables: t}, nil
+	return &store{db: db, tables: t, fence: fence}, nil
 }
 
 func (s *store) close() error { return s.db.Close() }
@@ -47,7 +51,7 @@ func (s *store) close() error { return s.db.Close() }
 // query fills in the names of the tables and writes the placeholders the database's way.
 func (s *store) query(text string) string {
 	text = strings.NewReplacer("PRODUCTS", s.products, "SALES", s.sales).Replace(text)
-	if !s.database.numbered {
+	if s.database.dialect != sqlfence.Postgres {
 		return text
 	}
 	var b strings.Builder
@@ -69,6 +73,7 @@ func (s *store) create(ctx context.Context, products []string, stock int) error 
 		`CREATE TABLE SALES (order_id VARCHAR(64) NOT NULL, product VARCHAR(64) NOT NULL,
 			serial INTEGER NOT NULL, replica VARCHAR(64) NOT NULL)`,
 		`CREATE INDEX SALES_order ON SALES (order_id)`,
+		s.fence.DDL(),
 	} {
 		if _, err := s.db.ExecContext(ctx, s.query(text)); err != nil {
 			return err
@@ -84,7 +89,7 @@ func (s *store) create(ctx context.Context, products []string, stock int) error 
 
 func (s *store) drop(ctx context.Context) error {
 	var errs []error
-	for _, text := range []string{`DROP TABLE IF EXISTS SALES`, `DROP TABLE IF EXISTS PRODUCTS`} {
+	for _, text := range []string{`DROP TABLE IF EXISTS SALES`, `DROP TABLE IF EXISTS PRODUCTS`, `DROP TABLE IF EXISTS ` + s.fences} {
 		_, err := s.db.ExecContext(ctx, s.query(text))
 		errs = append(errs, err)
 	}
@@ -109,16 +114,25 @@ func (s *store) sell(ctx context.Context, sold sale, left int) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	_, err = tx.ExecContext(ctx, s.query(`UPDATE PRODUCTS SET stock = ? WHERE id = ?`), left, sold.product)
+	if err := s.record(ctx, tx, sold, left); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// sellFenced does the same as the holder of the lock in ctx, whom the database refuses if it has seen a later one.
+func (s *store) sellFenced(ctx context.Context, sold sale, left int) error {
+	return s.fence.WithTx(ctx, s.db, nil, func(tx *sql.Tx) error { return s.record(ctx, tx, sold, left) })
+}
+
+func (s *store) record(ctx context.Context, tx *sql.Tx, sold sale, left int) error {
+	_, err := tx.ExecContext(ctx, s.query(`UPDATE PRODUCTS SET stock = ? WHERE id = ?`), left, sold.product)
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, s.query(`INSERT INTO SALES (order_id, product, serial, replica) VALUES (?, ?, ?, ?)`),
 		sold.order, sold.product, sold.serial, sold.replica)
-	if err != nil {
-		return err
-	}
-	return tx.Commit()
+	return err
 }
 
 // ledger is everything that the tables say.

@@ -31,25 +31,27 @@ func total(lines []line) line {
 
 var columns = []string{"requests", "sold", "refused", "waited", "longest wait", "told busy", "stock left", "sold twice"}
 
-// printTable writes a block for each scene.
+// printTable writes a block for each act that has lines, and an empty line, or nothing.
 func printTable(out io.Writer, results []*result) error {
 	// tabwriter aligns all columns or none to the right, so the first one is padded here.
 	width := 0
 	for _, res := range results {
-		width = max(width, len(res.scene.name))
 		for _, l := range res.lines {
-			width = max(width, len(l.product)+2)
+			width = max(width, len(res.act.name), len(l.product)+2)
 		}
+	}
+	if width == 0 {
+		return nil
 	}
 	const gap = 2
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, gap, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%-*s\t%s\t\n", width, "", strings.Join(columns, "\t"))
 	for _, res := range results {
-		fmt.Fprintf(w, "%-*s%s\n", width, res.scene.name, strings.Repeat("\t", len(columns)+1))
+		fmt.Fprintf(w, "%-*s%s\n", width, res.act.name, strings.Repeat("\t", len(columns)+1))
 		for _, l := range append(res.lines[:len(res.lines):len(res.lines)], total(res.lines)) {
 			waited, longest, busy := "-", "-", "-"
-			if res.scene.locked {
+			if res.act.locked {
 				waited, longest, busy = fmt.Sprint(l.waited), seconds(l.longest), fmt.Sprint(l.busy)
 			}
 			fmt.Fprintf(w, "%-*s\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\t\n", width, "  "+l.product,
@@ -64,19 +66,20 @@ func printTable(out io.Writer, results []*result) error {
 			return err
 		}
 	}
-	return nil
+	_, err := fmt.Fprintln(out)
+	return err
 }
 
 func seconds(ns int64) string { return fmt.Sprintf("%.2f s", time.Duration(ns).Seconds()) }
 
-// summarize says in a sentence what came of a scene.
+// summarize says in a sentence what came of the rush.
 func summarize(res *result, cfg config) string {
 	sum, stock := total(res.lines), cfg.products*cfg.stock
 	switch {
-	case res.scene.locked && len(res.broken) == 0:
+	case res.act.locked && len(res.broken) == 0:
 		return fmt.Sprintf("With the lock no unit was sold twice: %d of %d went out, each once, and %d customers were refused. "+
 			"%d requests waited for their turn, the longest %s.", sum.sold, stock, sum.refused, sum.waited, seconds(sum.longest))
-	case res.scene.locked:
+	case res.act.locked:
 		return fmt.Sprintf("With the lock %d invariants broke.", len(res.broken))
 	case len(res.broken) > 0:
 		return fmt.Sprintf("Without the lock the shop sold %d units where it had %d: %d of them had been sold already, "+

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be a replica, as the program is.
+func TestMain(m *testing.M) {
+	if os.Getenv(processEnv) != "" {
+		os.Exit(replicaProcess(os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+func TestPausedReplicaIsRefusedByTheDatabase(t *testing.T) {
+	r := play(t, scenes[1:], nil)
+	if r.status != 0 || r.stderr != "" {
+		t.Errorf("got %s", r)
+	}
+	checkPaused(t, r)
+}
+
+// checkPaused checks the second scene: what the replica that was stopped writes goes in without the fence, and with it
+// the database refuses it, and the request ends in an error.
+func checkPaused(t *testing.T, r run) {
+	t.Helper()
+	if !canStop {
+		return
+	}
+	_, story, _ := strings.Cut(r.stdout, "Without the fence.\n")
+	without, with, _ := strings.Cut(story, "With the fence: ")
+	for _, want := range []struct{ act, text string }{
+		{without, "SIGSTOP"},
+		{without, "replica-2 has sold the lamp"},
+		{without, "Nothing stopped it"},
+		{with, "SIGSTOP"},
+		{with, "replica-2 has sold the lamp"},
+		{with, `:product:lamp" is stale: the database has seen `},
+		{with, "Its request ended in a 503."},
+		{with, "Without the fence the one lamp was sold 2 times"},
+		{with, "With the fence the lamp was sold once"},
+	} {
+		if !strings.Contains(want.act, want.text) {
+			t.Errorf("%q is not where it should be in %s", want.text, r)
+		}
+	}
+	if strings.Contains(without, "refuses") || strings.Contains(with, "Nothing") {
+		t.Errorf("got %s", r)
+	}
+}
+
+// An act that claims to have the fence and has none stands for a fence that does not hold.
+func TestBrokenFenceMakesTheExitStatusOne(t *testing.T) {
+	broken := scenes[1].acts[0]
+	broken.mustHold = true
+	r := play(t, only(broken), nil)
+	if canStop && (r.status != 1 || !strings.Contains(r.stderr, "lamp: 1 sales were of a unit that was sold already")) {
+		t.Errorf("got %s", r)
+	}
+}
+
+func TestInterruptWhileAReplicaIsStopped(t *testing.T) {
+	if !canStop {
+		t.Skip("no SIGSTOP here")
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	file := filepath.Join(t.TempDir(), "shop.db")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var stdout, stderr output
+	go func() {
+		for ctx.Err() == nil && !strings.Contains(stdout.String(), "SIGSTOP, ") {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
+	a := &app{
+		stdout: &stdout, stderr: &stderr, scenes: scenes[1:],
+		getenv: func(k string) string {
+			return map[string]string{"DATABASE_URL": "sqlite://" + filepath.ToSlash(file)}[k]
+		},
+	}
+	status := a.run(ctx, nil)
+	if got := stderr.String(); status != 130 || got != "quickstart: interrupted: without the fence: context canceled\n" {
+		t.Errorf("got status %d, %q", status, got)
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("got %v, %v in the directory for temporary files, want nothing", left, err)
+	}
+	checkTables(t, "sqlite", "file:"+file, "SELECT count(*) FROM sqlite_master")
+}
