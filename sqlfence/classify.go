@@ -11,8 +11,10 @@ import (
 // Drivers are told by the shape of their errors, as importing one would make everybody depend on it:
 //
 //	SQLState() string          pgx, lib/pq
-//	Number, an integer field   go-sql-driver/mysql
-//	Code, method or field      modernc.org/sqlite; mattn/go-sqlite3; ncruces/go-sqlite3
+//	Number, a field            go-sql-driver/mysql
+//	Code, method or field      modernc.org/sqlite and ncruces/go-sqlite3; mattn/go-sqlite3
+//
+// The shape includes the kind of integer: others have a Code too, an RPC's "not found" for one is a 5, as BUSY is.
 
 // retryable tells whether a transaction that ended with err left nothing behind and may succeed when repeated.
 func (f *Fence) retryable(err error) bool {
@@ -102,30 +104,38 @@ func number(err error, name string) int64 {
 		}
 		return integer(m.Call(nil)[0])
 	}
-	if v.Kind() == reflect.Pointer && !v.IsNil() {
+	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
 	if v.Kind() != reflect.Struct {
 		return 0
 	}
-	return integer(v.FieldByName(name))
+	// Not FieldByName, which panics where the field is that of an embedded nil pointer.
+	field, ok := v.Type().FieldByName(name)
+	if !ok {
+		return 0
+	}
+	if v, err := v.FieldByIndexErr(field.Index); err == nil {
+		return integer(v)
+	}
+	return 0
 }
 
+// integer is that of the kinds that drivers have: int, and uint8 or uint16.
 func integer(v reflect.Value) int64 {
-	switch {
-	case !v.IsValid():
-		return 0
-	case v.CanInt():
+	switch v.Kind() {
+	case reflect.Int:
 		return v.Int()
-	case v.CanUint():
+	case reflect.Uint8, reflect.Uint16:
 		return int64(v.Uint())
 	}
 	return 0
 }
 
-// find asks about err and all that it wraps.
+// find asks about err and all that it wraps. A nil pointer in an error, a well-known slip, is not asked: most of its
+// methods would panic.
 func find(err error, is func(error) bool) bool {
-	if err == nil {
+	if isNil(err) {
 		return false
 	}
 	if is(err) {

@@ -1,0 +1,64 @@
+package sqlfence_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
+)
+
+// Errors that no database has sent, whatever they look like.
+type (
+	rpcCode   uint32
+	rpcError  struct{ code rpcCode }      // connectrpc.com/connect, where 5 is "not found"
+	wordError struct{}                    // a Code that is no number
+	argError  struct{}                    // a Code that wants something
+	embedded  struct{ *mysqlError }       // of which there may be none
+	nilState  struct{ state *stateError } // its method does not stand a nil pointer
+)
+
+func (e *rpcError) Error() string    { return fmt.Sprint("rpc ", e.code) }
+func (e *rpcError) Code() rpcCode    { return e.code }
+func (wordError) Error() string      { return "word" }
+func (wordError) Code() string       { return "5" }
+func (argError) Error() string       { return "arg" }
+func (argError) Code(int) int        { return 5 }
+func (embedded) Error() string       { return "embedded" }
+func (e *nilState) Error() string    { return "state" }
+func (e *nilState) SQLState() string { return string(*e.state) }
+
+// What fn returns may be anything: if no database has sent it, it is not repeated, and it does no harm.
+func TestWithTxStandsErrorsOfAllShapes(t *testing.T) {
+	for _, err := range []error{
+		&rpcError{5}, &rpcError{6}, wordError{}, argError{}, embedded{},
+		(*nilState)(nil), (*mysqlError)(nil), (*sqliteError)(nil), (*rpcError)(nil), (*sqlfence.StaleError)(nil),
+	} {
+		for _, d := range dialects {
+			for what, err := range map[string]error{"": err, "joined": errors.Join(errors.New("other"), err)} {
+				t.Run(fmt.Sprintf("%v/%T/%s", d, err, what), func(t *testing.T) {
+					fake, db := newDB(t)
+					got := newFence(t, d).WithTx(token(7), db, nil, func(*sql.Tx) error { return err })
+					if got != err || fake.count("begin") != 1 || fake.count("rollback") != 1 {
+						t.Errorf("got %v and %s, want it as it is after one attempt", got == err, fake.ops())
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestWithTxRollsBackWhenFnEndsItsGoroutine(t *testing.T) {
+	fake, db := newDB(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { runtime.Goexit(); return nil })
+	}()
+	<-done
+	if got, want := fake.ops(), "begin raise rollback"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
