@@ -1,12 +1,16 @@
 package sqlfence_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
@@ -61,4 +65,45 @@ func TestWithTxRollsBackWhenFnEndsItsGoroutine(t *testing.T) {
 	if got, want := fake.ops(), "begin raise rollback"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
+}
+
+// wordyTx says something of its own when the context ends its wait, as lib/pq does and pgx at times.
+type wordyTx struct {
+	*sql.Tx
+	wait func()
+	err  error
+}
+
+func (t wordyTx) QueryContext(context.Context, string, ...any) (*sql.Rows, error) {
+	t.wait()
+	return nil, t.err
+}
+
+func TestGuardSaysWhatEndedItsWait(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		locker, err := core.New(servertest.NewBubble(t).Client())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Shutdown(background)
+		lock, err := locker.Acquire(background, "order:42", core.WithTTL(time.Second), core.WithoutRenewal())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Release(background)
+		_, db := newDB(t)
+		f := newFence(t, sqlfence.Postgres)
+		canceled := stateError("57014")
+		limited, cancel := context.WithTimeout(token(7), time.Millisecond)
+		defer cancel()
+		for _, tt := range []struct {
+			ctx  context.Context
+			want error
+		}{{limited, context.DeadlineExceeded}, {lock.Context(), core.ErrLost}} {
+			err := f.Guard(tt.ctx, wordyTx{begin(t, db), func() { <-tt.ctx.Done() }, canceled})
+			if !errors.Is(err, tt.want) || !errors.Is(err, canceled) {
+				t.Errorf("got %v, want %v and what the database said", err, tt.want)
+			}
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"reflect"
 	"time"
 )
@@ -57,8 +58,9 @@ type Tx interface {
 //
 // On any error it has rolled tx back, so that one who ignores the error cannot commit.
 //
-// Errors: [ErrStale]; [ErrNoToken]; [core.ErrLost] for a lock that is lost, and the context's error, in which case the
-// database was not asked; [core.ErrInvalid]; else what the database said.
+// Errors: [ErrStale]; [ErrNoToken]; [core.ErrLost] for a lock that is lost, and the context's error: before the
+// database was asked, or along with what the database said when they ended the wait; [core.ErrInvalid]; else what the
+// database said.
 func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	if isNil(tx) {
 		return invalid("nil transaction")
@@ -76,7 +78,12 @@ func (f *Fence) guard(ctx context.Context, raise func(Mark) (int64, error), expl
 	for _, m := range all {
 		current, err := raise(m)
 		if err != nil {
-			return failed("guard "+m.Resource, err)
+			err = failed("guard "+m.Resource, err)
+			// Drivers differ in what they say of a wait that the context has ended, and none says that the lock is lost.
+			if ended := live(ctx); ended != nil {
+				err = fmt.Errorf("%w; %w", err, ended)
+			}
+			return err
 		}
 		if current > m.Token {
 			return &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
