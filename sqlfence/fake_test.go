@@ -143,6 +143,9 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 		row = "orders:" + row
 	}
 	if n, ok := c.db.rows[row]; ok {
+		if twin, ok := c.db.rows[row+"'"]; ok {
+			return &fakeRows{[]int64{n, twin}, c.db}, nil
+		}
 		return &fakeRows{[]int64{n}, c.db}, nil
 	}
 	return &fakeRows{nil, c.db}, nil

@@ -138,13 +138,16 @@ func one(rows *sql.Rows, err error) (int64, error) {
 	if err := rows.Scan(&n); err != nil {
 		return 0, err
 	}
-	for rows.Next() {
+	if rows.Next() {
+		return 0, errSeveral
 	}
 	if err := rows.Err(); err != nil {
 		return 0, err
 	}
 	return n, rows.Close()
 }
+
+var errSeveral = invalid("more than one row")
 
 // rolledBack ends a transaction whose guard failed. Where a rollback fails the connection does not live either, or
 // the transaction had ended before.

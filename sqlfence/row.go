@@ -10,7 +10,7 @@ import (
 // Row names one row that carries its own fence: a column with the token of its last writer, not null.
 type Row struct {
 	Table string // as in [WithTable]
-	Key   string // the column that identifies the row, the primary key say
+	Key   string // the column that identifies the row: two rows with one ID are refused
 	ID    any    // its value
 	Fence string // the column of the token
 	Token int64  // the writer's: core.Held(ctx)[0].Token()

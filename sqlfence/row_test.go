@@ -1,0 +1,49 @@
+package sqlfence_test
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/sqlfence"
+)
+
+func TestExecRow(t *testing.T) {
+	const update = "UPDATE orders SET fence"
+	tests := []struct {
+		name  string
+		query string
+		token int64
+		has   int64 // before; 0: no row
+		want  error
+	}{
+		{"older row", update, 8, 7, nil},
+		{"own row", update, 7, 7, nil},
+		{"newer row", update, 6, 7, sqlfence.ErrStale},
+		{"twins", update, 8, 7, core.ErrInvalid}, // of which the second is newer
+		{"no row", update, 7, 0, sql.ErrNoRows},
+		{"hard delete", "DELETE FROM orders", 42, 7, sql.ErrNoRows}, // the fake deletes by its first argument
+		{"forgotten fence", "UPDATE orders SET status = 'paid'", 8, 7, core.ErrInvalid},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			fake, db := newDB(t)
+			if tt.has > 0 {
+				fake.rows["orders:42"] = tt.has
+			}
+			if tt.name == "twins" {
+				fake.rows["orders:42'"] = tt.has + 2
+			}
+			row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: tt.token}
+			tx := begin(t, db)
+			err := newFence(t, sqlfence.SQLite).ExecRow(background, tx, row, tt.query, tt.token, 42)
+			if !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+			if done := errors.Is(tx.Commit(), sql.ErrTxDone); done != (tt.want != nil) {
+				t.Errorf("rolled back: got %v", done)
+			}
+		})
+	}
+}
