@@ -28,11 +28,12 @@ func (d Dialect) String() string {
 	return fmt.Sprintf("Dialect(%d)", uint8(d))
 }
 
-// quote writes an identifier that validName has let pass, schema and all.
+// quote writes an identifier that validName has let pass, schema and all. SQLite takes MySQL's quotes too, and takes a
+// name that it does not know for a string between its own: a misspelt column would be a value.
 func (d Dialect) quote(name string) string {
-	q := `"`
-	if d == MySQL {
-		q = "`"
+	q := "`"
+	if d == Postgres {
+		q = `"`
 	}
 	return q + strings.ReplaceAll(name, ".", q+"."+q) + q
 }

@@ -237,7 +237,7 @@ func TestTableNames(t *testing.T) {
 		}
 	}
 	for d, want := range map[sqlfence.Dialect]string{
-		sqlfence.Postgres: `"shop"."order"`, sqlfence.MySQL: "`shop`.`order`", sqlfence.SQLite: `"shop"."order"`,
+		sqlfence.Postgres: `"shop"."order"`, sqlfence.MySQL: "`shop`.`order`", sqlfence.SQLite: "`shop`.`order`",
 	} {
 		if got := newFence(t, d, sqlfence.WithTable("shop.order")).DDL(); !strings.Contains(got, "EXISTS "+want+" (") {
 			t.Errorf("%v: got %s, want %s", d, got, want)
