@@ -228,7 +228,6 @@ func TestPostgres(t *testing.T) {
 	c.with(t, func(t *testing.T, c *cell) {
 		surfaces(t, c, "pgx")
 		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
-		gormSurfaces(t, c)
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "pgx") })
 		postgresSurfaces(t, c)
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
@@ -247,7 +246,6 @@ func TestMariaDB(t *testing.T) {
 	c.with(t, func(t *testing.T, c *cell) {
 		surfaces(t, c, "mysql")
 		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
-		gormSurfaces(t, c)
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "mysql") })
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
 		testBounds(t, c, "SET idle_write_transaction_timeout = 1", "SET innodb_lock_wait_timeout = 1")

@@ -11,6 +11,7 @@ import (
 	gormpostgres "gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
+	gormtests "gorm.io/gorm/utils/tests"
 )
 
 type item struct {
@@ -18,11 +19,33 @@ type item struct {
 	Status string
 }
 
+// sqliteDialector is for modernc.org/sqlite, whose own for gorm registers a second driver of that name, as gorm's needs cgo.
+type sqliteDialector struct {
+	gormtests.DummyDialector
+	conn gorm.ConnPool
+}
+
+func (d sqliteDialector) Initialize(db *gorm.DB) error {
+	db.ConnPool = d.conn
+	return d.DummyDialector.Initialize(db)
+}
+
+func (sqliteDialector) SavePoint(tx *gorm.DB, name string) error {
+	return tx.Exec("SAVEPOINT " + name).Error
+}
+
+func (sqliteDialector) RollbackTo(tx *gorm.DB, name string) error {
+	return tx.Exec("ROLLBACK TO SAVEPOINT " + name).Error
+}
+
 // gormSurfaces are those of gorm, with PrepareStmt and without.
 func gormSurfaces(t *testing.T, c *cell) {
 	var dialector gorm.Dialector = gormpostgres.New(gormpostgres.Config{Conn: c.db})
-	if c.dialect == sqlfence.MySQL {
+	switch c.dialect {
+	case sqlfence.MySQL:
 		dialector = gormmysql.New(gormmysql.Config{Conn: c.db})
+	case sqlfence.SQLite:
+		dialector = sqliteDialector{conn: c.db}
 	}
 	for _, prepare := range []bool{false, true} {
 		db, err := gorm.Open(dialector, &gorm.Config{PrepareStmt: prepare, Logger: logger.Discard})

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	entsql "entgo.io/ent/dialect/sql"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,7 +26,6 @@ var (
 	_ sqlfence.Tx = (*sql.Tx)(nil)
 	_ sqlfence.Tx = (*sqlx.Tx)(nil)
 	_ sqlfence.Tx = bun.Tx{}.Tx
-	_ sqlfence.Tx = (*entsql.Tx)(nil)
 	_ sqlfence.Tx = (*gorm.PreparedStmtTX)(nil)
 
 	_ sqlfence.DB = (*sql.DB)(nil)
@@ -117,21 +115,8 @@ func surfaces(t *testing.T, c *cell, driver string) {
 			return err
 		})
 	})
-	ent := entsql.OpenDB(driver, c.db)
-	c.testSurface(t, "ent", func(ctx context.Context, id int64, status string) error {
-		tx, err := ent.Tx(ctx)
-		if err != nil {
-			return err
-		}
-		defer tx.Rollback()
-		if err := c.fence.Guard(ctx, tx.(sqlfence.Tx)); err != nil {
-			return err
-		}
-		if err := tx.Exec(ctx, c.q(markPaid), []any{status, id}, nil); err != nil {
-			return err
-		}
-		return tx.Commit()
-	})
+	entSurface(t, c, driver)
+	gormSurfaces(t, c)
 }
 
 // postgresSurfaces are those that exist for PostgreSQL only.
