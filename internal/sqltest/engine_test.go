@@ -229,6 +229,7 @@ func TestPostgres(t *testing.T) {
 		surfaces(t, c, "pgx")
 		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "pgx") })
+		t.Run("Killed", func(t *testing.T) { testKilled(t, c, "pgx") })
 		postgresSurfaces(t, c)
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
 		testBounds(t, c, "SET LOCAL idle_in_transaction_session_timeout = '200ms'", "SET lock_timeout = '200ms'")
@@ -247,6 +248,7 @@ func TestMariaDB(t *testing.T) {
 		surfaces(t, c, "mysql")
 		t.Run("repeats", func(t *testing.T) { c.testRepeats(t, c.db) })
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "mysql") })
+		t.Run("Killed", func(t *testing.T) { testKilled(t, c, "mysql") })
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
 		testBounds(t, c, "SET idle_write_transaction_timeout = 1", "SET innodb_lock_wait_timeout = 1")
 	})
@@ -256,7 +258,10 @@ func TestSQLite(t *testing.T) {
 	t.Parallel()
 	cells := sqliteCells(t)
 	for _, c := range cells {
-		c.with(t, suite)
+		c.with(t, func(t *testing.T, c *cell) {
+			suite(t, c)
+			t.Run("Killed", func(t *testing.T) { testKilled(t, c, "sqlite") })
+		})
 	}
 	c := cells[1] // WAL, immediate
 	c.name = "surfaces"

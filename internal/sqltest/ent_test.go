@@ -33,10 +33,14 @@ type (
 		onRollback []RollbackHook
 	}
 
-	Committer    interface{ Commit(context.Context, *Tx) error }
-	CommitFunc   func(context.Context, *Tx) error
-	CommitHook   func(Committer) Committer
-	Rollbacker   interface{ Rollback(context.Context, *Tx) error }
+	Committer interface {
+		Commit(context.Context, *Tx) error
+	}
+	CommitFunc func(context.Context, *Tx) error
+	CommitHook func(Committer) Committer
+	Rollbacker interface {
+		Rollback(context.Context, *Tx) error
+	}
 	RollbackFunc func(context.Context, *Tx) error
 	RollbackHook func(Rollbacker) Rollbacker
 )

@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,11 +22,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const replicaEnv = "HOLDFAST_SQLTEST_REPLICA" // set in the process that will be paused: driver, dialect, DSN, Redis
+const childEnv = "HOLDFAST_SQLTEST_CHILD" // set in a process of a test: what it is, driver, dialect, DSN, Redis
 
 func TestMain(m *testing.M) {
-	if spec := os.Getenv(replicaEnv); spec != "" {
-		if err := replica(strings.Split(spec, "\n")); err != nil {
+	if spec := os.Getenv(childEnv); spec != "" {
+		if err := child(strings.Split(spec, "\n")); err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
 		}
@@ -34,25 +35,69 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+func child(spec []string) (err error) {
+	c := &cell{}
+	for _, c.dialect = range []sqlfence.Dialect{sqlfence.Postgres, sqlfence.MySQL, sqlfence.SQLite} {
+		if c.dialect.String() == spec[2] {
+			break
+		}
+	}
+	if c.fence, err = sqlfence.New(c.dialect); err != nil {
+		return err
+	}
+	db, err := sql.Open(spec[1], spec[3])
+	if err != nil {
+		return err
+	}
+	if spec[0] == "victim" {
+		return victim(db, c)
+	}
+	return replica(db, c.fence, spec[4])
+}
+
+// process is another process of this program.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Writer
+	lines *bufio.Scanner
+}
+
+func (c *cell) process(t *testing.T, what, driver, redis string) *process {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{what, driver, c.dialect.String(), c.dsn, redis}, "\n"))
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return &process{cmd, stdin, bufio.NewScanner(stdout)}
+}
+
+// says waits for its next line, and returns what follows want there.
+func (p *process) says(t *testing.T, want string) string {
+	t.Helper()
+	if !p.lines.Scan() || !strings.HasPrefix(p.lines.Text(), want) {
+		t.Fatalf("the process says %q, want %q", p.lines.Text(), want)
+	}
+	return strings.TrimPrefix(p.lines.Text(), want)
+}
+
 var pausedKey = holdfast.Key("order", "42")
 
 // replica takes the lock, says so, and writes when it is told to, which is after it was paused.
-func replica(spec []string) error {
-	db, err := sql.Open(spec[0], spec[2])
-	if err != nil {
-		return err
-	}
-	var dialect sqlfence.Dialect
-	for _, d := range []sqlfence.Dialect{sqlfence.Postgres, sqlfence.MySQL, sqlfence.SQLite} {
-		if d.String() == spec[1] {
-			dialect = d
-		}
-	}
-	fence, err := sqlfence.New(dialect)
-	if err != nil {
-		return err
-	}
-	locker, err := holdfast.New(redis.NewClient(&redis.Options{Addr: spec[3]}), holdfast.WithTTL(time.Second))
+func replica(db *sql.DB, fence *sqlfence.Fence, addr string) error {
+	locker, err := holdfast.New(redis.NewClient(&redis.Options{Addr: addr}), holdfast.WithTTL(time.Second))
 	if err != nil {
 		return err
 	}
@@ -87,34 +132,9 @@ func testPausedReplica(t *testing.T, c *cell, driver string) {
 	c.exec(t, "CREATE TABLE paused (writer varchar(40))")
 	c.exec(t, "INSERT INTO paused (writer) VALUES ('nobody')")
 	server := servertest.Redis(t)
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), replicaEnv+"="+strings.Join([]string{driver, c.dialect.String(), c.dsn, server.Addr()}, "\n"))
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewScanner(stdout)
-	says := func(want string) string {
-		t.Helper()
-		if !lines.Scan() || !strings.HasPrefix(lines.Text(), want) {
-			t.Fatalf("the replica says %q, want %q", lines.Text(), want)
-		}
-		return strings.TrimPrefix(lines.Text(), want)
-	}
-	token := says("token ")
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	p := c.process(t, "replica", driver, server.Addr())
+	token := p.says(t, "token ")
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 
@@ -135,14 +155,14 @@ func testPausedReplica(t *testing.T, c *cell, driver string) {
 		t.Error(err)
 	}
 
-	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stdin.Write([]byte("write\n")); err != nil {
+	if _, err := p.stdin.Write([]byte("write\n")); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"stale true", "lost true", "request true"} {
-		says(want)
+		p.says(t, want)
 	}
 	var writer string
 	if err := c.db.QueryRow("SELECT writer FROM paused").Scan(&writer); err != nil || writer != "the successor of "+token {
