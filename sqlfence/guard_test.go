@@ -163,9 +163,11 @@ func TestBadMarks(t *testing.T) {
 		"second":       {{"r", 1}, {"", 1}},
 	}
 	for name, marks := range bad {
-		if err := f.Guard(background, begin(t, db), marks...); !errors.Is(err, core.ErrInvalid) {
+		tx := begin(t, db)
+		if err := f.Guard(background, tx, marks...); !errors.Is(err, core.ErrInvalid) {
 			t.Errorf("%s: Guard: got %v, want %v", name, err, core.ErrInvalid)
 		}
+		_ = tx.Rollback() // the fake has room for one
 		if err := f.Advance(background, db, marks...); !errors.Is(err, core.ErrInvalid) {
 			t.Errorf("%s: Advance: got %v, want %v", name, err, core.ErrInvalid)
 		}
