@@ -20,7 +20,7 @@ type fakeDB struct {
 	mu   sync.Mutex
 	rows map[string]int64   // by resource, or table and id
 	log  []string           // begin, raise, read, exec, commit, rollback
-	fail map[string][]error // by the same names: what the next ones answer, nil for nothing special
+	fail map[string][]error // by the same names: what the next ones answer; early and late: in the place of rows, behind them
 }
 
 func newFake() (*fakeDB, *sql.DB) {
@@ -35,7 +35,9 @@ func (f *fakeDB) Driver() driver.Driver                        { return nil }
 func (f *fakeDB) did(op string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.log = append(f.log, op)
+	if op != "early" {
+		f.log = append(f.log, op)
+	}
 	if errs := f.fail[op]; len(errs) > 0 {
 		f.fail[op] = errs[1:]
 		return errs[0]
@@ -132,6 +134,10 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 	if strings.HasPrefix(query, "INSERT") {
 		if err := c.db.did("raise"); err != nil {
 			return nil, err
+		}
+		if err := c.db.did("early"); err != nil {
+			c.db.fail["late"] = []error{err}
+			return &fakeRows{nil, c.db}, nil
 		}
 		return &fakeRows{[]int64{c.raise(args)}, c.db}, nil
 	}

@@ -148,7 +148,7 @@ func TestGuardReportsAFailedRollback(t *testing.T) {
 }
 
 func TestBadMarks(t *testing.T) {
-	_, db := newDB(t)
+	fake, db := newDB(t)
 	f := newFence(t, sqlfence.Postgres)
 	bad := map[string][]sqlfence.Mark{
 		"no resource":  {{"", 1}},
@@ -173,8 +173,8 @@ func TestBadMarks(t *testing.T) {
 		}
 	}
 	good := []sqlfence.Mark{{strings.Repeat("k", 512), 1<<53 - 1}, {"r", 1}, {"r", 1}}
-	if err := f.Advance(background, db, good...); err != nil {
-		t.Errorf("got %v, want nil", err)
+	if err := f.Advance(background, db, good...); err != nil || fake.count("raise") != 2 {
+		t.Errorf("got %v and %s, want each guarded once", err, fake.ops())
 	}
 }
 
@@ -183,6 +183,8 @@ func TestBadArguments(t *testing.T) {
 	f := newFence(t, sqlfence.SQLite)
 	ctx := sqlfence.WithToken(background, "r", 1)
 	nothing := func(*sql.Tx) error { return nil }
+	nothingPgx := func(fakePgx) error { return nil }
+	beginPgx := func(context.Context) (fakePgx, error) { return fakePgx{}, errors.New("begun") }
 	var none *sql.DB
 	var noContext context.Context
 	var zero sqlfence.Fence
@@ -224,6 +226,9 @@ func TestBadArguments(t *testing.T) {
 		"row without an ID":    edit(func(r *sqlfence.Row) { r.ID = nil }),
 		"row without a token":  edit(func(r *sqlfence.Row) { r.Token = 0 }),
 		"row of no Tx":         f.ExecRow(ctx, nil, row, "UPDATE orders"),
+		"pgx on SQLite":        sqlfence.WithPgx(ctx, f, beginPgx, nothingPgx),
+		"pgx without begin":    sqlfence.WithPgx(ctx, newFence(t, sqlfence.Postgres), nil, nothingPgx),
+		"pgx without fn":       sqlfence.WithPgx(ctx, newFence(t, sqlfence.Postgres), beginPgx, nil),
 		"pgx without Tx":       sqlfence.GuardPgx[fakePgxRow](ctx, f, nil),
 	} {
 		if !errors.Is(err, core.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") {
@@ -347,6 +352,16 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 		}
 		if got := fake.count("begin"); got != begun {
 			t.Errorf("%d transactions were begun with a lost lock", got-begun)
+		}
+		asked := fake.count("raise")
+		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 1}
+		for name, err := range map[string]error{
+			"Guard":   f.Guard(lost, begin(t, db)),
+			"ExecRow": f.ExecRow(lost, begin(t, db), row, "UPDATE orders"),
+		} {
+			if !errors.Is(err, core.ErrLost) || fake.count("raise") != asked || fake.count("exec") != 0 {
+				t.Errorf("%s with a lost lock: got %v and %s, want %v before the database is asked", name, err, fake.ops(), core.ErrLost)
+			}
 		}
 		_ = outer.Release(background)
 		if err := f.Advance(context.WithoutCancel(ctx), db); !errors.Is(err, sqlfence.ErrNoToken) {
