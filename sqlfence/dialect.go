@@ -47,7 +47,7 @@ func (d Dialect) quote(name string) string {
 type statements struct {
 	create string
 	raise  string // resource, token
-	read   string // resource: the result, where raise does not return it
+	read   string // hex of the resource, resource: the result, where raise does not return it
 	look   string // resource: without a lock, for monitoring
 }
 
@@ -81,8 +81,10 @@ END $sqlfence$`,
 ) ENGINE=InnoDB`,
 			raise: `INSERT INTO ` + table + ` (resource, token) VALUES (?, ?)` +
 				` ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))`,
-			// FOR UPDATE reads what is committed. Without it the statement reads the transaction's snapshot.
-			read: `SELECT token FROM ` + table + ` WHERE resource = ? FOR UPDATE`,
+			// FOR UPDATE reads what is committed. Without it the statement reads the transaction's snapshot. The row is
+			// looked at for its name, because a connection whose character_set_connection is not that of the
+			// client stores other bytes, "?" for all that it cannot say: then the guard fails.
+			read: `SELECT IF(HEX(resource) = ?, token, 0) FROM ` + table + ` WHERE resource = ? FOR UPDATE`,
 			look: `SELECT token FROM ` + table + ` WHERE resource = ?`,
 		}
 	default:

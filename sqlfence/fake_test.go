@@ -144,7 +144,10 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 	if err := c.db.did("read"); err != nil {
 		return nil, err
 	}
-	row := fmt.Sprint(args[0].Value)
+	row := fmt.Sprint(args[len(args)-1].Value)
+	if strings.Contains(query, "HEX") && args[0].Value != fmt.Sprintf("%X", row) {
+		return nil, fmt.Errorf("not the hex of %s: %s", row, args[0].Value)
+	}
 	if strings.Contains(query, "orders") {
 		row = "orders:" + row
 	}

@@ -89,14 +89,14 @@ func (f *Fence) guard(ctx context.Context, raise func(Mark) (int64, error), expl
 			return &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
 		}
 		if current < m.Token {
-			// A table that is not ours, a trigger, a type that rounds: whatever it is, nothing is guarded.
+			// A table that is not ours, a trigger, a type that rounds, a changed name: whatever it is, nothing is guarded.
 			return failed("guard "+m.Resource, errNotRaised)
 		}
 	}
 	return nil
 }
 
-var errNotRaised = errors.New("the guard row does not keep the token: is the table the one that DDL creates?")
+var errNotRaised = errors.New("the guard row does not keep the token: is the table the one that DDL creates, and character_set_connection the client's?")
 
 // prepare checks all that can be checked without the database.
 func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
@@ -119,7 +119,7 @@ func (f *Fence) raise(ctx context.Context, tx Tx, m Mark) (int64, error) {
 	if _, err := tx.ExecContext(ctx, f.sql.raise, m.Resource, m.Token); err != nil {
 		return 0, err
 	}
-	return one(tx.QueryContext(ctx, f.sql.read, m.Resource))
+	return one(tx.QueryContext(ctx, f.sql.read, fmt.Sprintf("%X", m.Resource), m.Resource))
 }
 
 // one reads the only number of a result to its end: an error of the statement may come after its rows.

@@ -231,6 +231,9 @@ func TestPostgres(t *testing.T) {
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "pgx") })
 		t.Run("Killed", func(t *testing.T) { testKilled(t, c, "pgx") })
 		postgresSurfaces(t, c)
+		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
+		testModes(t, c, "pgx", "default_query_exec_mode=simple_protocol", "default_query_exec_mode=exec", "default_query_exec_mode=cache_describe")
+		testModes(t, c, "postgres", "binary_parameters=yes", "binary_parameters=no")
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
 		testBounds(t, c, "SET LOCAL idle_in_transaction_session_timeout = '200ms'", "SET lock_timeout = '200ms'")
 	})
@@ -250,6 +253,9 @@ func TestMariaDB(t *testing.T) {
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "mysql") })
 		t.Run("Killed", func(t *testing.T) { testKilled(t, c, "mysql") })
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
+		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
+		testModes(t, c, "mysql", "interpolateParams=true", "charset=latin1", "charset=utf8&interpolateParams=true", "sql_mode=%27%27", "autocommit=0",
+			"interpolateParams=true&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27", "sql_mode=%27ORACLE%27", "character_set_connection=latin1")
 		testBounds(t, c, "SET idle_write_transaction_timeout = 1", "SET innodb_lock_wait_timeout = 1")
 	})
 }
@@ -268,6 +274,7 @@ func TestSQLite(t *testing.T) {
 	c.with(t, func(t *testing.T, c *cell) {
 		surfaces(t, c, "sqlite")
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "sqlite") })
+		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
 		testBounds(t, c, "", "PRAGMA busy_timeout = 200")
 	})
 }

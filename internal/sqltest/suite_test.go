@@ -206,19 +206,21 @@ func testNothingIsLost(t *testing.T, c *cell) {
 }
 
 // testResources looks for names that an engine takes for the same, or does not keep.
-func testResources(t *testing.T, c *cell) {
+func testResources(t *testing.T, c *cell) { testNames(t, c, c, 1000) }
+
+func testNames(t *testing.T, writer, reader *cell, base int64) {
 	names := []string{
 		"a", "A", "a ", " a", "á", "a\u0301", "ß", "ss", "%", "a\nb", `a\b`, `a'b"c`, "0", "00", "日本", "😀",
 		strings.Repeat("k", 512), strings.Repeat("k", 511), strings.Repeat("é", 256), "{order:42}",
 	}
 	for i, name := range names {
-		if err := c.guarded(within(t), name, int64(1000+i), nothing); err != nil {
+		if err := writer.guarded(within(t), name, base+int64(i), nothing); err != nil {
 			t.Fatalf("%q: %v", name, err)
 		}
 	}
 	for i, name := range names {
-		if got, err := c.fence.Current(within(t), c.db, name); got != int64(1000+i) || err != nil {
-			t.Errorf("%q: got %d, %v, want %d", name, got, err, 1000+i)
+		if got, err := reader.fence.Current(within(t), reader.db, name); got != base+int64(i) || err != nil {
+			t.Errorf("%q: got %d, %v, want %d", name, got, err, base+int64(i))
 		}
 	}
 }
