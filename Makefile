@@ -18,7 +18,7 @@ check: ## formatting, staticcheck, go.mod and known vulnerabilities, then test
 soak: ## the simulation and the model for DURATION, from SEED or a random seed; then the fence's histories
 	@HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
 		go test -run 'Simulation|Soak' -count=1 -timeout 0 -v $(TESTFLAGS) ./core ./internal/model
-	@cd internal/sqltest && GOWORK=off HOLDFAST_SOAK=1 DURATION='$(DURATION)' \
+	@cd internal/sqltest && GOWORK=off HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
 		go test -run '//History' -count=1 -timeout 0 -v $(TESTFLAGS) .
 
 bench: ## holdfast beside the bare floor; BENCHFLAGS='-parts contended' or '-parts redlock' beside its peers

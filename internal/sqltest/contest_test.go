@@ -6,8 +6,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -78,6 +80,24 @@ func pooled(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn 
 	return tx.Commit()
 }
 
+// seed is that of all random choices: SEED, or another one each time. A test repeats its choices, if not what the
+// scheduler makes of them.
+var seed = sync.OnceValue(func() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
+		return n
+	}
+	return rand.Uint64()
+})
+
+// draws are the choices of one goroutine in one round of a test's history.
+func draws(t *testing.T, history string, round, goroutine int) *rand.Rand {
+	h := fnv.New64a()
+	fmt.Fprint(h, t.Name(), " ", history, " ", round, " ", goroutine)
+	return rand.New(rand.NewPCG(seed(), h.Sum64()))
+}
+
+func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
+
 // round is one history: two new resources, and holders that start at once and overlap.
 type round struct {
 	c         *cell
@@ -93,9 +113,9 @@ type round struct {
 
 var rounds atomic.Int64
 
-func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool) verdict {
+func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool, name string, nth int) verdict {
 	n := rounds.Add(1)
-	r := &round{c: c, db: db, guard: g, disturb: disturb, raises: !disturb, base: []int64{0, time.Now().UnixMicro(), 1<<53 - 2 - issued}[n%3]}
+	r := &round{c: c, db: db, guard: g, disturb: disturb, raises: !disturb, base: []int64{0, time.Now().UnixMicro(), 1<<53 - 2 - issued}[nth%3]}
 	r.h.advances = map[string]map[int64]bool{}
 	c.exec(t, "DELETE FROM h_entry")
 	c.exec(t, "DELETE FROM h_counter")
@@ -104,8 +124,9 @@ func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool) verdict {
 		c.exec(t, "INSERT INTO h_counter (resource, value) VALUES (?, 0)", r.resources[i])
 	}
 	var all sync.WaitGroup
-	for range holders {
-		all.Go(r.holder)
+	for i := range holders {
+		h := &holder{r, draws(t, name, nth, i)}
+		all.Go(h.run)
 	}
 	all.Wait()
 	// A transaction whose connection broke may still be about to end. Whoever is past the guard has it wait.
@@ -120,11 +141,16 @@ func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool) verdict {
 }
 
 // holder takes the lock over again and again, and goes on with an old token while others have newer ones.
-func (r *round) holder() {
+type holder struct {
+	*round
+	rand *rand.Rand
+}
+
+func (r *holder) run() {
 	for r.h.txs.Load() < perTurn && r.tokens.Load() < issued {
 		token := r.base + r.tokens.Add(1)
 		var marks []sqlfence.Mark
-		switch rand.N(5) {
+		switch r.rand.IntN(5) {
 		case 0:
 			marks = []sqlfence.Mark{mark(r.resources[1], token), mark(r.resources[0], token)}
 		case 1, 2:
@@ -133,35 +159,35 @@ func (r *round) holder() {
 			marks = []sqlfence.Mark{mark(r.resources[0], token)}
 		}
 		ctx := background
-		if rand.N(3) == 0 {
+		if r.rand.IntN(3) == 0 {
 			r.h.advanced(marks) // whatever comes of it
 			if r.c.fence.Advance(ctx, r.db, marks...) != nil {
 				continue
 			}
 		}
-		for range 1 + rand.N(4) {
+		for range 1 + r.rand.IntN(4) {
 			r.transaction(marks)
 			r.pause()
 		}
 	}
 }
 
-func (r *round) transaction(marks []sqlfence.Mark) {
+func (r *holder) transaction(marks []sqlfence.Mark) {
 	e := event{tx: rounds.Add(1)<<20 | r.h.txs.Add(1), marks: marks}
 	ctx, cancel := context.WithTimeout(background, 20*time.Second)
 	defer cancel()
-	if r.disturb && rand.N(12) == 0 {
-		time.AfterFunc(rand.N(6*time.Millisecond), cancel)
+	if r.disturb && r.rand.IntN(12) == 0 {
+		time.AfterFunc(upTo(r.rand, 6*time.Millisecond), cancel)
 	}
 	if r.raises {
 		r.h.advanced(marks)
 	}
 	e.err = r.guard(ctx, r.c, r.db, marks, func(tx *sql.Tx) error {
 		r.pause()
-		if r.disturb && rand.N(4) == 0 {
+		if r.disturb && r.rand.IntN(4) == 0 {
 			// Holders of different resources meet at these, in any order.
 			for range 2 {
-				if _, err := tx.ExecContext(ctx, r.c.q("UPDATE h_shared SET n = n + 1 WHERE id = ?"), rand.N(shared)); err != nil {
+				if _, err := tx.ExecContext(ctx, r.c.q("UPDATE h_shared SET n = n + 1 WHERE id = ?"), r.rand.IntN(shared)); err != nil {
 					return err
 				}
 				r.pause()
@@ -170,7 +196,7 @@ func (r *round) transaction(marks []sqlfence.Mark) {
 		if err := r.c.work(ctx, tx, e.tx, marks, r.pause); err != nil {
 			return err
 		}
-		if r.disturb && rand.N(10) == 0 {
+		if r.disturb && r.rand.IntN(10) == 0 {
 			return errAbort
 		}
 		r.pause()
@@ -182,9 +208,9 @@ func (r *round) transaction(marks []sqlfence.Mark) {
 }
 
 // pause is none most of the time.
-func (r *round) pause() {
-	if rand.N(3) == 0 {
-		time.Sleep(rand.N(2 * time.Millisecond))
+func (r *holder) pause() {
+	if r.rand.IntN(3) == 0 {
+		time.Sleep(upTo(r.rand, 2*time.Millisecond))
 	}
 }
 
@@ -217,18 +243,27 @@ func spell(t *testing.T) time.Duration {
 func testHistory(t *testing.T, c *cell) {
 	c.historyTables(t)
 	f := &faults{rate: 0.05}
+	var mu sync.Mutex
+	breaks := draws(t, "faults", 0, 0)
+	f.draw = func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return breaks.Float64()
+	}
 	db := c.connect(t, f.dial)
 	db.SetMaxOpenConns(2 * holders)
 	var v verdict
-	for end := time.Now().Add(spell(t)); v.commits == 0 || v.refusals == 0 || time.Now().Before(end); {
-		v.sum(c.round(t, db, fenced, true))
+	end := time.Now().Add(spell(t))
+	for n := 0; v.commits == 0 || v.refusals == 0 || time.Now().Before(end); n++ {
+		v.sum(c.round(t, db, fenced, true, "fence", n))
 		if t.Failed() || v.violations() > 0 {
 			break
 		}
 	}
+	t.Logf("SEED=%d", seed())
 	t.Logf("fence: %v; cut %d before COMMIT, %d after, %d elsewhere", v, f.before.Load(), f.after.Load(), f.other.Load())
 	if v.violations() > 0 {
-		t.Errorf("the fence was passed: %s", v.example)
+		t.Errorf("SEED=%d: the fence was passed: %s", seed(), v.example)
 	}
 	for _, control := range []struct {
 		name  string
@@ -246,12 +281,13 @@ func testHistory(t *testing.T, c *cell) {
 		if rare {
 			most = 2 * time.Second
 		}
-		for end := time.Now().Add(most); v.stale() == 0 && time.Now().Before(end) || time.Now().Before(soaked); {
-			v.sum(c.round(t, c.db, control.guard, false))
+		end := time.Now().Add(most)
+		for n := 0; v.stale() == 0 && time.Now().Before(end) || time.Now().Before(soaked); n++ {
+			v.sum(c.round(t, c.db, control.guard, false, control.name, n))
 		}
 		t.Logf("%s control: %v", control.name, v)
 		if v.stale() == 0 && !rare {
-			t.Errorf("the %s control passes for a fence: the checker sees nothing", control.name)
+			t.Errorf("SEED=%d: the %s control passes for a fence: the checker sees nothing", seed(), control.name)
 		}
 	}
 }

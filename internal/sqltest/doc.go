@@ -6,5 +6,10 @@
 // same history with an unlocked check in the place of the guard must be found wrong, or the checker would prove nothing.
 //
 // In the normal run each history takes a fraction of a second; HOLDFAST_SOAK=1 and DURATION=10m divide that time among
-// those of one engine. With -v each says what it has seen.
+// those of one engine. With -v each says what it has seen. SEED repeats the random choices of one that failed, which says
+// what its was; run it by its name, for example
+//
+//	SEED=42 go test -race -count 20 -run '^TestMariaDB$/read-committed,found=true,snapshot=1$/^History'
+//
+// as the scheduler still has a say.
 package sqltest

@@ -231,6 +231,7 @@ func TestPostgres(t *testing.T) {
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "pgx") })
 		t.Run("Killed", func(t *testing.T) { testKilled(t, c, "pgx") })
 		postgresSurfaces(t, c)
+		postgresCommits(t, c)
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
 		testModes(t, c, "pgx", "default_query_exec_mode=simple_protocol", "default_query_exec_mode=exec", "default_query_exec_mode=cache_describe")
 		testModes(t, c, "postgres", "binary_parameters=yes", "binary_parameters=no")

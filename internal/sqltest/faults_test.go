@@ -3,7 +3,7 @@ package sqltest
 import (
 	"bytes"
 	"context"
-	"math/rand/v2"
+	"math"
 	"net"
 	"sync/atomic"
 	"time"
@@ -12,8 +12,10 @@ import (
 // faults break the connections of a pool while they commit: some before COMMIT has reached the server, some before
 // its answer is back, and some in the middle of another statement. The drivers speak in clear, one statement per write.
 type faults struct {
-	rate   float64      // of the commits
-	next   atomic.Int32 // what becomes of the next commit: 0 by chance, else cutBefore or cutAfter
+	rate   float64        // of the commits
+	draw   func() float64 // from 0 to 1, concurrently; needed for a rate
+	next   atomic.Int32   // what becomes of the next commit: 0 by chance, else one of those below
+	end    func()         // ends the caller's context, for endWithin
 	before atomic.Int64
 	after  atomic.Int64
 	other  atomic.Int64
@@ -22,6 +24,7 @@ type faults struct {
 const (
 	cutBefore = 1 + iota
 	cutAfter
+	endWithin // its answer comes, but late: the caller's context ends before
 )
 
 func (f *faults) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -36,9 +39,14 @@ type faultyConn struct {
 	net.Conn
 	faults *faults
 	deaf   atomic.Bool // what the server says is dropped, and the connection with it
+	slow   atomic.Bool // it is heard late
 }
 
 func (c *faultyConn) Read(b []byte) (int, error) {
+	if c.slow.Swap(false) {
+		c.faults.end()
+		time.Sleep(50 * time.Millisecond)
+	}
 	n, err := c.Conn.Read(b)
 	if err == nil && c.deaf.Load() {
 		_ = c.Close()
@@ -48,7 +56,10 @@ func (c *faultyConn) Read(b []byte) (int, error) {
 }
 
 func (c *faultyConn) Write(b []byte) (int, error) {
-	chance := rand.Float64() / c.faults.rate // +Inf at no rate
+	chance := math.Inf(1)
+	if c.faults.rate > 0 {
+		chance = c.faults.draw() / c.faults.rate
+	}
 	said := bytes.ToLower(b)
 	// A BEGIN may say "read committed".
 	if !bytes.Contains(said, []byte("commit")) || bytes.Contains(said, []byte("committed")) {
@@ -63,6 +74,8 @@ func (c *faultyConn) Write(b []byte) (int, error) {
 	case next == cutBefore || next == 0 && chance < 0.5:
 		c.faults.before.Add(1)
 		_ = c.Close()
+	case next == endWithin:
+		c.slow.Store(true)
 	case next == cutAfter || next == 0 && chance < 1:
 		c.faults.after.Add(1)
 		if next == cutAfter || chance < 0.75 {
@@ -71,7 +84,7 @@ func (c *faultyConn) Write(b []byte) (int, error) {
 		}
 		n, err := c.Conn.Write(b)
 		// The server has it, and perhaps the time to act on it.
-		time.Sleep(rand.N(2 * time.Millisecond))
+		time.Sleep(time.Duration(c.faults.draw() * float64(2*time.Millisecond)))
 		_ = c.Close()
 		return n, err
 	}

@@ -114,39 +114,6 @@ func testReadBeforeGuard(t *testing.T, c *cell) {
 	}
 }
 
-// testBrokenCommit cuts the connection just before COMMIT arrives, and just before its answer does.
-func testBrokenCommit(t *testing.T, c *cell) {
-	if c.dialect == sqlfence.SQLite {
-		t.Skip("there is no connection")
-	}
-	f := &faults{}
-	db := c.connect(t, f.dial)
-	for _, tt := range []struct {
-		name     string
-		cut      int32
-		resource string
-		want     int64
-	}{{"before", cutBefore, "cut:before", 0}, {"after", cutAfter, "cut:after", 7}} {
-		runs := 0
-		err := c.fence.WithTx(sqlfence.WithToken(within(t), tt.resource, 7), db, c.opts, func(*sql.Tx) error {
-			runs++
-			f.next.Store(tt.cut)
-			return nil
-		})
-		if !errors.Is(err, sqlfence.ErrCommitUnknown) || runs != 1 {
-			t.Errorf("%s: got %v after %d runs, want %v after one", tt.name, err, runs, sqlfence.ErrCommitUnknown)
-		}
-		if got, err := c.fence.Current(within(t), c.db, tt.resource); got != tt.want || err != nil {
-			t.Errorf("%s: the database has token %d, %v, want %d", tt.name, got, err, tt.want)
-		}
-		// Advance does not mind.
-		f.next.Store(tt.cut)
-		if err := c.fence.Advance(within(t), db, mark(tt.resource, 9)); err != nil {
-			t.Errorf("%s: Advance: %v", tt.name, err)
-		}
-	}
-}
-
 func testRollbackRestores(t *testing.T, c *cell) {
 	mine := errors.New("mine")
 	if err := c.guarded(within(t), "restores", 5, nothing); err != nil {

@@ -1,0 +1,108 @@
+package sqltest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/lib/pq"
+)
+
+// transact runs fn in a guarded transaction, on connections that may break.
+type transact func(ctx context.Context, fn func()) error
+
+func testBrokenCommit(t *testing.T, c *cell) {
+	if c.dialect == sqlfence.SQLite {
+		t.Skip("there is no connection")
+	}
+	f := &faults{}
+	db := c.connect(t, f.dial)
+	brokenCommits(t, c, f, "", c.transact(db))
+	// Advance does not mind.
+	for _, cut := range []int32{cutBefore, cutAfter} {
+		f.next.Store(cut)
+		if err := c.fence.Advance(within(t), db, mark("cut", 9)); err != nil {
+			t.Errorf("Advance: %v", err)
+		}
+	}
+}
+
+func (c *cell) transact(db *sql.DB) transact {
+	return func(ctx context.Context, fn func()) error {
+		return c.fence.WithTx(ctx, db, c.opts, func(*sql.Tx) error { fn(); return nil })
+	}
+}
+
+// brokenCommits cuts the connection just before COMMIT arrives, and just before its answer does, and ends the context
+// in between.
+func brokenCommits(t *testing.T, c *cell, f *faults, driver string, run transact) {
+	for _, tt := range []struct {
+		name string
+		what int32
+		want int64 // the token that is in the database
+	}{{"before", cutBefore, 0}, {"after", cutAfter, 7}, {"within", endWithin, 7}} {
+		resource := "cut:" + driver + ":" + tt.name
+		ctx, cancel := context.WithCancel(within(t))
+		f.end = cancel
+		runs := 0
+		err := run(sqlfence.WithToken(ctx, resource, 7), func() {
+			runs++
+			f.next.Store(tt.what)
+		})
+		// A driver may wait for the answer whatever becomes of the context.
+		certain := err == nil && tt.what == endWithin
+		if !certain && !errors.Is(err, sqlfence.ErrCommitUnknown) || runs != 1 {
+			t.Errorf("%s: got %v after %d runs, want %v after one", tt.name, err, runs, sqlfence.ErrCommitUnknown)
+		}
+		cancel()
+		if got, err := c.fence.Current(within(t), c.db, resource); got != tt.want || err != nil {
+			t.Errorf("%s: the database has token %d, %v, want %d", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+// pqDialer is a dialer for lib/pq.
+type pqDialer struct{ dialer }
+
+func (d pqDialer) Dial(network, addr string) (net.Conn, error) {
+	return d.dialer(background, network, addr)
+}
+
+func (d pqDialer) DialTimeout(network, addr string, _ time.Duration) (net.Conn, error) {
+	return d.dialer(background, network, addr)
+}
+
+// postgresCommits breaks those of lib/pq and of pgx by itself.
+func postgresCommits(t *testing.T, c *cell) {
+	t.Run("lib/pq broken commit", func(t *testing.T) {
+		f := &faults{}
+		connector, err := pq.NewConnector(c.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		connector.Dialer(pqDialer{f.dial})
+		brokenCommits(t, c, f, "pq", c.transact(closing(t, sql.OpenDB(connector))))
+	})
+	t.Run("pgx broken commit", func(t *testing.T) {
+		f := &faults{}
+		cfg, err := pgxpool.ParseConfig(c.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.DialFunc = pgxDial(f.dial)
+		pool, err := pgxpool.NewWithConfig(background, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		brokenCommits(t, c, f, "pgx", func(ctx context.Context, fn func()) error {
+			return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(pgx.Tx) error { fn(); return nil })
+		})
+	})
+}
