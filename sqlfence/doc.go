@@ -53,10 +53,11 @@
 //   - Savepoints. A rollback to one takes a guard after it along (gorm's and bun's nested transactions, pgx's
 //     Tx.Begin). Guard the outermost transaction.
 //   - Hard deletes, for a fence column: it goes with its row. See [Fence.ExecRow]. Guard rows must never be deleted
-//     either, nor lost with a restored backup, as long as old holders may be around. There is one per resource,
-//     about 100 bytes.
+//     either, nor lost with a restored backup or a failover to a replica that was behind, as long as old holders may
+//     be around. There is one per resource, about 100 bytes.
 //   - Replicas and other databases. The guard orders what one database commits. A read on a replica may be
-//     old; a write to a second database needs a guard there.
+//     old; a write to a second database needs a guard there, and so does one to a second file of SQLite, which
+//     in WAL mode does not commit to both as one.
 //   - What is no transaction: e-mails, files, calls of other services. Pass the token on, and compare it there.
 //   - Statements that commit by themselves, DDL on MySQL above all: the guard ends with it. The table must be InnoDB,
 //     and so must be what is written.

@@ -19,8 +19,8 @@ type DB interface {
 //
 // A transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy SQLite) is
 // repeated, see [WithRetries]: so fn may run several times and must leave nothing outside of the transaction. fn must
-// return every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and what runs
-// after it is committed statement by statement. It must neither commit nor roll back.
+// return every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and SQLite at a write that
+// was interrupted, and what runs after it is committed statement by statement. It must neither commit nor roll back.
 // If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
 // itself.
 //

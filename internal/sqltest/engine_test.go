@@ -294,6 +294,7 @@ func suite(t *testing.T, c *cell) {
 		{"Resources", testResources},
 		{"ConcurrentDDL", testConcurrentDDL},
 		{"Rows", testRows},
+		{"RowStays", testRowStays},
 		{"Tombstone", testTombstone},
 		{"ReadBeforeGuard", testReadBeforeGuard},
 		{"BrokenCommit", testBrokenCommit},

@@ -285,6 +285,33 @@ func testRows(t *testing.T, c *cell) {
 	}
 }
 
+// testRowStays judges a row that the statement has not written: a newer holder must not write it before the end.
+func testRowStays(t *testing.T, c *cell) {
+	if err := c.execRow(t, 20, 7, c.upsert(), 20, "open", 7); err != nil {
+		t.Fatal(err)
+	}
+	old := c.begin(t)
+	row := sqlfence.Row{Table: "orders", Key: "id", ID: 20, Fence: "fence", Token: 7}
+	err := c.fence.ExecRow(within(t), old, row, "UPDATE orders SET status = 'paid' WHERE id = 20 AND status = 'reserved' AND fence <= 7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	go func() { wrote <- c.execRow(t, 20, 8, c.update(), "newer", 8, 20, 8) }()
+	select {
+	case err := <-wrote:
+		t.Errorf("the newer one got past the older: %v", err)
+		return
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := old.Commit(); err != nil {
+		t.Error(err)
+	}
+	if err := <-wrote; err != nil && !strings.Contains(err.Error(), "40001") && !strings.Contains(err.Error(), "1020") {
+		t.Errorf("the newer one: %v", err)
+	}
+}
+
 // testTombstone shows the hazard that the documentation warns of, and the two ways around it.
 func testTombstone(t *testing.T, c *cell) {
 	for id := int64(10); id < 13; id++ {

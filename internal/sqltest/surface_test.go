@@ -144,6 +144,7 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	})
 	t.Run("lib/pq repeats", func(t *testing.T) { c.testRepeats(t, pq) })
 	testFailedCommit(t, c, pq)
+	t.Run("collation", func(t *testing.T) { testCollation(t, c) })
 	t.Run("rights", func(t *testing.T) { testRights(t, c) })
 
 	pool, err := pgxpool.New(background, c.dsn)
@@ -190,6 +191,14 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			t.Errorf("got %v, want %v", err, pgx.ErrTxClosed)
 		}
 	})
+}
+
+// testCollation asks for the one that an upgrade of the system does not change under the index.
+func testCollation(t *testing.T, c *cell) {
+	const query = "SELECT count(*) FROM information_schema.columns WHERE table_name = 'sqlfence' AND column_name = 'resource' AND collation_name = 'C'"
+	if c.number(t, query) != 1 {
+		t.Error("the resource is not compared byte by byte")
+	}
 }
 
 // testRights runs the DDL as a user that may not create tables, which is how replicas should run.
