@@ -58,6 +58,8 @@
 //   - Replicas and other databases. The guard orders what one database commits. A read on a replica may be
 //     old; a write to a second database needs a guard there, and so does one to a second file of SQLite, which
 //     in WAL mode does not commit to both as one.
+//   - Clusters that take writes on several nodes (Galera, MySQL's group replication with several primaries): a guard
+//     with a token that is there already changes nothing, and so meets nothing on the other nodes. Write to one.
 //   - What is no transaction: e-mails, files, calls of other services. Pass the token on, and compare it there.
 //   - Statements that commit by themselves, DDL on MySQL above all: the guard ends with it. The table must be InnoDB,
 //     and so must be what is written.
