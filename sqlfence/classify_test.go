@@ -79,31 +79,59 @@ func (t wordyTx) QueryContext(context.Context, string, ...any) (*sql.Rows, error
 	return nil, t.err
 }
 
-func TestGuardSaysWhatEndedItsWait(t *testing.T) {
+func (t wordyTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	_, err := t.QueryContext(ctx, query, args...)
+	return nil, err
+}
+
+// wordyDB is the same where all connections are in use.
+type wordyDB struct{ wordyTx }
+
+func (d wordyDB) BeginTx(ctx context.Context, _ *sql.TxOptions) (*sql.Tx, error) {
+	_, err := d.QueryContext(ctx, "")
+	return nil, err
+}
+
+func TestWhatEndedAWaitIsSaid(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		locker, err := core.New(servertest.NewBubble(t).Client())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer locker.Shutdown(background)
-		lock, err := locker.Acquire(background, "order:42", core.WithTTL(time.Second), core.WithoutRenewal())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer lock.Release(background)
 		_, db := newDB(t)
 		f := newFence(t, sqlfence.Postgres)
 		canceled := stateError("57014")
-		limited, cancel := context.WithTimeout(token(7), time.Millisecond)
-		defer cancel()
-		for _, tt := range []struct {
-			ctx  context.Context
-			want error
-		}{{limited, context.DeadlineExceeded}, {lock.Context(), core.ErrLost}} {
-			err := f.Guard(tt.ctx, wordyTx{begin(t, db), func() { <-tt.ctx.Done() }, canceled})
-			if !errors.Is(err, tt.want) || !errors.Is(err, canceled) {
-				t.Errorf("got %v, want %v and what the database said", err, tt.want)
+		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 7}
+		for name, run := range map[string]func(context.Context, wordyTx) error{
+			"Guard":   func(ctx context.Context, tx wordyTx) error { return f.Guard(ctx, tx) },
+			"ExecRow": func(ctx context.Context, tx wordyTx) error { return f.ExecRow(ctx, tx, row, "UPDATE orders") },
+			"WithTx": func(ctx context.Context, tx wordyTx) error {
+				_ = tx.Rollback()
+				return f.WithTx(ctx, wordyDB{tx}, nil, write)
+			},
+			"WithPgx": func(ctx context.Context, tx wordyTx) error {
+				_ = tx.Rollback()
+				begin := func(ctx context.Context) (fakePgx, error) { tx.wait(); return fakePgx{}, tx.err }
+				return sqlfence.WithPgx(ctx, f, begin, func(fakePgx) error { return nil })
+			},
+		} {
+			lock, err := locker.Acquire(background, "order:42", core.WithTTL(time.Second), core.WithoutRenewal())
+			if err != nil {
+				t.Fatal(err)
 			}
+			limited, cancel := context.WithTimeout(token(7), time.Millisecond)
+			for _, tt := range []struct {
+				ctx  context.Context
+				want error
+			}{{limited, context.DeadlineExceeded}, {lock.Context(), core.ErrLost}} {
+				err := run(tt.ctx, wordyTx{begin(t, db), func() { <-tt.ctx.Done() }, canceled})
+				if !errors.Is(err, tt.want) || !errors.Is(err, canceled) {
+					t.Errorf("%s: got %v, want %v and what the database said", name, err, tt.want)
+				}
+			}
+			cancel()
+			_ = lock.Release(background)
 		}
 	})
 }

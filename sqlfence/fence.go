@@ -78,12 +78,7 @@ func (f *Fence) guard(ctx context.Context, raise func(Mark) (int64, error), expl
 	for _, m := range all {
 		current, err := raise(m)
 		if err != nil {
-			err = failed("guard "+m.Resource, err)
-			// Drivers differ in what they say of a wait that the context has ended, and none says that the lock is lost.
-			if ended := live(ctx); ended != nil {
-				err = fmt.Errorf("%w; %w", err, ended)
-			}
-			return err
+			return because(ctx, failed("guard "+m.Resource, err))
 		}
 		if current > m.Token {
 			return &StaleError{Resource: m.Resource, Token: m.Token, Current: current}

@@ -114,3 +114,12 @@ func live(ctx context.Context) error {
 	}
 	return nil
 }
+
+// because adds to an error of the database that ctx has ended or a lock is lost, if so: drivers differ in what they say
+// of a wait that the context has ended, and none says that the lock is lost.
+func because(ctx context.Context, err error) error {
+	if ended := live(ctx); ended != nil {
+		return fmt.Errorf("%w; %w", err, ended)
+	}
+	return err
+}

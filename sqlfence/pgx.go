@@ -48,7 +48,7 @@ func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Con
 		}
 		tx, err := begin(ctx)
 		if err != nil {
-			return failed("begin", err)
+			return because(ctx, failed("begin", err))
 		}
 		defer func() { _ = rollbackPgx(ctx, tx.Rollback) }() // nothing after a commit
 		if err := GuardPgx[R](ctx, f, tx, all...); err != nil {

@@ -66,14 +66,14 @@ func (f *Fence) execRow(ctx context.Context, tx Tx, row Row, query string, args 
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, query, args...); err != nil {
-		return failed("write "+row.Table, err)
+		return because(ctx, failed("write "+row.Table, err))
 	}
 	current, err := one(tx.QueryContext(ctx, f.dialect.rowToken(row), row.ID))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return failed(fmt.Sprintf("write %s %v", row.Table, row.ID), err)
 	case err != nil:
-		return failed("read the fence of "+row.Table, err)
+		return because(ctx, failed("read the fence of "+row.Table, err))
 	case current > row.Token:
 		return &StaleError{Resource: row.Table, Token: row.Token, Current: current}
 	case current < row.Token:

@@ -74,7 +74,7 @@ func (f *Fence) once(ctx context.Context, db DB, opts *sql.TxOptions, all []Mark
 	}
 	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
-		return failed("begin", err)
+		return because(ctx, failed("begin", err))
 	}
 	defer func() { _ = tx.Rollback() }() // nothing after a commit
 	if err := f.Guard(ctx, tx, all...); err != nil {
