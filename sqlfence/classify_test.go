@@ -84,6 +84,13 @@ func (t wordyTx) ExecContext(ctx context.Context, query string, args ...any) (sq
 	return nil, err
 }
 
+// readingTx is the same for what it reads only.
+type readingTx struct{ wordyTx }
+
+func (t readingTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return t.Tx.ExecContext(ctx, query, args...)
+}
+
 // wordyDB is the same where all connections are in use.
 type wordyDB struct{ wordyTx }
 
@@ -106,6 +113,9 @@ func TestWhatEndedAWaitIsSaid(t *testing.T) {
 		for name, run := range map[string]func(context.Context, wordyTx) error{
 			"Guard":   func(ctx context.Context, tx wordyTx) error { return f.Guard(ctx, tx) },
 			"ExecRow": func(ctx context.Context, tx wordyTx) error { return f.ExecRow(ctx, tx, row, "UPDATE orders") },
+			"ExecRow's SELECT": func(ctx context.Context, tx wordyTx) error {
+				return f.ExecRow(ctx, readingTx{tx}, row, "UPDATE orders")
+			},
 			"WithTx": func(ctx context.Context, tx wordyTx) error {
 				_ = tx.Rollback()
 				return f.WithTx(ctx, wordyDB{tx}, nil, write)

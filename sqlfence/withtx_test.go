@@ -20,7 +20,9 @@ type (
 	mysqlError  struct{ Number uint16 } // go-sql-driver
 	sqliteError struct{ code int }      // modernc.org
 	mattnError  struct{ Code int }      // mattn
-	unsentError struct{}                // pgx, "before anything was sent"
+	ncruces     struct{ code ncrucesNo }
+	ncrucesNo   uint8
+	unsentError struct{} // pgx, "before anything was sent"
 )
 
 func (e stateError) Error() string               { return string(e) }
@@ -29,6 +31,8 @@ func (e *mysqlError) Error() string              { return fmt.Sprint(e.Number) }
 func (e *sqliteError) Error() string             { return fmt.Sprint(e.code) }
 func (e *sqliteError) Code() int                 { return e.code }
 func (e mattnError) Error() string               { return fmt.Sprint(e.Code) }
+func (e *ncruces) Error() string                 { return fmt.Sprint(e.code) }
+func (e *ncruces) Code() ncrucesNo               { return e.code }
 func (unsentError) Error() string                { return "unsent" }
 func (unsentError) SafeToRetry() bool            { return true }
 func wrap(err error) error                       { return fmt.Errorf("shop: %w", errors.Join(errors.New("other"), err)) }
@@ -114,6 +118,7 @@ func TestWithTxRepeats(t *testing.T) {
 		{sqlfence.SQLite, &sqliteError{5 | 2<<8}, true}, // BUSY_SNAPSHOT
 		{sqlfence.SQLite, wrap(&sqliteError{6}), true},
 		{sqlfence.SQLite, mattnError{5}, true},
+		{sqlfence.SQLite, &ncruces{5}, true},
 		{sqlfence.SQLite, &sqliteError{19}, false},
 		{sqlfence.SQLite, stateError("40001"), false},
 		{sqlfence.SQLite, driver.ErrBadConn, true},
