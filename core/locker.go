@@ -35,6 +35,15 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	return newLocker(opts, func(l *Locker) servers { return l.newNode(client, inboxName(l.cfg.prefix)) })
 }
 
+// Client is the client that was given to [New], for adapters that have more to ask of the same Redis. It is nil for a
+// Locker of [NewRedLock].
+func (l *Locker) Client() redis.UniversalClient {
+	if n, ok := l.redis.(*node); ok {
+		return n.client
+	}
+	return nil
+}
+
 func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
 	l := &Locker{cfg: defaults(), gate: newGate()}
 	for _, o := range opts {
