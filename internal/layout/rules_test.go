@@ -28,7 +28,7 @@ var allowed = map[string]struct {
 }{
 	"core":      {modules: []string{goRedis}},
 	"ginlock":   {core: true, modules: []string{gin}},
-	"asynqlock": {core: true, modules: []string{asynq, goRedis}},
+	"asynqlock": {core: true, modules: []string{asynq, goRedis, cron}}, // cron reads the specs of asynq's Scheduler
 	"cronlock":  {core: true, modules: []string{cron}},
 	"sqlfence":  {core: true},
 }

@@ -1,0 +1,178 @@
+package asynqlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// longestKey is the length of the longest key that core.Key makes.
+const longestKey = 256
+
+// Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
+type Guard struct {
+	locker    *core.Locker
+	resource  string
+	part      Part
+	client    *asynq.Client
+	inspector *asynq.Inspector
+	config
+}
+
+// New returns a Guard whose tasks run under the lock core.Key(resource, parts...), with the parts that part takes from
+// the task. Whatever else locks the same key of the same Redis is excluded as well: another type of task, a request, a
+// cron job.
+//
+// asynq has to have the Redis that the Locker has, or else [WithRedis] names its own: a task that gives way to another
+// is looked up there, and is enqueued again where asynq would archive it.
+//
+// New panics on a mistake in the calling code: a nil or empty argument, a Locker on several masters without WithRedis,
+// or options that contradict each other or those of the Locker.
+func New(locker *core.Locker, resource string, part Part, opts ...Option) *Guard {
+	switch {
+	case locker == nil:
+		panic("asynqlock: New without a locker")
+	case resource == "":
+		panic("asynqlock: New without a resource")
+	case part == nil:
+		panic("asynqlock: New without a part")
+	}
+	g := &Guard{locker: locker, resource: resource, part: part, config: defaults()}
+	for _, o := range opts {
+		if o == nil {
+			panic("asynqlock: New with a nil option")
+		}
+		o.apply(&g.config)
+	}
+	if err := check(locker, g.lock); err != nil {
+		panic("asynqlock: New: " + err.Error())
+	}
+	if g.redis == nil {
+		g.redis = locker.Client()
+	}
+	if g.redis == nil {
+		panic("asynqlock: New: a Locker on several masters needs WithRedis: which one has the tasks?")
+	}
+	g.client, g.inspector = asynq.NewClientFromRedisClient(g.redis), asynq.NewInspectorFromRedisClient(g.redis)
+	return g
+}
+
+// check has core judge the options, against each other and the locker's, without a network: an acquisition whose context
+// has ended goes as far as its first command. The key is as long as one can get, so that a prefix that leaves no room
+// for it is found as well.
+func check(locker *core.Locker, opts []core.CallOption) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := locker.Acquire(ctx, strings.Repeat("k", longestKey), opts...)
+	if errors.Is(err, core.ErrInvalid) {
+		return err
+	}
+	return nil
+}
+
+// Middleware is for [asynq.ServeMux.Use], which wraps the handlers of all types, and the mux's NotFound as well. A
+// middleware that is listed before it sees tasks wait and give way; one behind it runs under the lock.
+func (g *Guard) Middleware(next asynq.Handler) asynq.Handler { return g.Wrap(next) }
+
+// Wrap is Middleware for the handler of one type. It panics where there is no handler.
+func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {
+	if v := reflect.ValueOf(next); !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil() {
+		panic("asynqlock: Wrap without a handler")
+	}
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error { return g.process(ctx, t, next) })
+}
+
+func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) error {
+	if ctx.Value(configured{}) == nil {
+		return errNotConfigured
+	}
+	key, err := g.key(t)
+	if err != nil {
+		return err
+	}
+	ran, err := g.run(ctx, key, g.busy.wait, t, next, "")
+	switch {
+	case ran:
+		return err
+	case errors.Is(err, core.ErrSelfDeadlock):
+		return next.ProcessTask(ctx, t) // the same Guard twice, or another one for the same key
+	case ctx.Err() != nil || errors.Is(err, core.ErrInvalid):
+		return err // asynq does not wait for the outcome of an ended context
+	case g.failOpen && errors.Is(err, core.ErrUnavailable):
+		g.tell(ctx, Event{Kind: Unlocked, Task: t, Key: key, Err: err})
+		return next.ProcessTask(ctx, t)
+	case g.busy.kind == skip && errors.Is(err, core.ErrNotAcquired):
+		g.tell(ctx, Event{Kind: Skipped, Task: t, Key: key, Err: err})
+		return nil
+	case g.busy.kind == fail && errors.Is(err, core.ErrNotAcquired):
+		g.tell(ctx, Event{Kind: Failed, Task: t, Key: key, Err: err})
+		return fmt.Errorf("asynqlock: %w", err)
+	}
+	return g.giveWay(ctx, key, t, next, err)
+}
+
+// run has the handler work under the lock if it can be had, and holds it until the handler returns, whatever becomes
+// of its context: asynq gives up a handler that outlives its timeout, or a shutdown, and the task runs again
+// elsewhere beside it.
+//
+// noted is what note has said of the task, or "".
+func (g *Guard) run(
+	ctx context.Context, key string, wait time.Duration, t *asynq.Task, next asynq.Handler, noted string,
+) (ran bool, err error) {
+	var name string // of the lock in Redis, which has the Locker's prefix
+	defer func() {
+		if ran {
+			g.wake(ctx, name) // after the release, and also behind a panic
+		}
+	}()
+	if deadline, ok := ctx.Deadline(); ok {
+		// When the context ends, asynq counts a failure of the handler, and does not listen any more.
+		left := time.Until(deadline)
+		wait = max(0, min(wait, left-margin(left)))
+	}
+	var result, abandoned error
+	err = g.locker.Do(ctx, key, func(ctx context.Context) error {
+		lock := core.Held(ctx)[0]
+		name, ran = lock.Key(), true
+		if noted != "" {
+			g.forgetNote(ctx, name, noted)
+		}
+		result = next.ProcessTask(ctx, t)
+		if err := lock.Err(); errors.Is(err, core.ErrClosed) {
+			abandoned = err // a Shutdown of the Locker gave it up; the release does not tell
+		}
+		return nil
+	}, append(g.lock[:len(g.lock):len(g.lock)], core.WithWait(wait))...)
+	switch {
+	case !ran:
+		return false, err
+	case abandoned != nil:
+		err = fmt.Errorf("%w: %w", core.ErrLost, abandoned)
+	case err == nil:
+		return true, result
+	case !errors.Is(err, core.ErrLost):
+		// The work was done under the lock, which now stays until its lease ends.
+		g.tell(ctx, Event{Kind: Unreleased, Task: t, Key: key, Err: err})
+		return true, result
+	}
+	g.tell(ctx, Event{Kind: Lost, Task: t, Key: key, Err: err})
+	if result != nil {
+		return true, errors.Join(result, err)
+	}
+	return true, g.lost(ctx, t, err)
+}
+
+// margin is what a task does not spend waiting of the time that it has left.
+func margin(left time.Duration) time.Duration { return min(left/5, time.Second) }
+
+func (g *Guard) tell(ctx context.Context, e Event) {
+	if g.report != nil {
+		g.report(ctx, e)
+	}
+}

@@ -1,0 +1,302 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// A busy key costs a task neither a retry nor its place, whatever the task has left of either.
+func TestBusyKeyIsNoFailure(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts   []asynq.Option
+		fails  int           // runs of the handler that fail, before the key is busy
+		busy   time.Duration // for how long
+		policy asynqlock.Policy
+		handed bool // the task has a successor
+		waits  bool // a worker waits
+	}{
+		"retries left":           {busy: 4 * time.Second},
+		"no retries":             {busy: 4 * time.Second, opts: []asynq.Option{asynq.MaxRetry(0)}, handed: true},
+		"the last retry":         {busy: 4 * time.Second, opts: []asynq.Option{asynq.MaxRetry(1)}, fails: 1, handed: true},
+		"a deadline is near":     {busy: 4 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second))}, waits: true},
+		"all of it":              {busy: 4 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second)), asynq.MaxRetry(0)}, waits: true},
+		"a short timeout":        {busy: 4 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}},
+		"waits within a timeout": {busy: 4 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}, policy: asynqlock.Wait(time.Hour)},
+		"waits, then no retries": {busy: 4 * time.Second, opts: []asynq.Option{asynq.Timeout(2 * time.Second), asynq.MaxRetry(0)}, policy: asynqlock.Wait(time.Hour), handed: true},
+		"waits for its turn":     {busy: 4 * time.Second, policy: asynqlock.Wait(time.Hour), waits: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			where := everywhere
+			if c.policy != (asynqlock.Policy{}) {
+				where = bubble // where asynq's part in it is that of the others
+			}
+			where(t, func(s *shop) {
+				t := s.t
+				opts := slices.Clone(c.opts)
+				for i, o := range opts {
+					if o.Type() == asynq.DeadlineOpt { // by the bubble's clock
+						opts[i] = asynq.Deadline(time.Now().Add(6 * time.Second))
+					}
+				}
+				var fails atomic.Int32
+				fails.Store(int32(c.fails))
+				holding := make(chan func(), 1)                  // what frees the key
+				elsewhere := s.locker(core.WithTTL(time.Second)) // the delay goes by what its lease has left
+				began := time.Now()
+				var info *asynq.TaskInfo
+				var origin atomic.Value
+				work := func(ctx context.Context, task *asynq.Task) error {
+					origin.Store(asynqlock.Origin(ctx, task))
+					if fails.Add(-1) >= 0 {
+						go func() { holding <- s.hold(elsewhere, 42) }() // when this run is over
+						return errHandler
+					}
+					return nil
+				}
+				if c.fails == 0 {
+					holding <- s.hold(elsewhere, 42)
+				}
+				s.serve(s.guard(s.locker(), asynqlock.WithBusy(c.policy)), work)
+				info = s.enqueue(pay(42), opts...)
+				time.Sleep(c.busy)
+				if n := s.ran(); n != c.fails {
+					t.Fatalf("%d runs while the key was busy", n-c.fails)
+				}
+				(<-holding)()
+				freed := time.Since(began)
+				s.until("the run", func() bool { return s.ran() == c.fails+1 })
+				if took := time.Since(began) - freed; c.waits && took > time.Second {
+					t.Errorf("it ran %v after the key was free, though a worker waited", took)
+				}
+				s.empty()
+				s.check(c.fails, 0)
+				if (s.of(asynqlock.HandedOn) > 0) != c.handed {
+					t.Errorf("handed on %d times", s.of(asynqlock.HandedOn))
+				}
+				if (s.of(asynqlock.Deferred)+s.of(asynqlock.HandedOn) == 0) != c.waits {
+					t.Errorf("deferred %d times, handed on %d times", s.of(asynqlock.Deferred), s.of(asynqlock.HandedOn))
+				}
+				if origin.Load() != info.ID {
+					t.Errorf("the run was for %q, want %q", origin.Load(), info.ID)
+				}
+			})
+		})
+	}
+}
+
+// A task that takes another's place has everything of it that asynq lets one say.
+func TestSuccessorIsTheSameTask(t *testing.T) {
+	bubble(t, func(s *shop) {
+		free := s.hold(s.locker(), 7)
+		ids := make(chan string, 1)
+		s.serve(s.guard(s.locker()), func(ctx context.Context, _ *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			ids <- id
+			return errHandler
+		}, func(c *asynq.Config) { c.Queues = map[string]int{"other": 1, queue: 1} })
+		deadline := time.Now().Add(time.Hour).Truncate(time.Second)
+		task := asynq.NewTaskWithHeaders("pay", []byte(`{"account": "7"}`), map[string]string{"trace": "abc"})
+		first := s.enqueue(task, asynq.TaskID("invoice"), asynq.Queue("other"), asynq.MaxRetry(0),
+			asynq.Timeout(20*time.Minute), asynq.Deadline(deadline), asynq.Retention(2*time.Hour))
+		var info *asynq.TaskInfo
+		s.until("the second successor", func() (ok bool) {
+			var err error
+			info, err = s.inspector.GetTaskInfo("other", "invoice~2")
+			return err == nil
+		})
+		if info.Type != "pay" || string(info.Payload) != `{"account": "7"}` || info.Headers["trace"] != "abc" || info.MaxRetry != 0 ||
+			info.Timeout != 20*time.Minute || !info.Deadline.Equal(deadline) || info.Retention != 2*time.Hour ||
+			info.State != asynq.TaskStateScheduled {
+			t.Errorf("got %+v", info)
+		}
+		for _, id := range []string{"invoice", "invoice~1"} {
+			if done, err := s.inspector.GetTaskInfo("other", id); err != nil || done.State != asynq.TaskStateCompleted {
+				t.Errorf("%s is %v, %v, want completed", id, done, err)
+			}
+		}
+		free()
+		if id := <-ids; id == first.ID || !strings.HasPrefix(id, "invoice~") {
+			t.Errorf("the task that ran is %q", id)
+		}
+		s.until("the end", func() bool {
+			q, err := s.inspector.GetQueueInfo("other")
+			return err == nil && q.Archived == 1 // its handler failed, and it has no retries
+		})
+	})
+}
+
+func TestPolicies(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy   asynqlock.Policy
+		runs     int
+		kind     asynqlock.Kind
+		failures bool
+	}{
+		"skip": {policy: asynqlock.Skip(), kind: asynqlock.Skipped},
+		"fail": {policy: asynqlock.Fail(), runs: 1, kind: asynqlock.Failed, failures: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				free := s.hold(s.locker(core.WithLabel("somebody")), 42)
+				s.serve(s.guard(s.locker(), asynqlock.WithBusy(c.policy)), succeed)
+				s.enqueue(pay(42))
+				s.until("the event", func() bool { return s.of(c.kind) > 0 })
+				time.Sleep(10 * time.Second)
+				free()
+				s.empty()
+				if n := s.ran(); n != c.runs {
+					t.Errorf("%d runs, want %d", n, c.runs)
+				}
+				var held *core.HeldError
+				if e := s.events[0]; !errors.As(e.Err, &held) || held.Label != "somebody" || e.Key != core.Key("account", "42") {
+					t.Errorf("got event %+v", e)
+				}
+				s.check(s.of(asynqlock.Failed), 0)
+				if (s.of(asynqlock.Failed) > 0) != c.failures {
+					t.Errorf("%d failures", s.of(asynqlock.Failed))
+				}
+				if c.failures && !errors.Is(s.errs[0], core.ErrNotAcquired) {
+					t.Errorf("ErrorHandler got %v", s.errs[0])
+				}
+			})
+		})
+	}
+}
+
+// Deferral ends some day, and then a busy key is a failure like another, that archives with the last retry.
+func TestDeferralIsBounded(t *testing.T) {
+	for name, retries := range map[string]int{"with retries": 2, "without": 0} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				defer s.hold(s.locker(), 42)()
+				s.serve(s.guard(s.locker(), asynqlock.WithMaxDeferral(time.Minute)), succeed)
+				began := time.Now()
+				s.enqueue(pay(42), asynq.MaxRetry(retries))
+				for s.of(asynqlock.Failed) == 0 {
+					time.Sleep(time.Second)
+				}
+				if took := time.Since(began); took < time.Minute || took > 2*time.Minute {
+					t.Errorf("deferred for %v, want 1 min and a delay", took)
+				}
+				for s.queued().Archived == 0 {
+					time.Sleep(time.Second)
+				}
+				s.check(retries+1, 1)
+				info, err := s.inspector.ListArchivedTasks(queue)
+				if err != nil || len(info) != 1 || !strings.Contains(info[0].LastErr, "is too long") {
+					t.Errorf("got %v, %v", info, err)
+				}
+			})
+		})
+	}
+}
+
+// The next task of a key does not wait for its delay when the server that deferred it releases the key.
+func TestReleaseWakesTheNext(t *testing.T) {
+	for name, opts := range map[string][]asynq.Option{"deferred": nil, "handed on": {asynq.MaxRetry(0)}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				work := func(context.Context, *asynq.Task) error {
+					time.Sleep(5 * time.Second)
+					return nil
+				}
+				s.serve(s.guard(s.locker()), work, func(c *asynq.Config) { c.Concurrency = 4 })
+				began := time.Now()
+				for range 4 {
+					s.enqueue(pay(42), opts...)
+				}
+				s.until("all runs", func() bool { return s.ran() == 4 })
+				if took := time.Since(began); took > 17*time.Second {
+					t.Errorf("the fourth began after %v, want the time of three", took)
+				}
+				s.empty()
+				s.check(0, 0)
+			})
+		})
+	}
+}
+
+// A release that comes while a task gives way wakes it all the same.
+func TestReleaseInTheMiddleOfADeferral(t *testing.T) {
+	noting := func(args []string) bool { return len(args) > 6 && strings.HasPrefix(args[3], "asynqlock:deferred:") }
+	putting := func(args []string) bool { return len(args) > 10 && slices.Contains(args, "asynq:{default}:retry") }
+	for name, c := range map[string]struct {
+		at   func(args []string) bool // the command that the release comes before
+		opts []asynq.Option
+	}{
+		"before the note":             {at: noting},
+		"before the successor's note": {at: noting, opts: []asynq.Option{asynq.MaxRetry(0)}},
+		"before asynq puts it back":   {at: putting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+				holding, free := make(chan struct{}), make(chan struct{})
+				s.serve(s.guard(s.locker()), func(context.Context, *asynq.Task) error {
+					close(holding)
+					<-free
+					return nil
+				}, func(c *asynq.Config) { c.Queues = map[string]int{"holder": 1} })
+				s.enqueue(pay(42), asynq.Queue("holder"))
+				<-holding
+				var once sync.Once
+				s.client = func() *redis.Client {
+					rdb := b.Client()
+					b.Link(rdb).OnCommand(func(args []string) servertest.Verdict {
+						if c.at(args) {
+							once.Do(func() {
+								close(free)
+								time.Sleep(50 * time.Millisecond)
+							})
+						}
+						return servertest.Pass
+					})
+					return rdb
+				}
+				s.serve(s.guard(s.locker()), succeed)
+				began := time.Now()
+				s.enqueue(pay(42), c.opts...)
+				s.until("the run", func() bool { return s.ran() == 2 })
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("it ran after %v", took)
+				}
+				s.empty()
+				s.check(0, 0)
+			})
+		})
+	}
+}
+
+// Tasks of one key that come back and give way do not keep the workers from those of other keys.
+func TestHotKeyDoesNotStarveOthers(t *testing.T) {
+	bubble(t, func(s *shop) {
+		defer s.hold(s.locker(), 1)()
+		s.serve(s.guard(s.locker()), succeed, func(c *asynq.Config) { c.Concurrency = 2 })
+		for range 100 {
+			s.enqueue(pay(1), asynq.MaxRetry(0))
+			s.enqueue(pay(1))
+		}
+		time.Sleep(time.Minute) // they have come back by now
+		for i := range 20 {
+			s.enqueue(pay(100 + i))
+		}
+		began := time.Now()
+		s.until("the others", func() bool { return s.ran() == 20 })
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("they took %v", took)
+		}
+		s.check(0, 0)
+	})
+}

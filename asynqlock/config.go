@@ -1,0 +1,122 @@
+package asynqlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// configured is in the base context of a server whose Config went through Guard.Config.
+type configured struct{}
+
+var errNotConfigured error = &configError{}
+
+type configError struct{}
+
+func (*configError) Error() string {
+	return "asynqlock: the server's asynq.Config did not go through Guard.Config: tasks that give way would spend retries and be archived"
+}
+
+func (*configError) Is(target error) bool { return target == core.ErrInvalid }
+
+// Config returns cfg for a server that runs tasks under a Guard, of which there may be several: one call is enough, for
+// all of them. asynq's server takes it. What cfg says stays in force for everything but deferrals, which are no
+// failures: IsFailure is not asked about them, nor RetryDelayFunc, and ErrorHandler is not called.
+//
+// Without it every task would end in an error that says so.
+func (g *Guard) Config(cfg asynq.Config) asynq.Config {
+	base := cfg.BaseContext
+	if base == nil {
+		base = context.Background
+	}
+	cfg.BaseContext = func() context.Context { return context.WithValue(base(), configured{}, true) }
+
+	isFailure := cfg.IsFailure
+	if isFailure == nil {
+		isFailure = func(err error) bool { return err != nil }
+	}
+	cfg.IsFailure = func(err error) bool { return deferral(err) == nil && isFailure(err) }
+
+	delay := cfg.RetryDelayFunc
+	if delay == nil {
+		delay = asynq.DefaultRetryDelayFunc
+	}
+	cfg.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
+		if d := deferral(err); d != nil {
+			return d.Delay
+		}
+		return delay(n, err, t)
+	}
+
+	if handler := cfg.ErrorHandler; handler != nil {
+		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) {
+			if deferral(err) == nil {
+				handler.HandleError(ctx, t, err)
+			}
+		})
+	}
+	return cfg
+}
+
+// DeferredError is what a task that gives way ends with. A middleware in front of the Guard that wraps errors has to
+// keep it (%w), or the deferral becomes a failure. It matches the error of the acquisition: [core.ErrNotAcquired],
+// [core.ErrUnavailable] or [core.ErrClosed].
+type DeferredError struct {
+	Key   string
+	Since time.Time     // of the first deferral
+	Delay time.Duration // until it comes back
+	cause error
+}
+
+// The text is how the next run knows since when: asynq keeps it as the task's last error.
+func (e *DeferredError) Error() string {
+	return fmt.Sprintf("asynqlock: %s%s, now by %v: %v", sinceText, e.Since.UTC().Format(time.RFC3339), e.Delay.Round(time.Millisecond), e.cause)
+}
+
+func (e *DeferredError) Unwrap() error { return e.cause }
+
+const sinceText = "deferred since "
+
+func deferral(err error) *DeferredError {
+	var d *DeferredError
+	if errors.As(err, &d) {
+		return d
+	}
+	return nil
+}
+
+// Kind is the kind of an [Event].
+type Kind uint8
+
+// What [WithReport] hears of.
+const (
+	Deferred   Kind = iota + 1 // comes back after Delay
+	HandedOn                   // the same, as a new task, because asynq would have archived this one
+	Skipped                    // completed without a run, see [Skip]
+	Failed                     // the key was busy, and that was a failure: see [Fail] and [WithMaxDeferral]
+	Lost                       // the lock was lost while the handler ran
+	Unreleased                 // Redis did not confirm the release; the lock stays until its lease ends
+	Unlocked                   // ran without the lock, see [WithFailOpen]
+)
+
+func (k Kind) String() string {
+	names := [...]string{"", "deferred", "handed on", "skipped", "failed", "lost", "unreleased", "unlocked"}
+	if int(k) < len(names) && k > 0 {
+		return names[k]
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// Event is something that became of a task. The context that comes with it has asynq's metadata, such as the task's ID.
+type Event struct {
+	Kind  Kind
+	Task  *asynq.Task
+	Key   string        // of the lock, without the Locker's prefix
+	Since time.Time     // of the first deferral, if it is one
+	Delay time.Duration // of this one
+	Err   error         // why
+}

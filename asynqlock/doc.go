@@ -1,0 +1,88 @@
+// Package asynqlock runs Asynq tasks under a distributed lock: of all tasks that name the same thing, on whichever
+// server, one runs at a time, and none beside a request or a cron job that locks the same key. And it has schedulers on
+// several replicas enqueue each tick once.
+//
+//	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id")) // locker is holdfast.New(rdb)
+//	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{Concurrency: 10}))
+//	mux := asynq.NewServeMux()
+//	mux.Use(guard.Middleware) // or mux.Handle("payout", guard.Wrap(handler)) for one type of task
+//
+// The lock's key is core.Key("account", id), with the value of a field of the JSON payload, or what any function of the
+// form [Part] finds. The handler's context is the lock's: it ends when the lock is lost, and carries the token that a
+// fence asks for.
+//
+// # Guarantees
+//
+//   - A handler runs while the lock is held, or not at all, unless [WithFailOpen] says otherwise.
+//   - The lock is held and renewed until the handler returns, whatever becomes of the task. asynq goes on without a
+//     handler that outlives its timeout or a shutdown, and has the task run again beside it: that run finds the key busy.
+//   - It is released when the handler returns or panics.
+//   - A busy key costs a task no retry and is not counted as a failure, for as long as [WithMaxDeferral] allows. Retried,
+//     failed and archived counts are those of the handlers alone.
+//   - A worker does not wait for a busy key, unless [Wait] has it wait: a hot key leaves the workers to the others.
+//   - Of the replicas of a [Scheduler] at most one enqueues a tick, whatever their clocks say.
+//
+// # When the key is busy
+//
+// [WithBusy] has a policy for it. [Defer], the default, puts the task back: it is in asynq's state "retry", with a last
+// error that says who has the key and since when the task is deferred. It comes back when what the holder's lease had
+// left is over, and a random part more, bounded by [WithMaxDelay]; asynq looks for such tasks every 5 s. Mostly it
+// comes back much sooner: a task that ends wakes the one that gave way first. (A request or a cron job that had
+// the lock wakes none.) Another may be quicker all the same, a new task or one that waits. Where order matters, [Wait] a little: those who wait are served in
+// line, at the moment of the release.
+//
+// asynq archives a task without retries left before it asks whether there was a failure. So where a task has none, with
+// MaxRetry(0) or on its last retry, a new one takes its place: the same type, payload, headers, queue, timeout, deadline
+// and retention, MaxRetry(0), and the ID of the first with "~1", "~2" and so on. The old one completes, and stays
+// visible as completed if it has a retention; the new one is "scheduled", and [Origin] tells the handler the first ID.
+// What a Unique option locked is free from then on, for asynq frees it with the task that completes; so is the ID.
+// A worker that is killed between the two leaves both, of which the old one is archived by asynq.
+//
+// A Deadline runs on while a task is deferred. Where it would be over before the task came back, a worker waits for the
+// key instead, until shortly before. A key that is busy for longer than that leaves no time to run in: asynq then fails
+// the task by its deadline, as it does with one that waited in the queue for too long. Of a Timeout, each run has its
+// own; no wait outlasts it.
+//
+// # Beside asynq's Unique
+//
+// Unique keeps a task out of the queue while an equal one, in type and payload, is in it: it is about enqueueing, ends by
+// time, and says nothing about runs, of which there may be several after a timeout. A Guard is about running: tasks of any
+// types and payloads that name the same thing queue up and all run, one after the other. Use both where a second request
+// adds nothing: Unique drops what need not run twice, the Guard keeps apart what must not run together.
+//
+// # Limits
+//
+// A lock is a lease: a process that was paused past it goes on beside its successor. Let the database refuse it, with
+// sqlfence, which finds the token in the handler's context. [WithLost] decides about a handler that ends well with a lock
+// that was lost.
+//
+// A killed worker's lock is free when its lease is over, 15 s by default. asynq takes a minute or more to run its task
+// again. Leave the lease below 30 s, and it is never what that waits for.
+//
+// A handler that hangs holds its key until its process ends: bound it with WithLock(core.WithMaxHold(d)), which ends the
+// lock, though not the handler.
+//
+// mux.Use wraps all handlers, and the mux's answer to unknown types: a task that names nothing is archived whatever its
+// type. Use Wrap for single types, or a mux of their own for those that share a Guard. A task that a group's aggregator
+// made is a task like others, and needs the field.
+//
+// A middleware in front of the Guard sees the deferral as an error, a [*DeferredError], and has to hand it on; a
+// middleware behind it runs under the lock.
+//
+// Shut down the server before the Locker. With a ShutdownTimeout below what handlers need, asynq puts their tasks back
+// while they run.
+//
+// # Schedulers
+//
+//	scheduler := asynqlock.NewScheduler(locker)
+//	err := scheduler.Register("invoices", "0 6 * * *", asynq.NewTask("invoices", nil))
+//	...
+//	scheduler.Start()
+//
+// Run it on every replica. Unlike asynq's own, it is not listed among the Inspector's SchedulerEntries. The
+// claims of all entries live in the Locker's Redis, by name, until their tick is more than an hour old.
+//
+// # Tests
+//
+// A handler needs no double: asynq runs on a miniredis, and a second Locker on it holds the key for "busy".
+package asynqlock

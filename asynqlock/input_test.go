@@ -1,0 +1,213 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+)
+
+func TestField(t *testing.T) {
+	for payload, want := range map[string]string{
+		`{"id": "a b"}`:                      "a b",
+		`{"id": 42}`:                         "42",
+		`{"id": "42"}`:                       "42",
+		`{"id": -1.50e3}`:                    "-1.50e3",
+		`{"id": 9007199254740993123}`:        "9007199254740993123",
+		`{"id": "é"}`:                        "é",
+		`{"id": 1, "id": 2}`:                 "2",
+		` { "x" : {"id": 1} , "id" : "b" } `: "b",
+		``:                                   "",
+		`null`:                               "",
+		`[1]`:                                "",
+		`{"id": 1`:                           "",
+		`{"id": 1} x`:                        "",
+		`{}`:                                 "",
+		`{"ID": 1}`:                          "",
+		`{"id": null}`:                       "",
+		`{"id": ""}`:                         "",
+		`{"id": true}`:                       "",
+		`{"id": [1]}`:                        "",
+		`{"id": {"a": 1}}`:                   "",
+		"\xff\xfe":                           "",
+	} {
+		got, err := asynqlock.Field("id")(asynq.NewTask("pay", []byte(payload)))
+		if want == "" {
+			if !errors.Is(err, core.ErrInvalid) || !errors.Is(err, asynq.SkipRetry) || !strings.Contains(err.Error(), `"pay"`) {
+				t.Errorf("%s: got %q, %v", payload, got, err)
+			}
+			continue
+		}
+		if err != nil || len(got) != 1 || got[0] != want {
+			t.Errorf("%s: got %q, %v, want %q", payload, got, err, want)
+		}
+	}
+}
+
+// What cannot be locked does not run, and its error decides what becomes of it.
+func TestTasksThatNameNothing(t *testing.T) {
+	part := func(parts []string, err error) asynqlock.Part {
+		return func(*asynq.Task) ([]string, error) { return parts, err }
+	}
+	for name, c := range map[string]struct {
+		part  asynqlock.Part
+		state asynq.TaskState // 0 if it is gone
+	}{
+		"a payload without the field": {part: asynqlock.Field("tenant"), state: asynq.TaskStateArchived},
+		"one of two":                  {part: asynqlock.Parts(asynqlock.Field("account"), asynqlock.Field("tenant")), state: asynq.TaskStateArchived},
+		"no part":                     {part: part(nil, nil), state: asynq.TaskStateArchived},
+		"an empty part":               {part: part([]string{"a", ""}, nil), state: asynq.TaskStateArchived},
+		"an error":                    {part: part(nil, errHandler), state: asynq.TaskStateRetry},
+		"an error that skips":         {part: part(nil, fmt.Errorf("x: %w", asynq.SkipRetry)), state: asynq.TaskStateArchived},
+		"an error that revokes":       {part: part(nil, fmt.Errorf("x: %w", asynq.RevokeTask))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				s.serve(asynqlock.New(s.locker(), "account", c.part), succeed, func(c *asynq.Config) {
+					c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return time.Hour }
+				})
+				info := s.enqueue(pay(42))
+				s.until("the error", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.errs) == 1 })
+				time.Sleep(time.Second)
+				got, err := s.inspector.GetTaskInfo(queue, info.ID)
+				if c.state == 0 {
+					if !errors.Is(err, asynq.ErrTaskNotFound) {
+						t.Errorf("got %v, %v, want it gone", got, err)
+					}
+				} else if err != nil || got.State != c.state {
+					t.Errorf("got %v, %v, want it in state %v", got, err, c.state)
+				}
+				if s.ran() > 0 {
+					t.Error("it ran")
+				}
+			})
+		})
+	}
+}
+
+func TestMistakesInTheCallingCode(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	l, err := core.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := []*redis.Client{rdb, redis.NewClient(&redis.Options{Addr: "127.0.0.1:2"}), redis.NewClient(&redis.Options{Addr: "127.0.0.1:3"})}
+	several, err := core.NewRedLock(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := asynqlock.Field("id")
+	for name, f := range map[string]func(){
+		"no locker":   func() { asynqlock.New(nil, "account", part) },
+		"no resource": func() { asynqlock.New(l, "", part) },
+		"no part":     func() { asynqlock.New(l, "account", nil) },
+		"nil option":  func() { asynqlock.New(l, "account", part, nil) },
+		"contradiction": func() {
+			asynqlock.New(l, "account", part, asynqlock.WithLock(core.WithTTL(time.Hour), core.WithMaxHold(time.Second)))
+		},
+		"which Redis":          func() { asynqlock.New(several, "account", part) },
+		"no field":             func() { asynqlock.Field("") },
+		"no parts":             func() { asynqlock.Parts() },
+		"nil part":             func() { asynqlock.Parts(part, nil) },
+		"no wait":              func() { asynqlock.Wait(0) },
+		"no deferral":          func() { asynqlock.WithMaxDeferral(0) },
+		"no delay":             func() { asynqlock.WithMaxDelay(time.Millisecond) },
+		"WithLost(nil)":        func() { asynqlock.WithLost(nil) },
+		"WithReport(nil)":      func() { asynqlock.WithReport(nil) },
+		"WithRedis(nil)":       func() { asynqlock.WithRedis(nil) },
+		"no handler":           func() { asynqlock.New(l, "account", part).Wrap(nil) },
+		"nil function":         func() { asynqlock.New(l, "account", part).Wrap(asynq.HandlerFunc(nil)) },
+		"nil mux":              func() { asynqlock.New(l, "account", part).Middleware((*asynq.ServeMux)(nil)) },
+		"scheduler, no locker": func() { asynqlock.NewScheduler(nil) },
+		"scheduler, option":    func() { asynqlock.NewScheduler(l, nil) },
+		"scheduler, Redis":     func() { asynqlock.NewScheduler(several) },
+		"ScheduleInto(nil)":    func() { asynqlock.ScheduleInto(nil) },
+		"ScheduleIn(nil)":      func() { asynqlock.ScheduleIn(nil) },
+		"ScheduleWithin(0)":    func() { asynqlock.ScheduleWithin(0) },
+		"ScheduleReport(nil)":  func() { asynqlock.ScheduleReport(nil) },
+	} {
+		func() {
+			defer func() {
+				if p := recover(); p == nil || !strings.HasPrefix(fmt.Sprint(p), "asynqlock: ") {
+					t.Errorf("%s: got %v, want a panic that says why", name, p)
+				}
+			}()
+			f()
+		}()
+	}
+	// A Redis to look up tasks in makes a Locker on several do.
+	asynqlock.New(several, "account", part, asynqlock.WithRedis(rdb))
+}
+
+// Without Config, deferrals would spend retries: no task runs at all then.
+func TestServerWithoutConfig(t *testing.T) {
+	g := asynqlock.New(newLocker(t), "account", asynqlock.Field("account"))
+	h := g.Wrap(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		t.Error("it ran")
+		return nil
+	}))
+	if err := h.ProcessTask(t.Context(), pay(42)); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "Guard.Config") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func newLocker(t *testing.T) *core.Locker {
+	t.Helper()
+	l, err := core.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+type userKey struct{}
+
+// What the user's Config says stays in force for everything but deferrals.
+func TestConfigKeepsWhatTheUserSays(t *testing.T) {
+	deferral := fmt.Errorf("wrapped: %w", &asynqlock.DeferredError{Delay: 7 * time.Second})
+	fatal := errors.New("counts")
+	var handled []error
+	cfg := asynq.Config{
+		Concurrency:    3,
+		BaseContext:    func() context.Context { return context.WithValue(context.Background(), userKey{}, "user") },
+		IsFailure:      func(err error) bool { return errors.Is(err, fatal) },
+		RetryDelayFunc: func(n int, err error, _ *asynq.Task) time.Duration { return time.Duration(n) * time.Hour },
+		ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { handled = append(handled, err) }),
+	}
+	g := asynqlock.New(newLocker(t), "account", asynqlock.Field("account"))
+	for range 2 { // several Guards, each with a call, do no harm
+		cfg = g.Config(cfg)
+	}
+	if cfg.Concurrency != 3 || cfg.BaseContext().Value(userKey{}) != "user" {
+		t.Error("the rest of the Config is gone")
+	}
+	if cfg.IsFailure(deferral) || !cfg.IsFailure(fatal) || cfg.IsFailure(errHandler) || cfg.IsFailure(nil) {
+		t.Error("IsFailure is wrong")
+	}
+	if d := cfg.RetryDelayFunc(2, deferral, pay(1)); d != 7*time.Second {
+		t.Errorf("a deferral has a delay of %v", d)
+	}
+	if d := cfg.RetryDelayFunc(2, fatal, pay(1)); d != 2*time.Hour {
+		t.Errorf("a failure has a delay of %v", d)
+	}
+	for _, err := range []error{deferral, fatal} {
+		cfg.ErrorHandler.HandleError(t.Context(), pay(1), err)
+	}
+	if len(handled) != 1 || handled[0] != fatal {
+		t.Errorf("ErrorHandler got %v", handled)
+	}
+
+	bare := g.Config(asynq.Config{})
+	if bare.ErrorHandler != nil || !bare.IsFailure(fatal) || bare.IsFailure(deferral) || bare.IsFailure(nil) ||
+		bare.RetryDelayFunc(1, fatal, pay(1)) < time.Second || bare.RetryDelayFunc(1, deferral, pay(1)) != 7*time.Second {
+		t.Error("asynq's defaults are gone")
+	}
+}

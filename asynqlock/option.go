@@ -1,0 +1,139 @@
+package asynqlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+)
+
+// Option configures the Guard that [New] makes.
+type Option interface{ apply(*config) }
+
+const (
+	defaultMaxDeferral = 24 * time.Hour
+	defaultMaxDelay    = time.Minute
+)
+
+type config struct {
+	lock        []core.CallOption
+	redis       redis.UniversalClient
+	busy        Policy
+	maxDeferral time.Duration
+	maxDelay    time.Duration
+	lost        func(context.Context, *asynq.Task, error) error
+	report      func(context.Context, Event)
+	failOpen    bool
+}
+
+func defaults() config {
+	return config{
+		maxDeferral: defaultMaxDeferral,
+		maxDelay:    defaultMaxDelay,
+		lost:        func(_ context.Context, _ *asynq.Task, lost error) error { return lost },
+	}
+}
+
+type option func(*config)
+
+func (o option) apply(c *config) { o(c) }
+
+// Policy says what becomes of a task whose key is busy: [Defer], [Wait], [Skip] or [Fail].
+type Policy struct {
+	kind kind
+	wait time.Duration
+}
+
+type kind uint8
+
+const (
+	deferred kind = iota
+	skip
+	fail
+)
+
+// Defer frees the worker at once and has the task come back later. It is not counted as failed, no retry is spent and
+// no ErrorHandler called. See the package's description for when it comes back, and how often.
+func Defer() Policy { return Policy{} }
+
+// Wait waits in line for up to max, first come first served among the workers of all servers, and then defers. A
+// worker that waits does nothing else: many tasks for one key can occupy all of them. The wait ends before asynq's own
+// patience with the task does.
+func Wait(max time.Duration) Policy {
+	if max <= 0 {
+		panic("asynqlock: Wait needs a duration")
+	}
+	return Policy{wait: max}
+}
+
+// Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the
+// function given to [WithReport] knows better.
+func Skip() Policy { return Policy{kind: skip} }
+
+// Fail ends the run with an error that matches [core.ErrNotAcquired], as if the handler had failed: it is counted,
+// retried by asynq's rules, and archived with the last retry.
+func Fail() Policy { return Policy{kind: fail} }
+
+// WithBusy sets what becomes of a task whose key is busy. Default: [Defer].
+func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
+
+// WithMaxDeferral bounds how long a task is deferred altogether, counted from the first time. After it a busy key is a
+// failure like another: it is counted, retried by asynq's rules, and archives the task with the last retry. Default:
+// 24 h.
+func WithMaxDeferral(d time.Duration) Option {
+	if d <= 0 {
+		panic("asynqlock: WithMaxDeferral needs a duration")
+	}
+	return option(func(c *config) { c.maxDeferral = d })
+}
+
+// WithMaxDelay bounds the delay of one deferral. It is what the holder's lease has left, and a random part of it more
+// lest all come back at once; asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
+// is woken by a release does not wait for that. Default: 1 min.
+func WithMaxDelay(d time.Duration) Option {
+	if d < time.Second {
+		panic("asynqlock: WithMaxDelay needs a second at least, in which asynq counts")
+	}
+	return option(func(c *config) { c.maxDelay = d })
+}
+
+// WithLost has outcome decide what becomes of a task whose handler returned nil after its lock was lost, so that
+// another run may have been beside it. It gets the loss, which matches [core.ErrLost]: nil makes it a success, an error a
+// failure by asynq's rules. Default: the loss, so that the task runs again. A handler's own error stays, joined with
+// the loss.
+func WithLost(outcome func(ctx context.Context, t *asynq.Task, lost error) error) Option {
+	if outcome == nil {
+		panic("asynqlock: WithLost(nil)")
+	}
+	return option(func(c *config) { c.lost = outcome })
+}
+
+// WithReport has report called about what asynq does not show: for logs and metrics. It runs in the worker, and should
+// return quickly.
+func WithReport(report func(context.Context, Event)) Option {
+	if report == nil {
+		panic("asynqlock: WithReport(nil)")
+	}
+	return option(func(c *config) { c.report = report })
+}
+
+// WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the
+// Locker. A TTL above 30 s, which is how long asynq gives a worker that it no longer hears from, lets the lock of a dead
+// worker outlast that. What [core.WithWait] says does not count: see [Wait].
+func WithLock(opts ...core.CallOption) Option {
+	return option(func(c *config) { c.lock = append(c.lock, opts...) })
+}
+
+// WithRedis names the Redis that asynq has. Default: the Locker's.
+func WithRedis(client redis.UniversalClient) Option {
+	if client == nil {
+		panic("asynqlock: WithRedis(nil)")
+	}
+	return option(func(c *config) { c.redis = client })
+}
+
+// WithFailOpen runs tasks without a lock while the Locker's Redis is unavailable. It gives up the lock exactly when
+// the system is in trouble. Default: such tasks are deferred.
+func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }

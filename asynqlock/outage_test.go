@@ -1,0 +1,151 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// apart has the locks on a Redis of their own, to which fn gets the link.
+func apart(t *testing.T, opts []asynqlock.Option, fn func(s *shop, locks *servertest.Link)) {
+	t.Helper()
+	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+		locks := servertest.NewBubble(s.t)
+		rdb := locks.Client()
+		l, err := core.New(rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			_ = l.Shutdown(ctx) // what could not be released expires
+		})
+		s.serve(s.guard(l, append(opts, asynqlock.WithRedis(s.client()))...), succeed)
+		fn(s, locks.Link(rdb))
+	})
+}
+
+// Without a verdict of Redis no task runs, and none is the worse for it.
+func TestLocksAreUnavailable(t *testing.T) {
+	for name, opts := range map[string][]asynq.Option{"retries left": nil, "no retries": {asynq.MaxRetry(0)}} {
+		t.Run(name, func(t *testing.T) {
+			apart(t, nil, func(s *shop, locks *servertest.Link) {
+				locks.Refuse(errors.New("no route"))
+				s.enqueue(pay(42), opts...)
+				time.Sleep(time.Minute)
+				if n := s.ran(); n > 0 {
+					t.Errorf("%d runs without a lock", n)
+				}
+				for _, e := range s.events {
+					if !errors.Is(e.Err, core.ErrUnavailable) {
+						t.Errorf("got %+v", e)
+					}
+				}
+				locks.Refuse(nil)
+				s.empty()
+				s.check(0, 0)
+				if n := s.ran(); n != 1 {
+					t.Errorf("%d runs", n)
+				}
+			})
+		})
+	}
+}
+
+func TestFailOpen(t *testing.T) {
+	apart(t, []asynqlock.Option{asynqlock.WithFailOpen()}, func(s *shop, locks *servertest.Link) {
+		locks.Refuse(errors.New("no route"))
+		s.enqueue(pay(42))
+		s.empty()
+		s.check(0, 0)
+		if s.ran() != 1 || s.of(asynqlock.Unlocked) != 1 {
+			t.Errorf("%d runs, events %v", s.ran(), s.events)
+		}
+	})
+}
+
+// What was done under the lock is done, also where Redis does not confirm the release.
+func TestReleaseWithoutAnAnswer(t *testing.T) {
+	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+		locks := servertest.NewBubble(s.t)
+		rdb := locks.Client(func(o *redis.Options) { o.DialTimeout = time.Second })
+		link := locks.Link(rdb)
+		l, err := core.New(rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Shutdown(context.Background()) }()
+		s.serve(s.guard(l, asynqlock.WithRedis(s.client())), func(context.Context, *asynq.Task) error {
+			link.Refuse(errors.New("no route"))
+			link.Reset()
+			return nil
+		})
+		s.enqueue(pay(42))
+		s.until("the event", func() bool { return s.of(asynqlock.Unreleased) == 1 })
+		s.empty()
+		s.check(0, 0)
+	})
+}
+
+// The Redis of the Locker is not asynq's: that shows with the first task that gives way.
+func TestWrongRedis(t *testing.T) {
+	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+		locks := servertest.NewBubble(s.t)
+		l, err := core.New(locks.Client())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Shutdown(context.Background()) }()
+		defer s.hold(l, 42)()
+		s.serve(s.guard(l), succeed, func(c *asynq.Config) {
+			c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return time.Hour }
+		})
+		s.enqueue(pay(42))
+		time.Sleep(10 * time.Second)
+		s.check(1, 0)
+		if !errors.Is(s.errs[0], asynq.ErrQueueNotFound) {
+			t.Errorf("got %v", s.errs[0])
+		}
+	})
+}
+
+// A Redis that forgets everything, as one that restarts without a file, takes the tasks along and not the server: what is
+// enqueued afterwards runs, one at a time.
+func TestRedisForgets(t *testing.T) {
+	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+		s.serve(s.guard(s.locker()), func(ctx context.Context, _ *asynq.Task) error {
+			select {
+			case <-time.After(3 * time.Second):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})
+		for range 5 {
+			s.enqueue(pay(42))
+		}
+		s.until("a run", func() bool { return s.ran() == 1 })
+		b.Restart()
+		if err := s.client().FlushAll(context.Background()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		s.mu.Lock()
+		s.most, s.errs = 0, nil // the run that lost its lock is one too many
+		s.mu.Unlock()
+		had := s.ran()
+		for i := range 5 {
+			s.enqueue(pay(42), asynq.MaxRetry(i%2))
+		}
+		s.until("the runs", func() bool { return s.ran() == had+5 })
+		s.empty()
+		s.check(0, 0)
+	})
+}

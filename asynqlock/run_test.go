@@ -1,0 +1,188 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// asynq gives up a handler that outlives its timeout, and runs the task again beside it.
+func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(s *shop) {
+		t := s.t
+		deaf := func(context.Context, *asynq.Task) error {
+			time.Sleep(3 * time.Second)
+			return nil
+		}
+		s.serve(s.guard(s.locker(core.WithTTL(time.Second))), deaf)
+		s.enqueue(pay(42), asynq.Timeout(time.Second), asynq.MaxRetry(2))
+		s.until("archived by its timeouts", func() bool { return s.queued().Archived == 1 })
+		s.check(3, 1) // each run was one too long
+		if n := s.ran(); n != 3 {
+			t.Errorf("%d runs, want 3", n)
+		}
+		if s.of(asynqlock.Deferred) == 0 {
+			t.Error("no run met the one before: the test tests nothing")
+		}
+		time.Sleep(3 * time.Second)
+	})
+}
+
+// A server that shuts down puts a task back while its handler is still at work.
+func TestShutdownUnderALiveHandler(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(s *shop) {
+		deaf := func(context.Context, *asynq.Task) error {
+			time.Sleep(3 * time.Second)
+			return nil
+		}
+		impatient := func(c *asynq.Config) { c.ShutdownTimeout = time.Second }
+		first := s.serve(s.guard(s.locker()), deaf, impatient)
+		s.enqueue(pay(42))
+		s.until("the first run", func() bool { return s.ran() == 1 })
+		first.Shutdown()
+		s.serve(s.guard(s.locker()), deaf)
+		s.until("the second run", func() bool { return s.ran() == 2 })
+		s.empty()
+		s.check(0, 0)
+		time.Sleep(3 * time.Second)
+	})
+}
+
+func TestPanicReleases(t *testing.T) {
+	bubble(t, func(s *shop) {
+		s.serve(s.guard(s.locker()), func(context.Context, *asynq.Task) error {
+			if s.ran() == 1 {
+				panic("boom")
+			}
+			return nil
+		})
+		s.enqueue(pay(42))
+		s.until("the second run", func() bool { return s.ran() == 2 })
+		s.empty()
+		s.check(1, 0)
+		if !asynq.IsPanicError(s.errs[0]) {
+			t.Errorf("ErrorHandler got %v", s.errs[0])
+		}
+		if n := s.of(asynqlock.Deferred); n > 0 {
+			t.Errorf("the second run was deferred %d times: the panic left the lock", n)
+		}
+	})
+}
+
+func TestLostLock(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts []asynqlock.Option
+		own  error // of the handler
+		runs int
+		want []error // what ErrorHandler gets
+	}{
+		"success is a failure": {runs: 2, want: []error{core.ErrLost}},
+		"an error stays":       {own: errHandler, runs: 2, want: []error{core.ErrLost, errHandler}},
+		"unless told otherwise": {runs: 1, opts: []asynqlock.Option{
+			asynqlock.WithLost(func(_ context.Context, task *asynq.Task, lost error) error {
+				if task.Type() != "pay" || !errors.Is(lost, core.ErrLost) {
+					return errors.New("wrong arguments")
+				}
+				return nil
+			}),
+		}},
+		"or otherwise again": {runs: 1, want: []error{asynq.SkipRetry}, opts: []asynqlock.Option{
+			asynqlock.WithLost(func(context.Context, *asynq.Task, error) error { return asynq.SkipRetry }),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				rdb := s.client()
+				s.serve(s.guard(s.locker(), c.opts...), func(ctx context.Context, _ *asynq.Task) error {
+					if s.ran() > 1 {
+						return nil
+					}
+					if err := rdb.Del(ctx, core.Key("account", "42")).Err(); err != nil {
+						t.Error(err)
+					}
+					<-ctx.Done() // a renewal finds out
+					if !errors.Is(context.Cause(ctx), core.ErrLost) {
+						t.Errorf("the context ended with %v", context.Cause(ctx))
+					}
+					return c.own
+				})
+				s.enqueue(pay(42))
+				s.until("the event", func() bool { return s.of(asynqlock.Lost) == 1 })
+				s.until("the runs", func() bool { return s.ran() == c.runs })
+				time.Sleep(10 * time.Second)
+				archived := 0
+				if len(c.want) > 0 && c.want[0] == asynq.SkipRetry {
+					archived = 1
+				}
+				s.check(min(len(c.want), 1), archived)
+				for _, want := range c.want {
+					if !errors.Is(s.errs[0], want) {
+						t.Errorf("ErrorHandler got %v, want %v", s.errs[0], want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A Locker that is shut down before the server gives up the locks of its handlers when it loses patience.
+func TestLockerShutDownFirst(t *testing.T) {
+	bubble(t, func(s *shop) {
+		l, err := core.New(s.client())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.serve(s.guard(l), func(context.Context, *asynq.Task) error {
+			time.Sleep(10 * time.Second)
+			return nil
+		})
+		s.enqueue(pay(42))
+		s.until("the run", func() bool { return s.ran() == 1 })
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := l.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Shutdown: %v", err)
+		}
+		s.until("the loss", func() bool { return s.of(asynqlock.Lost) == 1 })
+		if err := s.events[0].Err; !errors.Is(err, core.ErrLost) || !errors.Is(err, core.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		s.until("the deferral of the next try", func() bool { return s.of(asynqlock.Deferred) > 0 })
+		s.check(1, 0)
+	})
+}
+
+// The lock is in the handler's context, with asynq's own values, and a Guard twice is one.
+func TestContextOfTheHandler(t *testing.T) {
+	bubble(t, func(s *shop) {
+		l := s.locker()
+		g := s.guard(l)
+		other := asynqlock.New(l, "customer", asynqlock.Field("customer"))
+		same := asynqlock.New(l, "account", asynqlock.Field("account"))
+		ran := make(chan struct{})
+		inner := same.Wrap(other.Wrap(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			defer close(ran)
+			held := core.Held(ctx)
+			if len(held) != 2 || held[0].Key() != core.Key("customer", "c") || held[1].Key() != core.Key("account", "42") ||
+				held[0].Token() <= 0 {
+				t.Errorf("the context holds %v", held)
+			}
+			if id, ok := asynq.GetTaskID(ctx); !ok || id == "" {
+				t.Error("no task ID in the context")
+			}
+			return nil
+		})))
+		s.serve(g, inner.ProcessTask)
+		s.enqueue(asynq.NewTask("pay", []byte(`{"account": 42, "customer": "c"}`)))
+		<-ran
+		s.empty()
+		s.check(0, 0)
+	})
+}

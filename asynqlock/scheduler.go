@@ -1,0 +1,227 @@
+package asynqlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/robfig/cron/v3"
+)
+
+// Scheduler enqueues tasks by the clock, as [asynq.Scheduler] does, and may run on every replica: each tick is
+// enqueued by one of them. Make it with [NewScheduler].
+//
+// A tick is the nominal time, and the same on all replicas: "*/5 * * * *" has one at 12:05:00 in the location's time,
+// and "@every 5m" one at each multiple of 5 min since 1970, whenever the replica was started. Before it enqueues, a
+// replica claims the tick with [core.Locker.Claim], under the entry's name: so the replicas need not have the same
+// time, a task may be over before a slow replica gets there, and replicas may come and go. At most one
+// enqueues, and one does, unless no replica reaches Redis in time or the one that has claimed dies before its next
+// command.
+type Scheduler struct {
+	locker *core.Locker
+	client *asynq.Client
+	cron   *cron.Cron
+	schedulerConfig
+
+	ctx  context.Context // ends when Shutdown loses patience
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	entries map[string]cron.EntryID
+}
+
+// NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [ScheduleInto]. It
+// panics without a Locker, on a nil option, and where neither names a Redis.
+func NewScheduler(locker *core.Locker, opts ...SchedulerOption) *Scheduler {
+	if locker == nil {
+		panic("asynqlock: NewScheduler without a locker")
+	}
+	s := &Scheduler{locker: locker, schedulerConfig: schedulerDefaults(locker), entries: map[string]cron.EntryID{}}
+	for _, o := range opts {
+		if o == nil {
+			panic("asynqlock: NewScheduler with a nil option")
+		}
+		o.apply(&s.schedulerConfig)
+	}
+	if s.redis == nil {
+		panic("asynqlock: NewScheduler: a Locker on several masters needs ScheduleInto: which one has the tasks?")
+	}
+	s.client = asynq.NewClientFromRedisClient(s.redis)
+	s.cron = cron.New(cron.WithLocation(s.location))
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Register has task enqueued at each tick of spec: five fields, or a descriptor such as @daily or @every 10s, as
+// asynq's own Scheduler takes them. name is the entry's on all replicas, and no other may have it, in the whole Redis:
+// the replicas that use it exclude each other. Register and Unregister may be called at any time.
+//
+// The task gets an ID of its own for each tick, the name and the Unix time: "invoices@1795271400". [Tick] reads it
+// for the handler. opts are asynq's, and may not name an ID.
+//
+// Errors: [core.ErrInvalid].
+func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.Option) error {
+	if task == nil || task.Type() == "" {
+		return invalid("Register(%q) without a task", name)
+	}
+	for _, o := range opts {
+		switch {
+		case o == nil:
+			return invalid("Register(%q) with a nil option", name)
+		case o.Type() == asynq.TaskIDOpt:
+			return invalid("Register(%q) with %v: each tick has its own", name, o)
+		}
+	}
+	if err := s.checkName(name); err != nil {
+		return err
+	}
+	schedule, err := parse(spec)
+	if err != nil {
+		return invalid("Register(%q, %q): %v", name, spec, err)
+	}
+	first := schedule.Next(time.Now().In(s.location))
+	if first.IsZero() {
+		return invalid("Register(%q, %q): it never comes to that", name, spec)
+	}
+	e := &entry{s: s, name: name, task: task, opts: opts, ahead: s.ahead, lateness: s.lateness}
+	if e.lateness == 0 {
+		e.lateness = min(schedule.Next(first).Sub(first)/2, defaultLateness)
+	}
+	if s.ahead != 0 {
+		schedule = skewed{schedule, s.ahead}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.entries[name]; ok {
+		return invalid("Register(%q): there is an entry of this name", name)
+	}
+	e.id = s.cron.Schedule(schedule, e)
+	s.entries[name] = e.id
+	return nil
+}
+
+// checkName has core judge it, without a network.
+func (s *Scheduler) checkName(name string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.locker.Claim(ctx, name, time.Now()); errors.Is(err, core.ErrInvalid) {
+		return fmt.Errorf("asynqlock: %w", err)
+	}
+	return nil
+}
+
+// Unregister ends the ticks of name, on this replica. Of an entry that does not exist it returns a [core.ErrInvalid].
+func (s *Scheduler) Unregister(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.entries[name]
+	if !ok {
+		return invalid("Unregister(%q): there is no such entry", name)
+	}
+	s.cron.Remove(id)
+	delete(s.entries, name)
+	return nil
+}
+
+// Start begins with the next tick of each entry. It does not block.
+func (s *Scheduler) Start() { s.cron.Start() }
+
+// Shutdown ends the ticks and waits for what is being enqueued. When ctx ends, it breaks that off, which can lose a
+// tick, and returns ctx's error. Call it before that of the Locker. A Scheduler cannot be started again.
+func (s *Scheduler) Shutdown(ctx context.Context) error {
+	defer s.stop()
+	done := s.cron.Stop().Done()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		s.stop()
+		<-done
+		return ctx.Err()
+	}
+}
+
+// entry is the job that cron runs.
+type entry struct {
+	s        *Scheduler
+	name     string
+	task     *asynq.Task
+	opts     []asynq.Option
+	lateness time.Duration
+	ahead    time.Duration
+	id       cron.EntryID
+}
+
+// Run is one tick.
+func (e *entry) Run() {
+	e.s.mu.Lock() // id is written
+	id := e.id
+	e.s.mu.Unlock()
+	// cron sets Prev right after it has started this, in the loop that answers here: so it is the tick that this is
+	// about, unless the next one has come in the meantime, which then is claimed twice and granted once.
+	tick := e.s.cron.Entry(id).Prev.Add(e.ahead)
+	if tick.Before(time.Unix(1, 0)) {
+		return // removed in the meantime
+	}
+	ctx, cancel := context.WithTimeout(e.s.ctx, e.lateness)
+	defer cancel()
+	e.s.report(e.tick(ctx, tick))
+}
+
+// tick claims the tick, and enqueues its task if it is granted. Both are tried until ctx ends.
+func (e *entry) tick(ctx context.Context, tick time.Time) TickEvent {
+	event := TickEvent{Kind: Missed, Name: e.name, Tick: tick}
+	var won bool
+	var doubt error // a claim without an answer may have been granted
+	event.Err = repeat(ctx, func() (again bool, err error) {
+		won, err = e.s.locker.Claim(ctx, e.name, tick)
+		if err == nil && !won {
+			return false, doubt
+		}
+		doubt = err
+		return errors.Is(err, core.ErrUnavailable), err
+	})
+	if event.Err != nil {
+		return event
+	}
+	if !won {
+		event.Kind = Elsewhere
+		return event
+	}
+	opts := append(e.opts[:len(e.opts):len(e.opts)], asynq.TaskID(fmt.Sprintf("%s@%d", e.name, tick.Unix())))
+	event.Err = repeat(ctx, func() (again bool, err error) {
+		event.Task, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
+		if errors.Is(err, asynq.ErrTaskIDConflict) {
+			return false, nil // of an earlier try, whose answer was lost: nobody else has this ID
+		}
+		return !errors.Is(err, asynq.ErrDuplicateTask), err
+	})
+	if event.Err == nil {
+		event.Kind = Enqueued
+	}
+	return event
+}
+
+// pause is how long a replica waits before it asks again where Redis did not answer.
+const pause = 200 * time.Millisecond
+
+// repeat calls try until it succeeds, fails for good, or ctx ends.
+func repeat(ctx context.Context, try func() (again bool, err error)) error {
+	for {
+		again, err := try()
+		if err == nil || !again {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}

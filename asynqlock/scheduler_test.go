@@ -1,0 +1,325 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// ticks is what schedulers report and handlers see.
+type ticks struct {
+	mu     sync.Mutex
+	events []asynqlock.TickEvent
+	ran    []string
+}
+
+func (k *ticks) report(e asynqlock.TickEvent) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.events = append(k.events, e)
+}
+
+func (k *ticks) of(kind asynqlock.TickKind) (events []asynqlock.TickEvent) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range k.events {
+		if e.Kind == kind {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// runs and all are copies.
+func (k *ticks) runs() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.ran)
+}
+
+func (k *ticks) all() []asynqlock.TickEvent {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.events)
+}
+
+// schedule starts a replica.
+func (s *shop) schedule(k *ticks, opts ...asynqlock.SchedulerOption) *asynqlock.Scheduler {
+	s.t.Helper()
+	sch := asynqlock.NewScheduler(s.locker(), append([]asynqlock.SchedulerOption{asynqlock.ScheduleReport(k.report)}, opts...)...)
+	sch.Start()
+	s.t.Cleanup(func() { s.end(sch) })
+	return sch
+}
+
+func (s *shop) end(sch *asynqlock.Scheduler) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := sch.Shutdown(ctx); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// work runs the tasks that schedulers enqueue, which take no time and leave nothing behind.
+func (s *shop) work(k *ticks) {
+	s.t.Helper()
+	server := asynq.NewServerFromRedisClient(s.client(), asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 400 * time.Millisecond})
+	err := server.Start(asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		name, tick, ok := asynqlock.Tick(ctx, t)
+		if !ok {
+			s.t.Error("a task without a tick")
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.ran = append(k.ran, fmt.Sprintf("%s %s", name, tick.UTC().Format(time.TimeOnly)))
+		return nil
+	}))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(server.Shutdown)
+}
+
+func register(t testing.TB, sch *asynqlock.Scheduler, name, spec string, opts ...asynq.Option) {
+	t.Helper()
+	if err := sch.Register(name, spec, asynq.NewTask("report", nil, asynq.MaxRetry(3)), opts...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each tick is one run, however skewed the replicas are, and though each run is over before the next replica gets there.
+func TestEachTickIsEnqueuedOnce(t *testing.T) {
+	for spec, period := range map[string]time.Duration{"* * * * *": time.Minute, "@every 7s": 7 * time.Second} {
+		t.Run(spec, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				var k ticks
+				s.work(&k)
+				for i, skew := range []time.Duration{0, -300 * time.Millisecond, 600 * time.Millisecond, -3 * time.Second} {
+					time.Sleep(time.Duration(i) * 500 * time.Millisecond) // they start at different moments
+					register(t, s.schedule(&k, asynqlock.Ahead(skew)), "report", spec)
+				}
+				const want = 50
+				for range want {
+					time.Sleep(period)
+				}
+				time.Sleep(period / 2)
+				ran := k.runs()
+				slices.Sort(ran)
+				if len(ran) < want || len(ran) > want+1 || len(slices.Compact(slices.Clone(ran))) != len(ran) {
+					t.Errorf("%d runs for %d ticks: %q", len(ran), want, ran)
+				}
+				for _, e := range k.all() {
+					if e.Kind == asynqlock.Missed || e.Tick.Unix()%int64(period/time.Second) != 0 {
+						t.Errorf("got %+v", e)
+					}
+					if e.Kind == asynqlock.Enqueued && (e.Task.ID != fmt.Sprintf("report@%d", e.Tick.Unix()) || e.Task.MaxRetry != 3) {
+						t.Errorf("got task %+v", e.Task)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Replicas come and go, and some replica is there at each tick.
+func TestRollingRestarts(t *testing.T) {
+	bubble(t, func(s *shop) {
+		var k ticks
+		s.work(&k)
+		var replicas []*asynqlock.Scheduler
+		for range 60 {
+			sch := s.schedule(&k)
+			register(t, sch, "report", "@every 10s")
+			if replicas = append(replicas, sch); len(replicas) > 2 {
+				s.end(replicas[0])
+				replicas = replicas[1:]
+			}
+			time.Sleep(7300 * time.Millisecond)
+		}
+		began, want := k.all()[0].Tick, 0
+		for tick := began; !tick.After(time.Now()); tick = tick.Add(10 * time.Second) {
+			want++
+		}
+		time.Sleep(time.Second)
+		if len(k.runs()) != want {
+			t.Errorf("%d runs for %d ticks: %q", len(k.runs()), want, k.runs())
+		}
+	})
+}
+
+// A replica whose clock is an hour off neither runs anything at the wrong time nor keeps the others from it.
+func TestReplicaAnHourOff(t *testing.T) {
+	bubble(t, func(s *shop) {
+		var k, ahead, behind ticks
+		s.work(&k)
+		register(t, s.schedule(&ahead, asynqlock.Ahead(time.Hour)), "report", "* * * * *")
+		register(t, s.schedule(&behind, asynqlock.Ahead(-time.Hour-time.Minute)), "report", "* * * * *")
+		register(t, s.schedule(&k), "report", "* * * * *")
+		time.Sleep(10*time.Minute + time.Second)
+		if len(k.runs()) != 10 || len(k.of(asynqlock.Enqueued)) != 10 {
+			t.Errorf("%d runs for 10 ticks: %q", len(k.runs()), k.runs())
+		}
+		for name, off := range map[string]*ticks{"ahead": &ahead, "behind": &behind} {
+			missed := off.of(asynqlock.Missed)
+			if len(missed) != 10 || !errors.Is(missed[0].Err, core.ErrTick) {
+				t.Errorf("%s: got %+v", name, off.all())
+			}
+		}
+	})
+}
+
+// While Redis is away a tick is tried again, for a bounded time, and then missed.
+func TestRedisAwayAtTheTick(t *testing.T) {
+	for name, c := range map[string]struct {
+		away time.Duration
+		kind asynqlock.TickKind
+	}{
+		"for a while":  {20 * time.Second, asynqlock.Enqueued},
+		"for too long": {40 * time.Second, asynqlock.Missed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b *servertest.Bubble
+			bubbleWith(t, func(s *shop, bb *servertest.Bubble) {
+				b = bb
+				var k ticks
+				rdb := b.Client(func(o *redis.Options) { o.DialTimeout = time.Second })
+				l, err := core.New(rdb)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					defer cancel()
+					if err := l.Shutdown(ctx); err != nil {
+						t.Error(err)
+					}
+				}()
+				sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report))
+				defer s.end(sch)
+				sch.Start()
+				register(t, sch, "report", "* * * * *") // half a period: 30 s
+				for time.Now().Second() != 55 {
+					time.Sleep(time.Second)
+				}
+				link := b.Link(rdb)
+				link.Refuse(errors.New("no route"))
+				link.Reset()
+				time.Sleep(5*time.Second + c.away)
+				link.Refuse(nil)
+				time.Sleep(20 * time.Second)
+				if len(k.all()) != 1 || k.all()[0].Kind != c.kind {
+					t.Errorf("got %+v", k.all())
+				}
+				if c.kind == asynqlock.Missed && !errors.Is(k.all()[0].Err, core.ErrUnavailable) {
+					t.Errorf("got %v", k.all()[0].Err)
+				}
+			})
+		})
+	}
+}
+
+func TestUnregister(t *testing.T) {
+	bubble(t, func(s *shop) {
+		var k ticks
+		s.work(&k)
+		sch := s.schedule(&k)
+		register(t, sch, "a", "@every 10s")
+		register(t, sch, "b", "@every 10s")
+		time.Sleep(25 * time.Second)
+		if err := sch.Unregister("a"); err != nil {
+			t.Error(err)
+		}
+		if err := sch.Unregister("a"); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("got %v", err)
+		}
+		had := len(k.runs())
+		time.Sleep(30 * time.Second)
+		if n := len(k.runs()) - had; had < 4 || n != 3 {
+			t.Errorf("%d runs before and %d after, %q", had, n, k.runs())
+		}
+		register(t, sch, "a", "@every 10s") // again
+	})
+}
+
+// Shutdown breaks off what waits for Redis when its context ends.
+func TestSchedulerShutdownIsBounded(t *testing.T) {
+	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+		var k ticks
+		rdb := b.Client()
+		l, err := core.New(rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report), asynqlock.ScheduleWithin(time.Hour))
+		register(t, sch, "report", "@every 10s")
+		sch.Start()
+		link := b.Link(rdb)
+		link.Refuse(errors.New("no route"))
+		link.Reset()
+		time.Sleep(15 * time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := sch.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
+			t.Errorf("got %v after %v", err, time.Since(began))
+		}
+		if missed := k.of(asynqlock.Missed); len(missed) == 0 {
+			t.Errorf("got %+v", k.all())
+		}
+		_ = l.Shutdown(context.Background())
+	})
+}
+
+func TestRegisterRefuses(t *testing.T) {
+	sch := asynqlock.NewScheduler(newLocker(t))
+	task := asynq.NewTask("report", nil)
+	register(t, sch, "taken", "@daily")
+	for name, c := range map[string]struct {
+		name, spec string
+		task       *asynq.Task
+		opts       []asynq.Option
+	}{
+		"no name":        {"", "@daily", task, nil},
+		"a huge name":    {strings.Repeat("n", 1000), "@daily", task, nil},
+		"a taken name":   {"taken", "@daily", task, nil},
+		"no spec":        {"a", "", task, nil},
+		"a wrong spec":   {"a", "61 * * * *", task, nil},
+		"six fields":     {"a", "* * * * * *", task, nil},
+		"never":          {"a", "0 0 31 2 *", task, nil},
+		"no task":        {"a", "@daily", nil, nil},
+		"no type":        {"a", "@daily", asynq.NewTask("", nil), nil},
+		"a nil option":   {"a", "@daily", task, []asynq.Option{nil}},
+		"an ID":          {"a", "@daily", task, []asynq.Option{asynq.TaskID("x")}},
+		"a NUL in names": {"a\x00", "@daily", task, nil},
+	} {
+		if err := sch.Register(c.name, c.spec, c.task, c.opts...); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// A tick survives that a task takes its task's place.
+func TestTickOfOtherTasks(t *testing.T) {
+	task := asynq.NewTaskWithHeaders("report", nil, map[string]string{"holdfast-origin": "a@b@1700000000"})
+	if name, tick, ok := asynqlock.Tick(t.Context(), task); !ok || name != "a@b" || tick.Unix() != 1700000000 {
+		t.Errorf("got %q, %v, %v", name, tick, ok)
+	}
+	for _, id := range []string{"", "@1", "a", "a@", "a@b", "a@-1", "a@0"} {
+		task := asynq.NewTaskWithHeaders("report", nil, map[string]string{"holdfast-origin": id})
+		if name, tick, ok := asynqlock.Tick(t.Context(), task); ok {
+			t.Errorf("%q: got %q, %v", id, name, tick)
+		}
+	}
+}
