@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestPausedReplicaIsRefusedByTheDatabase(t *testing.T) {
-	r := play(t, scenes[1:], nil)
+	r := play(t, scenes[1:2], nil)
 	if r.status != 0 || r.stderr != "" {
 		t.Errorf("got %s", r)
 	}

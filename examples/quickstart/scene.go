@@ -69,6 +69,32 @@ var scenes = []scene{
 			},
 		},
 	},
+	{
+		title: "The workers: two asynq servers, 100 payouts. Each reads the balance, has the bank pay, writes the balance.",
+		acts: []act{
+			{
+				name:   "without the lock",
+				intro:  "Without the lock.",
+				tables: "loose",
+				play:   payouts,
+			},
+			{
+				name:     "with the lock",
+				intro:    "With the lock, by account: a task that finds its account busy leaves the worker to another.",
+				tables:   "payouts",
+				play:     payouts,
+				locked:   true,
+				mustHold: true,
+			},
+			{
+				name:     "the schedulers",
+				intro:    "And three schedulers, one on each replica, with a tick every second.",
+				tables:   "ticks",
+				play:     ticks,
+				mustHold: true,
+			},
+		},
+	},
 }
 
 // stage is what the scenes share.

@@ -275,6 +275,7 @@ func TestSQLite(t *testing.T) {
 	c.with(t, func(t *testing.T, c *cell) {
 		surfaces(t, c, "sqlite")
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "sqlite") })
+		t.Run("Tasks", func(t *testing.T) { testTasks(t, c) })
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
 		testBounds(t, c, "", "PRAGMA busy_timeout = 200")
 	})

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/holdfast-go/holdfast/asynqlock"
+	holdfast "github.com/holdfast-go/holdfast/core"
+)
+
+const (
+	tickCount = 10
+	skew      = 300 * time.Millisecond // what the replicas start apart
+)
+
+// ticks has three replicas enqueue a task every second, some with asynq's scheduler and some with ours, and counts what
+// runs.
+func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
+	q := openQueue(st, a)
+	defer func() { err = errors.Join(err, q.close(ctx)) }()
+	locker, err := holdfast.New(q.client, holdfast.WithPrefix(st.name+":"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, atEnd(ctx, locker.Shutdown)) }()
+
+	var plain, once atomic.Int64
+	count := func(n *atomic.Int64) func(context.Context, *asynq.Task) error {
+		return func(context.Context, *asynq.Task) error {
+			n.Add(1)
+			return nil
+		}
+	}
+	mux := asynq.NewServeMux()
+	mux.HandleFunc("plain", count(&plain))
+	mux.HandleFunc("once", count(&once))
+	server := asynq.NewServerFromRedisClient(q.client, asynq.Config{
+		Queues: map[string]int{q.name: 1}, TaskCheckInterval: 20 * time.Millisecond, LogLevel: asynq.FatalLevel,
+	})
+	if err := server.Start(mux); err != nil {
+		return nil, err
+	}
+	defer server.Shutdown()
+
+	// At the beginning of a second, so that all have started before the first tick.
+	if err := sleep(ctx, time.Until(time.Now().Truncate(time.Second).Add(time.Second+50*time.Millisecond))); err != nil {
+		return nil, err
+	}
+	seen := &calendar{ticks: map[time.Time]bool{}, full: make(chan struct{})}
+	var stops []func() error
+	stop := func() (err error) {
+		for _, s := range stops {
+			err = errors.Join(err, s())
+		}
+		stops = nil
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	for range 3 {
+		theirs := asynq.NewSchedulerFromRedisClient(q.client, &asynq.SchedulerOpts{LogLevel: asynq.FatalLevel})
+		if _, err := theirs.Register("@every 1s", asynq.NewTask("plain", nil), asynq.Queue(q.name)); err != nil {
+			return nil, err
+		}
+		ours := asynqlock.NewScheduler(locker, asynqlock.ScheduleReport(seen.note))
+		if err := ours.Register("report", "@every 1s", asynq.NewTask("once", nil), asynq.Queue(q.name)); err != nil {
+			return nil, err
+		}
+		if err := theirs.Start(); err != nil {
+			return nil, err
+		}
+		ours.Start()
+		stops = append(stops, func() error {
+			theirs.Shutdown()
+			return atEnd(ctx, ours.Shutdown)
+		})
+		if err := sleep(ctx, skew); err != nil {
+			return nil, err
+		}
+	}
+	select {
+	case <-seen.full:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := errors.Join(sleep(ctx, skew), stop(), q.drain(ctx)); err != nil {
+		return nil, err
+	}
+	res = &result{act: a}
+	n := len(seen.ticks)
+	if once.Load() != int64(n) {
+		res.broken = append(res.broken, fmt.Sprintf("%d runs for %d ticks", once.Load(), n))
+	}
+	res.summary = fmt.Sprintf("%d ticks: %d runs with asynq.Scheduler on each replica, %d with asynqlock.Scheduler.", n, plain.Load(), once.Load())
+	return res, nil
+}
+
+// calendar has the ticks that there were.
+type calendar struct {
+	mu     sync.Mutex
+	ticks  map[time.Time]bool
+	full   chan struct{} // closed when there are enough
+	enough bool
+}
+
+func (c *calendar) note(e asynqlock.TickEvent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ticks[e.Tick] = true; !c.enough && len(c.ticks) == tickCount {
+		c.enough = true
+		close(c.full)
+	}
+}
+
+// sleep is for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// atEnd gives a shutdown its time, also after Ctrl-C.
+func atEnd(ctx context.Context, shutdown func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer cancel()
+	return shutdown(ctx)
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/asynqlock"
+	holdfast "github.com/holdfast-go/holdfast/core"
+)
+
+const (
+	payoutsEach = 25  // of each account
+	balance     = 100 // at the beginning; a payout takes 1
+)
+
+// payouts has two asynq servers work through payouts of a few accounts: read the balance, have the bank pay, write the
+// balance.
+func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
+	accounts := []string{"alice", "bob", "carol", "dave"}
+	books, closeBooks, err := st.books(ctx, a, accounts, balance)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, closeBooks()) }()
+	q := openQueue(st, a)
+	defer func() { err = errors.Join(err, q.close(ctx)) }()
+
+	for range payoutsEach {
+		for _, account := range accounts {
+			payload, _ := json.Marshal(payout{Account: account})
+			if _, err := q.tasks.EnqueueContext(ctx, asynq.NewTask("payout", payload), asynq.Queue(q.name)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	bank := &bank{live: map[string]int{}}
+	for i := range 2 {
+		w, err := startWorker(st, q, a, fmt.Sprintf("worker-%d", i+1), books.tables, bank)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, w.stop(ctx)) }()
+	}
+	if err := q.drain(ctx); err != nil {
+		return nil, err
+	}
+	ledger, err := books.ledger(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the books: %w", err)
+	}
+	res = &result{act: a}
+	paid, left := len(ledger.sales), 0
+	for _, account := range accounts {
+		left += ledger.stock[account]
+	}
+	had := balance * len(accounts)
+	if paid != payoutsEach*len(accounts) {
+		res.broken = append(res.broken, fmt.Sprintf("%d payouts instead of %d", paid, payoutsEach*len(accounts)))
+	}
+	if left != had-paid {
+		res.broken = append(res.broken, fmt.Sprintf("the accounts had %d, %d were paid out, and %d are left", had, paid, left))
+	}
+	if n := bank.overlaps.Load(); n > 0 {
+		res.broken = append(res.broken, fmt.Sprintf("%d payouts began while another of the same account ran", n))
+	}
+	res.summary = fmt.Sprintf("%s %d payouts of 1 went out of %d, and %d are left. %d began while another of their account ran.",
+		strings.ToUpper(a.name[:1])+a.name[1:]+",", paid, had, left, bank.overlaps.Load())
+	return res, nil
+}
+
+type payout struct {
+	Account string `json:"account"`
+}
+
+// bank pays, and counts the payouts of one account that run at the same time.
+type bank struct {
+	overlaps atomic.Int64
+	mu       sync.Mutex
+	live     map[string]int
+}
+
+func (b *bank) enter(account string) (leave func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.live[account]++; b.live[account] > 1 {
+		b.overlaps.Add(1)
+	}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.live[account]--
+	}
+}
+
+// startWorker starts an asynq server, which shares nothing with the others but the servers.
+func startWorker(st *stage, q *queue, a act, name string, tables *tables, bank *bank) (_ *worker, err error) {
+	w := &worker{name: name, client: redis.NewClient(st.servers.redis)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.stop(context.Background()))
+		}
+	}()
+	if w.locker, err = holdfast.New(w.client, holdfast.WithPrefix(st.name+":"), holdfast.WithLabel(name)); err != nil {
+		return nil, err
+	}
+	if w.books, err = tables.open(); err != nil {
+		return nil, err
+	}
+	config := asynq.Config{
+		Queues: map[string]int{q.name: 1}, Concurrency: 10, TaskCheckInterval: 20 * time.Millisecond, LogLevel: asynq.FatalLevel,
+	}
+	mux := asynq.NewServeMux()
+	if a.locked {
+		guard := asynqlock.New(w.locker, "account", asynqlock.Field("account"))
+		config = guard.Config(config)
+		mux.Use(guard.Middleware)
+	}
+	mux.HandleFunc("payout", func(ctx context.Context, t *asynq.Task) error { return w.pay(ctx, t, bank) })
+	server := asynq.NewServerFromRedisClient(w.client, config)
+	if err := server.Start(mux); err != nil {
+		return nil, err
+	}
+	w.server = server
+	return w, nil
+}
+
+// pay is the handler. It looks, works, and writes what follows from the look.
+func (w *worker) pay(ctx context.Context, t *asynq.Task, bank *bank) error {
+	var p payout
+	if err := json.Unmarshal(t.Payload(), &p); err != nil {
+		return err
+	}
+	defer bank.enter(p.Account)()
+	left, err := w.books.stock(ctx, p.Account)
+	if err != nil {
+		return err
+	}
+	if err := charge(ctx); err != nil {
+		return err
+	}
+	id, _ := asynq.GetTaskID(ctx)
+	return w.books.sell(ctx, sale{order: id, product: p.Account, serial: left, replica: w.name}, left-1)
+}
+
+// worker is what would be a process of its own.
+type worker struct {
+	name   string
+	client *redis.Client
+	locker *holdfast.Locker
+	books  *store
+	server *asynq.Server
+}
+
+// stop ends the server before the locker that its handlers hold locks of, and that before the client.
+func (w *worker) stop(ctx context.Context) error {
+	if w.server != nil {
+		w.server.Shutdown()
+	}
+	var errs []error
+	if w.locker != nil {
+		errs = append(errs, atEnd(ctx, w.locker.Shutdown))
+	}
+	if w.books != nil {
+		errs = append(errs, w.books.close())
+	}
+	if err := errors.Join(append(errs, w.client.Close())...); err != nil {
+		return fmt.Errorf("shut down %s: %w", w.name, err)
+	}
+	return nil
+}

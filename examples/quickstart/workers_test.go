@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestWorkersShowTheDamageAndThatTheLockPreventsIt(t *testing.T) {
+	r := play(t, scenes[2:], nil)
+	if r.status != 0 || r.stderr != "" {
+		t.Errorf("got %s", r)
+	}
+	checkWorkers(t, r)
+	var ticks, plain, once int
+	_, text, _ := strings.Cut(r.stdout, "\nWith the lock, 100")
+	_, text, _ = strings.Cut(text, "\n")
+	const format = "%d ticks: %d runs with asynq.Scheduler on each replica, %d with asynqlock.Scheduler."
+	if _, err := fmt.Sscanf(text, format, &ticks, &plain, &once); err != nil || ticks < 10 || plain <= ticks || once != ticks {
+		t.Errorf("%d ticks, %d and %d runs, %v, got %s", ticks, plain, once, err, r)
+	}
+}
+
+// checkWorkers checks the payouts.
+func checkWorkers(t *testing.T, r run) {
+	t.Helper()
+	if !strings.Contains(r.stdout, "With the lock, 100 payouts of 1 went out of 400, and 300 are left. 0 began while another") ||
+		strings.Contains(r.stdout, "Without the lock, 100 payouts of 1 went out of 400, and 300 are left") {
+		t.Errorf("got %s", r)
+	}
+}
+
+// An act that claims to have the lock and has none stands for a lock that does not hold.
+func TestBrokenGuardMakesTheExitStatusOne(t *testing.T) {
+	broken := scenes[2].acts[0]
+	broken.mustHold = true
+	r := play(t, only(broken), nil)
+	if r.status != 1 || !strings.Contains(r.stderr, "payouts began while another") {
+		t.Errorf("got %s", r)
+	}
+}
