@@ -12,6 +12,8 @@ const (
 	defaultAhead  = 10 * time.Second
 	defaultBehind = time.Hour
 	maxWindow     = 366 * 24 * time.Hour
+
+	claimPause = 100 * time.Millisecond // between the tries of a claim that waits
 )
 
 // Claim reports whether the caller is the one to do what is due at tick: of all callers that claim a tick of
@@ -26,8 +28,12 @@ const (
 // At most once means: a claimant that dies, or whose answer is lost, has used the tick up. So has a Redis that
 // restored an older state, the other way round: it may grant a tick again.
 //
+// With [WithWait] it goes on asking for so long while Redis does not answer, as one and the same claim: one that was
+// granted and whose answer was lost is granted by the next answer.
+//
 // Errors: [ErrTick] for a tick outside of the window; [ErrUnavailable] when Redis did not answer within ctx and
-// a quarter of the Locker's TTL, at most 1 s, or when it cannot be told whether the tick went to this call;
+// a quarter of the Locker's TTL, at most 1 s, or WithWait if that is more, or when it cannot be told whether the tick went
+// to this call;
 // [ErrClosed]; [ErrInvalid]. Beside an error the result is false, and the work must not be done.
 func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ...CallOption) (bool, error) {
 	if ctx == nil {
@@ -57,7 +63,11 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	if fail.context = ctx.Err(); fail.context != nil {
 		return false, fail // before the tick can be used up
 	}
-	timer := l.timers.get(l.redis.allowance(cfg.ttl))
+	limit := l.redis.allowance(cfg.ttl)
+	if cfg.waitSet {
+		limit = max(limit, cfg.wait)
+	}
+	timer := l.timers.get(limit)
 	defer l.timers.rest(timer)
 	claim := l.redis.claim(cfg, names, tick.UnixMicro())
 	open := false // an earlier try may have raised the mark
@@ -80,8 +90,23 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		fail.cause, fail.context = c.err, ctx.Err()
 		cfg.traces.emit(nodeError, Event{Key: names.lock, Attempts: try, Err: c.err})
 		open = open || !harmless(c.err)
-		if try == triesOfOne || permanent(c.err) || fail.context != nil {
+		if try >= triesOfOne && !cfg.waitSet || permanent(c.err) || fail.context != nil {
 			return false, fail
+		}
+		if try >= triesOfOne {
+			pause := l.timers.get(claimPause)
+			select {
+			case <-pause.C:
+			case <-timer.C:
+				return false, fail
+			case <-ctx.Done():
+				fail.context = ctx.Err()
+				return false, fail
+			case <-l.gate.closing:
+				fail.outcome = ErrClosed
+				return false, fail
+			}
+			l.timers.rest(pause)
 		}
 	}
 }

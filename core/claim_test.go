@@ -280,3 +280,74 @@ func TestServerGrantsEachTickOnce(t *testing.T) {
 		}
 	}
 }
+
+// A claim that waits is one claim, however long Redis is away: what was granted without an answer is granted still.
+func TestClaimThatWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		away time.Duration
+		wait time.Duration
+		lost bool // the first request takes effect, and its answer is lost
+		won  bool
+		took time.Duration // at most, beyond the outage
+	}{
+		"longer than the outage":        {away: 20 * time.Second, wait: 30 * time.Second, won: true, took: time.Second},
+		"and the answer was lost":       {away: 20 * time.Second, wait: 30 * time.Second, lost: true, won: true, took: time.Second},
+		"not as long":                   {away: 20 * time.Second, wait: 10 * time.Second},
+		"not at all":                    {away: 20 * time.Second},
+		"for an outage that is shorter": {away: 500 * time.Millisecond, wait: time.Minute, won: true, took: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				r, other := newReplica(t, b), newReplica(t, b)
+				tick := time.Now().Add(time.Second)
+				if c.lost {
+					r.link.OnCommand(func([]string) servertest.Verdict {
+						r.link.Refuse(errors.New("no route"))
+						return servertest.LoseReplyAndClose
+					})
+				} else {
+					r.link.Refuse(errors.New("no route"))
+				}
+				time.AfterFunc(c.away, func() {
+					r.link.OnCommand(nil)
+					r.link.Refuse(nil)
+				})
+				var opts []core.CallOption
+				if c.wait > 0 {
+					opts = append(opts, core.WithWait(c.wait))
+				}
+				began := time.Now()
+				won, err := r.Claim(background, "job", tick, opts...)
+				took := time.Since(began)
+				if c.won {
+					if !won || err != nil || took > c.away+c.took {
+						t.Errorf("got %v, %v after %v", won, err, took)
+					}
+				} else if wantIs(t, err, core.ErrUnavailable); won || took > c.wait+2*time.Second {
+					t.Errorf("got %v after %v", won, took)
+				}
+				time.Sleep(c.away)
+				if claim(t, other.Locker, tick) == (c.won || c.lost) {
+					t.Error("the other replica has it too, or nobody")
+				}
+			})
+		})
+	}
+}
+
+func TestShutdownEndsAClaimThatWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		r.link.Refuse(errors.New("no route"))
+		time.AfterFunc(5*time.Second, func() {
+			if err := r.Shutdown(background); err != nil {
+				t.Error(err)
+			}
+		})
+		began := time.Now()
+		_, err := r.Claim(background, "job", time.Now(), core.WithWait(time.Hour))
+		if wantIs(t, err, core.ErrClosed); time.Since(began) > 6*time.Second {
+			t.Errorf("it took %v", time.Since(began))
+		}
+	})
+}

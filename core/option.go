@@ -149,7 +149,8 @@ func WithTTL(d time.Duration) CallOption {
 // WithWait bounds how long Acquire and Do wait for another holder, beside the context, counted from the first
 // answer that tells of one, or from the start where other calls of the process are after the lock already. Default:
 // until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
-// not answer is given a quarter of the TTL, at most 1 s, beyond it.
+// not answer is given a quarter of the TTL, at most 1 s, beyond it. For a [Locker.Claim], which waits for nobody, it is how
+// long Redis is asked.
 func WithWait(max time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if max < 0 {
