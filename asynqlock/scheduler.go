@@ -163,13 +163,19 @@ func (e *entry) Run() {
 	e.s.mu.Unlock()
 	// cron sets Prev right after it has started this, in the loop that answers here: so it is the tick that this is
 	// about, unless the next one has come in the meantime, which then is claimed twice and granted once.
-	tick := e.s.cron.Entry(id).Prev.Add(e.ahead)
-	if tick.Before(time.Unix(1, 0)) {
+	due := e.s.cron.Entry(id).Prev
+	if due.IsZero() {
 		return // removed in the meantime
 	}
-	ctx, cancel := context.WithTimeout(e.s.ctx, e.lateness)
+	e.at(due)
+}
+
+// at is the tick that is due then, by the clock of this replica.
+func (e *entry) at(due time.Time) {
+	// From the tick, and not from now: a machine that was suspended is late.
+	ctx, cancel := context.WithDeadline(e.s.ctx, due.Add(e.lateness))
 	defer cancel()
-	e.s.report(e.tick(ctx, tick))
+	e.s.report(e.tick(ctx, due.Add(e.ahead)))
 }
 
 // tick claims the tick, and enqueues its task if it is granted. Both are tried until ctx ends.

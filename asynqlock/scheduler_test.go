@@ -230,6 +230,25 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 	}
 }
 
+// A machine that was suspended sees its tick too late, if nobody else has.
+func TestTickThatIsLate(t *testing.T) {
+	bubble(t, func(s *shop) {
+		var k ticks
+		sch := s.schedule(&k)
+		register(t, sch, "report", "0 0 1 1 *")
+		tick := time.Now().Truncate(time.Minute)
+		time.Sleep(tick.Add(61 * time.Second).Sub(time.Now()))
+		sch.At("report", tick)
+		if all := k.all(); len(all) != 1 || all[0].Kind != asynqlock.Missed || !errors.Is(all[0].Err, context.DeadlineExceeded) {
+			t.Errorf("a minute late: got %+v", all)
+		}
+		sch.At("report", tick.Add(10*time.Second))
+		if all := k.all(); len(all) != 2 || all[1].Kind != asynqlock.Enqueued {
+			t.Errorf("51 s late: got %+v", all)
+		}
+	})
+}
+
 func TestUnregister(t *testing.T) {
 	bubble(t, func(s *shop) {
 		var k ticks
