@@ -96,7 +96,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if err != nil {
 		return err
 	}
-	ran, err := g.run(ctx, key, g.busy.wait, t, next, "")
+	ran, err := g.run(ctx, key, g.busy.wait, t, next)
 	switch {
 	case ran:
 		return err
@@ -120,15 +120,13 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 // run has the handler work under the lock if it can be had, and holds it until the handler returns, whatever becomes
 // of its context: asynq gives up a handler that outlives its timeout, or a shutdown, and the task runs again
 // elsewhere beside it.
-//
-// noted is what note has said of the task, or "".
-func (g *Guard) run(
-	ctx context.Context, key string, wait time.Duration, t *asynq.Task, next asynq.Handler, noted string,
-) (ran bool, err error) {
+func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
 	var name string // of the lock in Redis, which has the Locker's prefix
 	defer func() {
 		if ran {
-			g.wake(ctx, name) // after the release, and also behind a panic
+			id, _ := asynq.GetTaskID(ctx)
+			queue, _ := asynq.GetQueueName(ctx)
+			g.wake(ctx, name, noteOf(queue, id)) // after the release, and also behind a panic
 		}
 	}()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -140,9 +138,6 @@ func (g *Guard) run(
 	err = g.locker.Do(ctx, key, func(ctx context.Context) error {
 		lock := core.Held(ctx)[0]
 		name, ran = lock.Key(), true
-		if noted != "" {
-			g.forgetNote(ctx, name, noted)
-		}
 		result = next.ProcessTask(ctx, t)
 		if err := lock.Err(); errors.Is(err, core.ErrClosed) {
 			abandoned = err // a Shutdown of the Locker gave it up; the release does not tell

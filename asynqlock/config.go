@@ -74,12 +74,12 @@ type DeferredError struct {
 
 // The text is how the next run knows since when: asynq keeps it as the task's last error.
 func (e *DeferredError) Error() string {
-	return fmt.Sprintf("asynqlock: %s%s, now by %v: %v", sinceText, e.Since.UTC().Format(time.RFC3339), e.Delay.Round(time.Millisecond), e.cause)
+	return fmt.Sprintf("%s%s, now by %v: %v", deferredText, e.Since.UTC().Format(time.RFC3339), e.Delay.Round(time.Millisecond), e.cause)
 }
 
 func (e *DeferredError) Unwrap() error { return e.cause }
 
-const sinceText = "deferred since "
+const deferredText = "asynqlock: deferred since "
 
 func deferral(err error) *DeferredError {
 	var d *DeferredError

@@ -45,7 +45,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 			d.Since = since
 		}
 		if !info.Deadline.IsZero() && now.Add(d.Delay+forwarding).After(info.Deadline) {
-			ran, err := g.run(ctx, key, time.Until(info.Deadline), t, next, "")
+			ran, err := g.run(ctx, key, time.Until(info.Deadline), t, next)
 			if ran || ctx.Err() != nil {
 				return err
 			}
@@ -58,13 +58,14 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 	}
 	event := Event{Kind: Deferred, Task: t, Key: key, Since: d.Since, Delay: d.Delay, Err: busy}
 	if retried < limit {
-		// The lock may have been released before there was a note for whoever did. So look again, behind it.
-		noted := g.note(ctx, busy, queue, id, d)
-		ran, err := g.run(ctx, key, 0, t, next, noted)
-		if ran || ctx.Err() != nil {
-			return err
+		if g.note(ctx, busy, queue, id, d) {
+			// The lock may have been released before there was a note for whoever did. So look again, behind it.
+			ran, err := g.run(ctx, key, 0, t, next)
+			if ran || ctx.Err() != nil {
+				return err
+			}
+			d.cause, event.Err = err, err
 		}
-		d.cause = err
 		g.tell(ctx, event)
 		return d
 	}
@@ -76,7 +77,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 	g.tell(ctx, event)
 	g.note(ctx, busy, queue, successor, d)
 	if state, err := g.locker.Inspect(ctx, key); err == nil && !state.Held {
-		g.wake(ctx, state.Key)
+		g.wake(ctx, state.Key, "")
 	}
 	return nil
 }
@@ -131,7 +132,7 @@ func Origin(ctx context.Context, t *asynq.Task) string {
 // anew.
 func deferredSince(t *asynq.Task, lastErr string) (time.Time, bool) {
 	text := t.Headers()[sinceHeader]
-	if _, after, ok := strings.Cut(lastErr, "asynqlock: "+sinceText); ok {
+	if _, after, ok := strings.Cut(lastErr, deferredText); ok {
 		text, _, _ = strings.Cut(after, ",")
 	}
 	since, err := time.Parse(time.RFC3339, text)

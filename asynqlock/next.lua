@@ -1,14 +1,5 @@
--- Takes the first task off the notes that is still deferred, and returns it.
+-- Takes the first task off the notes, and returns it, or nil if there is none.
 -- KEYS[1]  the notes
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-while true do
-  local first = redis.call('ZPOPMIN', KEYS[1])[1]
-  if not first then
-    return false
-  end
-  local due, task = string.match(first, '^(%d+) (.*)$')
-  if tonumber(due) > now then
-    return task
-  end
-end
+-- ARGV     the task that has run, whose own note is of no use any more, or ''
+redis.call('ZREM', KEYS[1], ARGV[1])
+return redis.call('ZPOPMIN', KEYS[1])[1]

@@ -1,11 +1,8 @@
--- Notes a deferred task, and returns the note.
+-- Notes a deferred task, once however often it is deferred. The reply is 1.
 -- KEYS[1]  the notes: what was deferred first comes first
--- ARGV     for how many ms it is deferred, since when (Unix ms), the task
-local time = redis.call('TIME')
-local due = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
-local note = string.format('%.0f', due) .. ' ' .. ARGV[3]
-redis.call('ZADD', KEYS[1], ARGV[2], note)
+-- ARGV     for how many ms the note may be of use, since when the task is deferred (Unix ms), the task
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[3])
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[1])
 end
-return note
+return 1

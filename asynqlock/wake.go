@@ -14,9 +14,9 @@ import (
 
 // A deferred task is noted in Redis, by the lock that it gave way to, so that whoever releases the lock, on whichever
 // server, has the one that was deferred first run at once. It is a short cut: a task that is not noted comes back when
-// its delay is over. A note is good until then, and no longer: afterwards the task may be waiting for a retry of its
-// handler's, which is nobody else's business. So each note has its end in it, by the clock of Redis, and the set of them
-// expires with the last.
+// its delay is over. A note may outlive what it says: the task may have come back by itself since and have run, wait for
+// a retry of its handler's, or have been archived by hand, and asynq would run it again from any of these states. So
+// who takes a note looks at the task first. There is one note for a task, and the set of them expires.
 
 //go:embed note.lua
 var noteText string
@@ -32,6 +32,9 @@ var (
 // notes is the key of those that gave way to a lock; lock is its name in Redis, which has the Locker's prefix.
 func notes(lock string) []string { return []string{"asynqlock:deferred:" + lock} }
 
+// noteOf is what the notes have of a task.
+func noteOf(queue, id string) string { return queue + "\x00" + id }
+
 const (
 	// noteBound is how long a note may take, and a look for the next.
 	noteBound = time.Second
@@ -42,45 +45,62 @@ const (
 	firstWakePause = time.Millisecond
 )
 
-// note has the next release of the lock wake the task that found it busy. It returns what forgetNote takes.
-func (g *Guard) note(ctx context.Context, busy error, queue, id string, d *DeferredError) (noted string) {
+// note has the next release of the lock wake the task that found it busy, and reports whether that is written.
+func (g *Guard) note(ctx context.Context, busy error, queue, id string, d *DeferredError) bool {
 	var held *core.HeldError
 	if !errors.As(busy, &held) {
-		return "" // nobody has it, as far as one can see
+		return false // nobody has it, as far as one can see
 	}
 	ctx, cancel := context.WithTimeout(ctx, noteBound)
 	defer cancel()
-	noted, _ = noteScript.Run(ctx, g.redis, notes(held.Key), d.Delay.Milliseconds(), d.Since.UnixMilli(), queue+"\x00"+id).Text()
-	return noted
+	good := d.Delay + forwarding
+	err := noteScript.Run(ctx, g.redis, notes(held.Key), good.Milliseconds(), d.Since.UnixMilli(), noteOf(queue, id)).Err()
+	return err == nil
 }
 
-// forgetNote is for a task that runs after all.
-func (g *Guard) forgetNote(ctx context.Context, lock, noted string) {
-	ctx, cancel := context.WithTimeout(ctx, noteBound)
-	defer cancel()
-	_ = g.redis.ZRem(ctx, notes(lock)[0], noted).Err()
-}
-
-// wake has asynq run the next task that gave way to lock.
-func (g *Guard) wake(ctx context.Context, lock string) {
+// wake has asynq run the next task that gave way to lock. ran is the note of the one that ran under it, if one did.
+func (g *Guard) wake(ctx context.Context, lock, ran string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 	defer cancel()
 	for {
-		task, err := nextScript.Run(ctx, g.redis, notes(lock)).Text()
+		task, err := nextScript.Run(ctx, g.redis, notes(lock), ran).Text()
 		queue, id, ok := strings.Cut(task, "\x00")
-		if err != nil || !ok {
+		if err != nil || !ok || g.runNow(ctx, queue, id) {
 			return // redis.Nil: there is none
 		}
-		pause := firstWakePause
-		for range wakeTries {
-			if err = g.inspector.RunTask(queue, id); err == nil {
-				return
-			}
-			if errors.Is(err, asynq.ErrTaskNotFound) {
-				break
-			}
+	}
+}
+
+// runNow reports whether the task is about to run.
+func (g *Guard) runNow(ctx context.Context, queue, id string) bool {
+	pause := firstWakePause
+	for range wakeTries {
+		info, err := g.info(ctx, queue, id)
+		if err != nil {
+			return false
+		}
+		switch {
+		case info.State == asynq.TaskStatePending:
+			return true // it has come back by itself
+		case info.State == asynq.TaskStateActive:
 			time.Sleep(pause)
 			pause *= 2
+		case !isDeferred(info):
+			return false
+		case g.inspector.RunTask(queue, id) == nil:
+			return true
 		}
 	}
+	return false
+}
+
+// isDeferred reports whether a task waits because its key was busy, and for nothing else.
+func isDeferred(info *asynq.TaskInfo) bool {
+	switch info.State {
+	case asynq.TaskStateScheduled:
+		return info.Headers[originHeader] != ""
+	case asynq.TaskStateRetry:
+		return strings.Contains(info.LastErr, deferredText)
+	}
+	return false
 }
