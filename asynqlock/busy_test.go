@@ -113,19 +113,19 @@ func TestSuccessorIsTheSameTask(t *testing.T) {
 			asynq.Timeout(20*time.Minute), asynq.Deadline(deadline), asynq.Retention(2*time.Hour))
 		var info *asynq.TaskInfo
 		s.until("the second successor", func() (ok bool) {
-			var err error
-			info, err = s.inspector.GetTaskInfo("other", "invoice~2")
-			return err == nil
+			scheduled, _ := s.inspector.ListScheduledTasks("other")
+			if s.of(asynqlock.HandedOn) == 2 && len(scheduled) == 1 {
+				info = scheduled[0]
+			}
+			return info != nil
 		})
 		if info.Type != "pay" || string(info.Payload) != `{"account": "7"}` || info.Headers["trace"] != "abc" || info.MaxRetry != 0 ||
 			info.Timeout != 20*time.Minute || !info.Deadline.Equal(deadline) || info.Retention != 2*time.Hour ||
-			info.State != asynq.TaskStateScheduled {
+			strings.Count(info.ID, "~") != 1 {
 			t.Errorf("got %+v", info)
 		}
-		for _, id := range []string{"invoice", "invoice~1"} {
-			if done, err := s.inspector.GetTaskInfo("other", id); err != nil || done.State != asynq.TaskStateCompleted {
-				t.Errorf("%s is %v, %v, want completed", id, done, err)
-			}
+		if done, err := s.inspector.ListCompletedTasks("other"); err != nil || len(done) != 2 {
+			t.Errorf("%v, %v have completed, want the first and its successor", done, err)
 		}
 		free()
 		if id := <-ids; id == first.ID || !strings.HasPrefix(id, "invoice~") {
@@ -135,6 +135,44 @@ func TestSuccessorIsTheSameTask(t *testing.T) {
 			q, err := s.inspector.GetQueueInfo("other")
 			return err == nil && q.Archived == 1 // its handler failed, and it has no retries
 		})
+	})
+}
+
+// No other task is taken for a successor: neither one that has an ID of that form, nor what came of an earlier task of the
+// same ID.
+func TestSuccessorsOfEqualIDs(t *testing.T) {
+	bubble(t, func(s *shop) {
+		free := s.hold(s.locker(), 42)
+		var mu sync.Mutex
+		got := map[string]int{}
+		s.serve(s.guard(s.locker()), func(ctx context.Context, task *asynq.Task) error {
+			mu.Lock()
+			defer mu.Unlock()
+			got[asynqlock.Origin(ctx, task)]++
+			return errHandler // which archives it, and leaves its ID behind
+		})
+		ids := []string{"order", "order~1", "order~2", "a b\n~@~é\x00"}
+		for round := range 3 {
+			for _, id := range ids {
+				n := s.of(asynqlock.HandedOn)
+				s.enqueue(pay(42), asynq.TaskID(id), asynq.MaxRetry(0)) // whose ID is free again, as that of one that completes
+				s.until("a successor", func() bool { return s.of(asynqlock.HandedOn) > n })
+				time.Sleep(time.Second)
+			}
+			if round == 1 {
+				free()
+				s.empty()
+				free = s.hold(s.locker(), 42)
+			}
+		}
+		free()
+		s.empty()
+		for _, id := range ids {
+			if got[id] != 3 {
+				t.Errorf("%q ran %d times, want 3", id, got[id])
+			}
+		}
+		s.check(3*len(ids), 3*len(ids))
 	})
 }
 

@@ -2,11 +2,11 @@ package asynqlock
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"time"
 
@@ -71,7 +71,8 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 	}
 	successor, err := g.handOn(ctx, t, queue, id, info, d)
 	if err != nil {
-		return errors.Join(d, err)
+		// A failure, and no deferral: asynq archives the task, and ErrorHandler ought to know.
+		return fmt.Errorf("asynqlock: no task takes the place of one without retries left: %w", errors.Join(err, busy))
 	}
 	event.Kind = HandedOn
 	g.tell(ctx, event)
@@ -128,12 +129,13 @@ func Origin(ctx context.Context, t *asynq.Task) string {
 	return id
 }
 
-// deferredSince reads from what the task carries when it was deferred first. A failure of the handler in between starts
-// anew.
+// deferredSince reads from what the task carries when it was deferred first. A failure in between starts anew, also that
+// of a task in another's place, which is archived by it and may be run again by hand.
 func deferredSince(t *asynq.Task, lastErr string) (time.Time, bool) {
 	text := t.Headers()[sinceHeader]
-	if _, after, ok := strings.Cut(lastErr, deferredText); ok {
-		text, _, _ = strings.Cut(after, ",")
+	if lastErr != "" {
+		_, text, _ = strings.Cut(lastErr, deferredText)
+		text, _, _ = strings.Cut(text, ",")
 	}
 	since, err := time.Parse(time.RFC3339, text)
 	return since, err == nil
@@ -142,16 +144,22 @@ func deferredSince(t *asynq.Task, lastErr string) (time.Time, bool) {
 // handOn enqueues a task of the same content in the place of one that has no retry left. The other one completes then.
 // It does not give up while asynq waits for the outcome: what it returns an error for is archived.
 func (g *Guard) handOn(ctx context.Context, t *asynq.Task, queue, id string, info *asynq.TaskInfo, d *DeferredError) (successor string, err error) {
+	origin := Origin(ctx, t)
 	headers := maps.Clone(t.Headers())
 	if headers == nil {
 		headers = map[string]string{}
 	}
-	headers[originHeader] = Origin(ctx, t)
+	headers[originHeader] = origin
 	headers[sinceHeader] = d.Since.UTC().Format(time.RFC3339)
-	successor = nextID(id)
+	// Whatever else has an ID of this form, a task of the user's or what came of an earlier task of the same ID, has to
+	// stay apart: asynq keeps archived tasks for months.
+	successor = origin + "~" + crand.Text()[:10]
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		if info == nil {
 			info, err = g.info(ctx, queue, id)
+		}
+		if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
+			return "", err // Redis has forgotten it in the meantime
 		}
 		if info != nil {
 			_, err = g.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(t.Type(), t.Payload(), headers),
@@ -169,14 +177,4 @@ func (g *Guard) handOn(ctx context.Context, t *asynq.Task, queue, id string, inf
 			return "", err
 		}
 	}
-}
-
-// nextID is a name for the successor that a repetition finds again.
-func nextID(id string) string {
-	if i := strings.LastIndex(id, "~"); i >= 0 {
-		if n, err := strconv.Atoi(id[i+1:]); err == nil && n > 0 {
-			return id[:i+1] + strconv.Itoa(n+1)
-		}
-	}
-	return id + "~1"
 }

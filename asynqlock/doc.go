@@ -33,7 +33,7 @@
 //
 // asynq archives a task without retries left before it asks whether there was a failure. So where a task has none, with
 // MaxRetry(0) or on its last retry, a new one takes its place: the same type, payload, headers, queue, timeout, deadline
-// and retention, MaxRetry(0), and the ID of the first with "~1", "~2" and so on. The old one completes, and stays
+// and retention, MaxRetry(0), and the ID of the first with "~" and a random text. The old one completes, and stays
 // visible as completed if it has a retention; the new one is "scheduled", and [Origin] tells the handler the first ID.
 // What a Unique option locked is free from then on, for asynq frees it with the task that completes; so is the ID.
 // A worker that is killed between the two leaves both, of which the old one is archived by asynq.

@@ -79,9 +79,9 @@ func Fail() Policy { return Policy{kind: fail} }
 // WithBusy sets what becomes of a task whose key is busy. Default: [Defer].
 func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 
-// WithMaxDeferral bounds how long a task is deferred altogether, counted from the first time. After it a busy key is a
-// failure like another: it is counted, retried by asynq's rules, and archives the task with the last retry. Default:
-// 24 h.
+// WithMaxDeferral bounds how long a task is deferred altogether, counted from the first time, and anew when it has failed.
+// After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
+// last retry. Default: 24 h.
 func WithMaxDeferral(d time.Duration) Option {
 	if d <= 0 {
 		panic("asynqlock: WithMaxDeferral needs a duration")
