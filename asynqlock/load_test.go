@@ -91,6 +91,10 @@ func worker(spec []string) error {
 		}
 		return nil
 	})
+	mux.HandleFunc("hang", func(ctx context.Context, t *asynq.Task) error {
+		write("begin", ctx, t)
+		select {}
+	})
 	if err := server.Start(mux); err != nil {
 		return err
 	}

@@ -1,0 +1,128 @@
+package asynqlock_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// The lock of a killed worker is free long before asynq runs its task again, so that others do not wait for that.
+func TestKilledWorkerFreesItsKey(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	rdb := server.Client()
+	s := newShop(t, func() *redis.Client { return rdb })
+	c := &crew{t: t, addr: server.Addr(), dir: t.TempDir(), killed: map[string]int64{}}
+	s.enqueue(asynq.NewTask("hang", []byte(`{"account": 42}`)), asynq.TaskID("hangs"))
+	m := c.start()
+	begun := func(journal, id string) bool {
+		return slices.ContainsFunc(c.read(journal), func(l line) bool { return l.kind == "begin" && l.id == id })
+	}
+	s.until("the run", func() bool { return begun(m.journal, "hangs") })
+	c.kill(m)
+	killed := time.Now()
+	again := c.start()
+	s.enqueue(pay(42), asynq.TaskID("next"))
+	s.until("the next run", func() bool { return begun(again.journal, "next") })
+	if took := time.Since(killed); took > 9*time.Second {
+		t.Errorf("the key was busy for %v, and the lease is 5 s", took)
+	}
+	lease, err := rdb.ZScore(t.Context(), "asynq:{"+queue+"}:lease", "hangs").Result()
+	if left := time.Until(time.Unix(int64(lease), 0)); err != nil || left < 5*time.Second {
+		t.Errorf("asynq gives the dead worker %v more, %v", left, err)
+	}
+	c.leave(again)
+}
+
+// A Redis that is killed and comes back with its data takes nothing along.
+func TestRedisRestarts(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	s := newShop(t, func() *redis.Client { return server.Client() })
+	for range 2 {
+		s.serve(s.guard(s.locker()), func(context.Context, *asynq.Task) error {
+			time.Sleep(200 * time.Millisecond)
+			return nil
+		})
+	}
+	for i := range 30 {
+		s.enqueue(pay(i%3), asynq.MaxRetry(i%2*25))
+	}
+	for range 2 {
+		time.Sleep(700 * time.Millisecond)
+		server.Kill()
+		time.Sleep(300 * time.Millisecond)
+		server.Start()
+	}
+	s.until("the end", func() bool {
+		q, err := s.inspector.GetQueueInfo(queue)
+		return err == nil && q.Size == 0 && s.ran() >= 30
+	})
+	s.check(0, 0)
+}
+
+// On a Redis Cluster, one key of a script at a time is enough.
+func TestRedisCluster(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--cluster-enabled", "yes")
+	if err := server.Client().Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err(); err != nil {
+		t.Skip(err) // Redis 7
+	}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := newShop(t, func() *redis.Client { return server.Client() })
+	s.until("the cluster", func() bool { return rdb.Set(t.Context(), "x", 1, time.Second).Err() == nil })
+	l, err := core.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Shutdown(context.Background()) })
+	s.serve(s.guard(l), func(context.Context, *asynq.Task) error {
+		time.Sleep(500 * time.Millisecond)
+		return nil
+	})
+	began := time.Now()
+	for i := range 4 {
+		s.enqueue(pay(42), asynq.MaxRetry(i%2*25))
+	}
+	s.until("all runs", func() bool { return s.ran() == 4 })
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("the fourth began after %v: nobody was woken", took)
+	}
+	s.empty()
+	s.check(0, 0)
+}
+
+// Ten ticks, three replicas, a real Redis.
+func TestSchedulersOnARealRedis(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	s := newShop(t, func() *redis.Client { return server.Client() })
+	var k ticks
+	s.work(&k)
+	for i := range 3 {
+		skew := time.Duration(i) * 300 * time.Millisecond
+		register(t, s.schedule(&k, asynqlock.Ahead(skew)), "report", "@every 1s")
+	}
+	s.until("ten ticks", func() bool { return len(k.runs()) >= 10 })
+	ran := k.runs()
+	slices.Sort(ran)
+	if len(slices.Compact(slices.Clone(ran))) != len(ran) {
+		t.Errorf("ran %q", ran)
+	}
+	for _, e := range k.all() {
+		if e.Kind == asynqlock.Missed {
+			t.Errorf("got %+v", e)
+		}
+	}
+	if n := len(k.of(asynqlock.Elsewhere)); n < 10 {
+		t.Errorf("only %d ticks were elsewhere: the replicas did not compete", n)
+	}
+}
