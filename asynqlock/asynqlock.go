@@ -124,9 +124,13 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 	var name string // of the lock in Redis, which has the Locker's prefix
 	defer func() {
 		if ran {
-			id, _ := asynq.GetTaskID(ctx)
-			queue, _ := asynq.GetQueueName(ctx)
-			g.wake(ctx, name, noteOf(queue, id)) // after the release, and also behind a panic
+			own := ""
+			if ctx.Err() == nil { // else the task may have been run again by now, and be the one that gave way
+				id, _ := asynq.GetTaskID(ctx)
+				queue, _ := asynq.GetQueueName(ctx)
+				own = noteOf(queue, id)
+			}
+			g.wake(ctx, name, own) // after the release, and also behind a panic
 		}
 	}()
 	if deadline, ok := ctx.Deadline(); ok {

@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,8 +39,12 @@ func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
 func TestShutdownUnderALiveHandler(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(s *shop) {
+		var ended atomic.Int64 // of the run before
+		gaps := make(chan time.Duration, 10)
 		deaf := func(context.Context, *asynq.Task) error {
+			gaps <- time.Duration(time.Now().UnixNano() - ended.Load())
 			time.Sleep(3 * time.Second)
+			ended.Store(time.Now().UnixNano())
 			return nil
 		}
 		impatient := func(c *asynq.Config) { c.ShutdownTimeout = time.Second }
@@ -49,6 +54,9 @@ func TestShutdownUnderALiveHandler(t *testing.T) {
 		first.Shutdown()
 		s.serve(s.guard(s.locker()), deaf)
 		s.until("the second run", func() bool { return s.ran() == 2 })
+		if <-gaps; len(gaps) != 1 || <-gaps > time.Second {
+			s.t.Error("the end of the first run did not wake the second")
+		}
 		s.empty()
 		s.check(0, 0)
 		time.Sleep(3 * time.Second)
