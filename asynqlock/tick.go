@@ -14,7 +14,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Tick is the tick that a Scheduler enqueued the task for, and the name of the entry. ok is false for any other task.
+// Tick is the tick that a Scheduler enqueued the task for, and the name of the entry. It reads the task's ID: ok is false
+// for any other, unless its ID has the form of those as well.
 func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok bool) {
 	id := Origin(ctx, t)
 	i := strings.LastIndexByte(id, '@')
@@ -84,7 +85,8 @@ func ScheduleInto(client redis.UniversalClient) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.redis = client })
 }
 
-// ScheduleIn sets the time zone of the specs, which has to be that of all replicas. Default: UTC.
+// ScheduleIn sets the time zone of the specs, which has to be that of all replicas. An hour that summer time leaves out has
+// no ticks, and those of one that comes twice come twice. Default: UTC.
 func ScheduleIn(l *time.Location) SchedulerOption {
 	if l == nil {
 		panic("asynqlock: ScheduleIn(nil)")
@@ -92,8 +94,8 @@ func ScheduleIn(l *time.Location) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.location = l })
 }
 
-// ScheduleWithin bounds how long after a tick its task may still be enqueued, when Redis does not answer before. Default:
-// half of the period, at most 1 min.
+// ScheduleWithin bounds how long after a tick its task may still be enqueued, when Redis does not answer before, or the
+// machine was suspended. Default: half of the period, at most 1 min.
 func ScheduleWithin(d time.Duration) SchedulerOption {
 	if d <= 0 {
 		panic("asynqlock: ScheduleWithin needs a duration")

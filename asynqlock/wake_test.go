@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,38 @@ func TestReleaseWakesOnlyTheDeferred(t *testing.T) {
 			if info, err := s.inspector.GetTaskInfo(queue, id); want != 0 && (err != nil || info.State != want) {
 				t.Errorf("%q is %v, %v, want %v", id, info, err, want)
 			}
+		}
+	})
+}
+
+// What was deferred first is woken first, however often it was deferred since.
+func TestFirstDeferredIsWokenFirst(t *testing.T) {
+	bubble(t, func(s *shop) {
+		order, hold := make(chan string, 5), make(chan struct{})
+		s.serve(s.guard(s.locker()), func(ctx context.Context, _ *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			if id == "holder" {
+				<-hold
+			}
+			time.Sleep(time.Second)
+			order <- id
+			return nil
+		})
+		s.enqueue(pay(42), asynq.TaskID("holder"))
+		time.Sleep(time.Second)
+		for _, id := range []string{"c", "b", "d", "a"} {
+			s.enqueue(pay(42), asynq.TaskID(id))
+			time.Sleep(11 * time.Second) // all but the last have come back by now
+		}
+		close(hold)
+		s.empty()
+		close(order)
+		var got []string
+		for id := range order {
+			got = append(got, id)
+		}
+		if want := []string{"holder", "c", "b", "d", "a"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
