@@ -237,6 +237,14 @@ func TestDeferralIsBounded(t *testing.T) {
 				if err != nil || len(info) != 1 || !strings.Contains(info[0].LastErr, "is too long") {
 					t.Errorf("got %v, %v", info, err)
 				}
+				handed := s.of(asynqlock.HandedOn)
+				if err := s.inspector.RunTask(queue, info[0].ID); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Second)
+				if q := s.queued(); q.Archived != 0 || s.of(asynqlock.HandedOn) == handed {
+					t.Errorf("it is not deferred anew when it is run by hand: %+v", q)
+				}
 			})
 		})
 	}

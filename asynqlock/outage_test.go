@@ -3,6 +3,9 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -147,5 +150,44 @@ func TestRedisForgets(t *testing.T) {
 		s.until("the runs", func() bool { return s.ran() == had+5 })
 		s.empty()
 		s.check(0, 0)
+	})
+}
+
+// What was enqueued is enqueued once, also where Redis' answer is lost and go-redis or the Guard says it again.
+func TestLostAnswers(t *testing.T) {
+	lossy := func(b *servertest.Bubble, text string) (*redis.Client, *atomic.Int32) {
+		rdb, lost := b.Client(func(o *redis.Options) { o.MaxRetries = -1 }), new(atomic.Int32)
+		b.Link(rdb).OnCommand(func(args []string) servertest.Verdict {
+			if slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, text) }) && lost.CompareAndSwap(0, 1) {
+				return servertest.LoseReplyAndClose
+			}
+			return servertest.Pass
+		})
+		return rdb, lost
+	}
+	t.Run("of a successor", func(t *testing.T) {
+		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+			free := s.hold(s.locker(), 42)
+			rdb, lost := lossy(b, "holdfast-origin")
+			s.serve(s.guard(s.locker(), asynqlock.WithRedis(rdb)), succeed)
+			s.enqueue(pay(42), asynq.MaxRetry(0))
+			s.until("the successor", func() bool { return s.of(asynqlock.HandedOn) == 1 })
+			free()
+			s.empty()
+			if s.check(0, 0); s.ran() != 1 || lost.Load() != 1 {
+				t.Errorf("%d runs, %d lost answers", s.ran(), lost.Load())
+			}
+		})
+	})
+	t.Run("of a tick", func(t *testing.T) {
+		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+			var k ticks
+			rdb, lost := lossy(b, ":t:report@")
+			register(t, s.schedule(&k, asynqlock.ScheduleInto(rdb)), "report", "@every 10s")
+			time.Sleep(25 * time.Second)
+			if q := s.queued(); len(k.of(asynqlock.Enqueued)) != 2 || q.Pending != 2 || lost.Load() != 1 {
+				t.Errorf("got %+v, %+v, %d lost answers", k.all(), q, lost.Load())
+			}
+		})
 	})
 }

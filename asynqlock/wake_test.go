@@ -107,6 +107,25 @@ func TestFirstDeferredIsWokenFirst(t *testing.T) {
 	})
 }
 
+// A task that comes back by itself has no note any more when it ends, which would be looked at for nothing.
+func TestOwnNoteIsNotWaitedFor(t *testing.T) {
+	bubble(t, func(s *shop) {
+		free := s.hold(s.locker(core.WithTTL(time.Second)), 42)
+		var ended time.Time
+		s.serve(s.guard(s.locker()), func(context.Context, *asynq.Task) error {
+			ended = time.Now()
+			return nil
+		})
+		s.enqueue(pay(42), asynq.Retention(time.Hour))
+		s.until("the deferral", func() bool { return s.of(asynqlock.Deferred) == 1 })
+		free()
+		s.until("the end", func() bool { return s.queued().Completed == 1 })
+		if took := time.Since(ended); took > 100*time.Millisecond {
+			t.Errorf("the worker was not free before %v after the handler", took)
+		}
+	})
+}
+
 // However often tasks are deferred, there is one note of each, and in the end there is nothing that stays.
 func TestNothingAccumulates(t *testing.T) {
 	bubble(t, func(s *shop) {
