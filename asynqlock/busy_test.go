@@ -27,15 +27,15 @@ func TestBusyKeyIsNoFailure(t *testing.T) {
 		handed bool // the task has a successor
 		waits  bool // a worker waits
 	}{
-		"retries left":           {busy: 4 * time.Second},
-		"no retries":             {busy: 4 * time.Second, opts: []asynq.Option{asynq.MaxRetry(0)}, handed: true},
-		"the last retry":         {busy: 4 * time.Second, opts: []asynq.Option{asynq.MaxRetry(1)}, fails: 1, handed: true},
-		"a deadline is near":     {busy: 4 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second))}, waits: true},
-		"all of it":              {busy: 4 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second)), asynq.MaxRetry(0)}, waits: true},
-		"a short timeout":        {busy: 4 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}},
-		"waits within a timeout": {busy: 4 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}, policy: asynqlock.Wait(time.Hour)},
-		"waits, then no retries": {busy: 4 * time.Second, opts: []asynq.Option{asynq.Timeout(2 * time.Second), asynq.MaxRetry(0)}, policy: asynqlock.Wait(time.Hour), handed: true},
-		"waits for its turn":     {busy: 4 * time.Second, policy: asynqlock.Wait(time.Hour), waits: true},
+		"retries left":           {busy: 2 * time.Second},
+		"no retries":             {busy: 2 * time.Second, opts: []asynq.Option{asynq.MaxRetry(0)}, handed: true},
+		"the last retry":         {busy: 2 * time.Second, opts: []asynq.Option{asynq.MaxRetry(1)}, fails: 1, handed: true},
+		"a deadline is near":     {busy: 2 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second))}, waits: true},
+		"all of it":              {busy: 2 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second)), asynq.MaxRetry(0)}, waits: true},
+		"a short timeout":        {busy: 2 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}},
+		"waits within a timeout": {busy: 2 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}, policy: asynqlock.Wait(time.Hour)},
+		"waits, then no retries": {busy: 2 * time.Second, opts: []asynq.Option{asynq.Timeout(2 * time.Second), asynq.MaxRetry(0)}, policy: asynqlock.Wait(time.Hour), handed: true},
+		"waits for its turn":     {busy: 2 * time.Second, policy: asynqlock.Wait(time.Hour), waits: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -249,6 +249,7 @@ func (c *crew) judge() (done map[string]bool, runs, lost int) {
 // and outlive their timeouts: never do two runs of an account overlap, each task runs, and none is archived because its
 // account was busy.
 func TestServersUnderFire(t *testing.T) {
+	t.Parallel() // the others that have a real Redis mostly wait
 	n := 10_000
 	if testing.Short() {
 		n = 1000

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -187,6 +188,56 @@ func TestLostAnswers(t *testing.T) {
 			time.Sleep(25 * time.Second)
 			if q := s.queued(); len(k.of(asynqlock.Enqueued)) != 2 || q.Pending != 2 || lost.Load() != 1 {
 				t.Errorf("got %+v, %+v, %d lost answers", k.all(), q, lost.Load())
+			}
+		})
+	})
+	t.Run("of a look, and then the task is gone", func(t *testing.T) {
+		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+			defer s.hold(s.locker(), 42)()
+			all, rdb := s.client(), b.Client(func(o *redis.Options) { o.MaxRetries = -1 })
+			var once sync.Once
+			b.Link(rdb).OnCommand(func(args []string) (v servertest.Verdict) {
+				if slices.Contains(args, "asynq:queues") {
+					once.Do(func() {
+						all.Del(context.Background(), "asynq:queues", "asynq:{"+queue+"}:t:gone")
+						v = servertest.LoseReplyAndClose
+					})
+				}
+				return v
+			})
+			s.serve(s.guard(s.locker(), asynqlock.WithRedis(rdb)), succeed)
+			s.enqueue(pay(42), asynq.TaskID("gone"), asynq.MaxRetry(0))
+			time.Sleep(10 * time.Second)
+			if s.mu.Lock(); len(s.errs) != 1 || !errors.Is(s.errs[0], asynq.ErrQueueNotFound) || !errors.Is(s.errs[0], core.ErrNotAcquired) {
+				t.Errorf("ErrorHandler got %v", s.errs)
+			}
+			s.mu.Unlock()
+		})
+	})
+	t.Run("of a claim", func(t *testing.T) {
+		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+			var k ticks
+			rdb := b.Client()
+			began := time.Now().Truncate(10 * time.Second).Add(20 * time.Second) // the second tick
+			b.Link(rdb).OnCommand(func(args []string) servertest.Verdict {
+				if strings.Contains(strings.Join(args, " "), "report") && time.Since(began) >= 0 && time.Since(began) < 2*time.Second {
+					return servertest.LoseReplyAndClose
+				}
+				return servertest.Pass
+			})
+			l, err := core.New(rdb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Shutdown(context.Background()) }()
+			sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report))
+			defer s.end(sch)
+			sch.Start()
+			register(t, sch, "report", "@every 10s")
+			time.Sleep(29 * time.Second)
+			// It has been granted to nobody else, and the task has not been enqueued: so this is no "elsewhere".
+			if all := k.all(); len(all) != 2 || all[1].Kind != asynqlock.Missed || !errors.Is(all[1].Err, core.ErrUnavailable) {
+				t.Errorf("got %+v", all)
 			}
 		})
 	})

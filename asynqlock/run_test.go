@@ -18,7 +18,7 @@ func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
 	everywhere(t, func(s *shop) {
 		t := s.t
 		deaf := func(context.Context, *asynq.Task) error {
-			time.Sleep(3 * time.Second)
+			time.Sleep(2500 * time.Millisecond)
 			return nil
 		}
 		s.serve(s.guard(s.locker(core.WithTTL(time.Second))), deaf)
@@ -43,7 +43,7 @@ func TestShutdownUnderALiveHandler(t *testing.T) {
 		gaps := make(chan time.Duration, 10)
 		deaf := func(context.Context, *asynq.Task) error {
 			gaps <- time.Duration(time.Now().UnixNano() - ended.Load())
-			time.Sleep(3 * time.Second)
+			time.Sleep(2 * time.Second)
 			ended.Store(time.Now().UnixNano())
 			return nil
 		}
@@ -59,7 +59,6 @@ func TestShutdownUnderALiveHandler(t *testing.T) {
 		}
 		s.empty()
 		s.check(0, 0)
-		time.Sleep(3 * time.Second)
 	})
 }
 
