@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,19 +56,22 @@ func TestTwoKeys(t *testing.T) {
 func TestMiddlewares(t *testing.T) {
 	bubble(t, func(s *shop) {
 		free := s.hold(s.locker(), 42)
+		var mu sync.Mutex // what follows, and s.errs
 		var seen []error
 		inside, panics := 0, true
 		g := s.guard(s.locker())
 		server := asynq.NewServerFromRedisClient(s.client(), g.Config(asynq.Config{
 			LogLevel: asynq.FatalLevel, Concurrency: 1, TaskCheckInterval: 100 * time.Millisecond, DelayedTaskCheckInterval: 200 * time.Millisecond,
 			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second },
-			ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { s.errs = append(s.errs, err) }),
+			ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { mu.Lock(); defer mu.Unlock(); s.errs = append(s.errs, err) }),
 		}))
 		mux := asynq.NewServeMux()
 		mux.Use(func(next asynq.Handler) asynq.Handler {
 			return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 				err := next.ProcessTask(ctx, task)
 				if err != nil {
+					mu.Lock()
+					defer mu.Unlock()
 					seen = append(seen, err)
 					return fmt.Errorf("outside: %w", err)
 				}
@@ -75,6 +79,8 @@ func TestMiddlewares(t *testing.T) {
 			})
 		}, g.Middleware, func(next asynq.Handler) asynq.Handler {
 			return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+				mu.Lock()
+				defer mu.Unlock()
 				if inside++; panics {
 					panics = false
 					panic("inside")
@@ -89,16 +95,22 @@ func TestMiddlewares(t *testing.T) {
 		s.t.Cleanup(server.Shutdown)
 		s.enqueue(pay(42))
 		time.Sleep(3 * time.Second)
+		mu.Lock()
 		var d *asynqlock.DeferredError
 		if len(seen) == 0 || !errors.As(seen[0], &d) || !errors.Is(seen[0], core.ErrNotAcquired) || d.Key != core.Key("account", "42") || inside != 0 {
 			t.Errorf("outside saw %v, inside %d runs", seen, inside)
 		}
+		mu.Unlock()
 		time.Sleep(20 * time.Second)
+		mu.Lock()
 		if d = nil; !errors.As(seen[len(seen)-1], &d) || time.Since(d.Since) < 20*time.Second {
 			t.Errorf("the wrapped deferral has lost its beginning: %v", seen[len(seen)-1])
 		}
+		mu.Unlock()
 		free()
 		s.empty()
+		mu.Lock()
+		defer mu.Unlock()
 		if s.check(1, 0); inside != 2 || !asynq.IsPanicError(s.errs[0]) {
 			t.Errorf("%d runs inside, ErrorHandler got %v", inside, s.errs)
 		}
