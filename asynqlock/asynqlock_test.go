@@ -10,6 +10,7 @@ import (
 )
 
 func TestOneRunAtATime(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(s *shop) {
 		work := func(ctx context.Context, _ *asynq.Task) error {
 			time.Sleep(300 * time.Millisecond)

@@ -99,6 +99,7 @@ func TestBusyKeyIsNoFailure(t *testing.T) {
 
 // A task that takes another's place has everything of it that asynq lets one say.
 func TestSuccessorIsTheSameTask(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(s *shop) {
 		free := s.hold(s.locker(), 7)
 		ids := make(chan string, 1)
@@ -141,6 +142,7 @@ func TestSuccessorIsTheSameTask(t *testing.T) {
 // No other task is taken for a successor: neither one that has an ID of that form, nor what came of an earlier task of the
 // same ID.
 func TestSuccessorsOfEqualIDs(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(s *shop) {
 		free := s.hold(s.locker(), 42)
 		var mu sync.Mutex
@@ -177,6 +179,7 @@ func TestSuccessorsOfEqualIDs(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		policy   asynqlock.Policy
 		runs     int
@@ -216,6 +219,7 @@ func TestPolicies(t *testing.T) {
 
 // Deferral ends some day, and then a busy key is a failure like another, that archives with the last retry.
 func TestDeferralIsBounded(t *testing.T) {
+	t.Parallel()
 	for name, retries := range map[string]int{"with retries": 2, "without": 0} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
@@ -252,6 +256,7 @@ func TestDeferralIsBounded(t *testing.T) {
 
 // The next task of a key does not wait for its delay when the server that deferred it releases the key.
 func TestReleaseWakesTheNext(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]asynq.Option{"deferred": nil, "handed on": {asynq.MaxRetry(0)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
@@ -327,6 +332,7 @@ func TestReleaseInTheMiddleOfADeferral(t *testing.T) {
 
 // Tasks of one key that come back and give way do not keep the workers from those of other keys.
 func TestHotKeyDoesNotStarveOthers(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(s *shop) {
 		defer s.hold(s.locker(), 1)()
 		s.serve(s.guard(s.locker()), succeed, func(c *asynq.Config) { c.Concurrency = 2 })

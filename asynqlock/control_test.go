@@ -14,6 +14,7 @@ import (
 // The traps are there: without the Guard, asynq runs one task several times at once, Unique or not, and its schedulers
 // enqueue a tick as often as there are replicas.
 func TestWithoutTheGuard(t *testing.T) {
+	t.Parallel()
 	deaf := func(context.Context, *asynq.Task) error {
 		time.Sleep(5 * time.Second)
 		return nil

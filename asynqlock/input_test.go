@@ -57,6 +57,7 @@ func TestField(t *testing.T) {
 
 // What cannot be locked does not run, and its error decides what becomes of it.
 func TestTasksThatNameNothing(t *testing.T) {
+	t.Parallel()
 	part := func(parts []string, err error) asynqlock.Part {
 		return func(*asynq.Task) ([]string, error) { return parts, err }
 	}

@@ -63,7 +63,11 @@ func TestMiddlewares(t *testing.T) {
 		server := asynq.NewServerFromRedisClient(s.client(), g.Config(asynq.Config{
 			LogLevel: asynq.FatalLevel, Concurrency: 1, TaskCheckInterval: 100 * time.Millisecond, DelayedTaskCheckInterval: 200 * time.Millisecond,
 			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second },
-			ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { mu.Lock(); defer mu.Unlock(); s.errs = append(s.errs, err) }),
+			ErrorHandler: asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				s.errs = append(s.errs, err)
+			}),
 		}))
 		mux := asynq.NewServeMux()
 		mux.Use(func(next asynq.Handler) asynq.Handler {

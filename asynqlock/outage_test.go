@@ -39,6 +39,7 @@ func apart(t *testing.T, opts []asynqlock.Option, fn func(s *shop, locks *server
 
 // Without a verdict of Redis no task runs, and none is the worse for it.
 func TestLocksAreUnavailable(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]asynq.Option{"retries left": nil, "no retries": {asynq.MaxRetry(0)}} {
 		t.Run(name, func(t *testing.T) {
 			apart(t, nil, func(s *shop, locks *servertest.Link) {
@@ -156,6 +157,7 @@ func TestRedisForgets(t *testing.T) {
 
 // What was enqueued is enqueued once, also where Redis' answer is lost and go-redis or the Guard says it again.
 func TestLostAnswers(t *testing.T) {
+	t.Parallel()
 	lossy := func(b *servertest.Bubble, text string) (*redis.Client, *atomic.Int32) {
 		rdb, lost := b.Client(func(o *redis.Options) { o.MaxRetries = -1 }), new(atomic.Int32)
 		b.Link(rdb).OnCommand(func(args []string) servertest.Verdict {

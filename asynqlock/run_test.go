@@ -84,6 +84,7 @@ func TestPanicReleases(t *testing.T) {
 }
 
 func TestLostLock(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		opts []asynqlock.Option
 		own  error // of the handler

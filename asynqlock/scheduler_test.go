@@ -101,6 +101,7 @@ func register(t testing.TB, sch *asynqlock.Scheduler, name, spec string, opts ..
 
 // Each tick is one run, however skewed the replicas are, and though each run is over before the next replica gets there.
 func TestEachTickIsEnqueuedOnce(t *testing.T) {
+	t.Parallel()
 	for spec, period := range map[string]time.Duration{"* * * * *": time.Minute, "@every 7s": 7 * time.Second} {
 		t.Run(spec, func(t *testing.T) {
 			bubble(t, func(s *shop) {
@@ -135,6 +136,7 @@ func TestEachTickIsEnqueuedOnce(t *testing.T) {
 
 // Replicas come and go, and some replica is there at each tick.
 func TestRollingRestarts(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(s *shop) {
 		var k ticks
 		s.work(&k)

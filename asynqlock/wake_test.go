@@ -128,6 +128,7 @@ func TestOwnNoteIsNotWaitedFor(t *testing.T) {
 
 // However often tasks are deferred, there is one note of each, and in the end there is nothing that stays.
 func TestNothingAccumulates(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(s *shop) {
 		ctx, rdb, n := context.Background(), s.client(), 20
 		free := s.hold(s.locker(), 42)
@@ -159,6 +160,7 @@ func TestNothingAccumulates(t *testing.T) {
 
 // Whatever kind the Locker is of, its release wakes.
 func TestReleaseOfAnyLockerWakes(t *testing.T) {
+	t.Parallel()
 	for name, locker := range map[string]func(s *shop) (*core.Locker, error){
 		"with a prefix":    func(s *shop) (*core.Locker, error) { return core.New(s.client(), core.WithPrefix("app:{x}:")) },
 		"on another Redis": func(s *shop) (*core.Locker, error) { return core.New(servertest.NewBubble(s.t).Client()) },

@@ -14,6 +14,7 @@ import (
 // Replicas that were started at different times agree about the ticks of a zone with summer time, and
 // of one that the spec names.
 func TestTicksOfAZone(t *testing.T) {
+	t.Parallel()
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Skip(err)
