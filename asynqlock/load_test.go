@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -36,6 +37,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		return
+	}
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = flag.Set("test.parallel", "6") // those with a real Redis mostly wait
 	}
 	os.Exit(m.Run())
 }
@@ -249,7 +254,7 @@ func (c *crew) judge() (done map[string]bool, runs, lost int) {
 // and outlive their timeouts: never do two runs of an account overlap, each task runs, and none is archived because its
 // account was busy.
 func TestServersUnderFire(t *testing.T) {
-	t.Parallel() // the others that have a real Redis mostly wait
+	t.Parallel()
 	n := 10_000
 	if testing.Short() {
 		n = 1000
