@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -41,7 +42,7 @@ func Example() {
 	})
 
 	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"))
-	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel}))
+	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{Concurrency: 10}))
 	mux := asynq.NewServeMux()
 	mux.Use(guard.Middleware)
 	mux.Handle("payout", handler)
@@ -71,19 +72,26 @@ func ExampleScheduler() {
 	}
 	defer locker.Shutdown(context.Background())
 
-	enqueued := make(chan asynqlock.TickEvent, 1)
-	scheduler := asynqlock.NewScheduler(locker, asynqlock.ScheduleReport(func(e asynqlock.TickEvent) { enqueued <- e }))
-	if err := scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil)); err != nil {
+	scheduler := asynqlock.NewScheduler(locker)
+	err = scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil))
+	if err != nil {
 		panic(err)
 	}
 	scheduler.Start()
-	e := <-enqueued
-	fmt.Println(e.Kind, e.Name, e.Task.ID == fmt.Sprintf("heartbeat@%d", e.Tick.Unix()))
+
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	var tasks []*asynq.TaskInfo
+	for len(tasks) == 0 {
+		time.Sleep(100 * time.Millisecond)
+		tasks, _ = inspector.ListPendingTasks("default") // which does not exist before
+	}
+	name, _, _ := strings.Cut(tasks[0].ID, "@") // and its time
+	fmt.Println(tasks[0].Type, "of", name)
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := scheduler.Shutdown(ctx); err != nil {
 		panic(err)
 	}
-	// Output: enqueued heartbeat true
+	// Output: heartbeat of heartbeat
 }

@@ -181,17 +181,9 @@ func (e *entry) at(due time.Time) {
 // tick claims the tick, and enqueues its task if it is granted. Both are tried until ctx ends.
 func (e *entry) tick(ctx context.Context, tick time.Time) TickEvent {
 	event := TickEvent{Kind: Missed, Name: e.name, Tick: tick}
-	var won bool
-	var doubt error // a claim without an answer may have been granted
-	event.Err = repeat(ctx, func() (again bool, err error) {
-		won, err = e.s.locker.Claim(ctx, e.name, tick)
-		if err == nil && !won {
-			return false, doubt
-		}
-		doubt = err
-		return errors.Is(err, core.ErrUnavailable), err
-	})
-	if event.Err != nil {
+	end, _ := ctx.Deadline()
+	won, err := e.s.locker.Claim(ctx, e.name, tick, core.WithWait(max(0, time.Until(end))))
+	if event.Err = err; err != nil {
 		return event
 	}
 	if !won {
@@ -199,35 +191,24 @@ func (e *entry) tick(ctx context.Context, tick time.Time) TickEvent {
 		return event
 	}
 	opts := append(e.opts[:len(e.opts):len(e.opts)], asynq.TaskID(fmt.Sprintf("%s@%d", e.name, tick.Unix())))
-	event.Err = repeat(ctx, func() (again bool, err error) {
-		event.Task, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
-		if errors.Is(err, asynq.ErrTaskIDConflict) {
-			return false, nil // of an earlier try, whose answer was lost: nobody else has this ID
-		}
-		return !errors.Is(err, asynq.ErrDuplicateTask), err
-	})
-	if event.Err == nil {
-		event.Kind = Enqueued
-	}
-	return event
-}
-
-// pause is how long a replica waits before it asks again where Redis did not answer.
-const pause = 200 * time.Millisecond
-
-// repeat calls try until it succeeds, fails for good, or ctx ends.
-func repeat(ctx context.Context, try func() (again bool, err error)) error {
 	for {
-		again, err := try()
-		if err == nil || !again {
-			return err
+		event.Task, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
+		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // of an earlier try, whose answer was lost: nobody else has this ID
+			event.Kind, event.Err = Enqueued, nil
+			return event
+		}
+		if event.Err = err; errors.Is(err, asynq.ErrDuplicateTask) {
+			return event
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return err
+			return event
 		}
 	}
 }
+
+// pause is how long a replica waits before it enqueues again where Redis did not answer.
+const pause = 200 * time.Millisecond
