@@ -1,0 +1,216 @@
+package cronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/robfig/cron/v3"
+)
+
+// Guard makes jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. It is safe for concurrent
+// use; make it with [New].
+type Guard struct {
+	locker *core.Locker
+	cron   *cron.Cron
+	config
+
+	ctx    context.Context // of all jobs; ends when Stop loses patience
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	jobs    map[string]*job
+	stopped bool
+	runs    sync.WaitGroup // none is added after stopped
+}
+
+// New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own. It panics on a
+// mistake in the calling code: a nil argument, or options that contradict each other or those of the Locker.
+func New(locker *core.Locker, c *cron.Cron, opts ...Option) *Guard {
+	switch {
+	case locker == nil:
+		panic("cronlock: New without a locker")
+	case c == nil:
+		panic("cronlock: New without a cron")
+	}
+	g := &Guard{locker: locker, cron: c, config: defaults(), jobs: map[string]*job{}}
+	if err := g.config.set(opts); err != nil {
+		panic(err.Error())
+	}
+	if err := check(locker, "name", &g.config); err != nil {
+		panic(err.Error())
+	}
+	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	return g
+}
+
+// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them, and the
+// key of its lock; what else locks that key of the same Redis is excluded as well. spec is read as by [cron.Cron.AddJob].
+//
+// Errors: [core.ErrInvalid] for what can never work, a name that another job of the Guard has included; that of cron for
+// a spec.
+func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
+	j, err := g.newJob(name, fn, opts)
+	if err != nil {
+		return 0, err
+	}
+	id, err := g.cron.AddJob(spec, j)
+	if err != nil {
+		g.forget(j)
+		return 0, fmt.Errorf("cronlock: job %q: %w", name, err)
+	}
+	return id, nil
+}
+
+// Job returns fn as a job for [cron.Cron.AddJob] and [cron.Cron.Schedule]. Add it itself, once: put wrappers into the
+// cron's chain (cron.WithChain), and not around it, or it does not find its tick. It panics where [Guard.AddFunc] returns
+// an error.
+func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Option) cron.Job {
+	j, err := g.newJob(name, fn, opts)
+	if err != nil {
+		panic(err.Error())
+	}
+	return j
+}
+
+// Wrap is [Guard.Job] for a job that knows no context.
+func (g *Guard) Wrap(name string, inner cron.Job, opts ...Option) cron.Job {
+	if isNil(inner) {
+		panic(fmt.Sprintf("cronlock: job %q is nil", name))
+	}
+	return g.Job(name, func(context.Context) error {
+		inner.Run()
+		return nil
+	}, opts...)
+}
+
+func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Option) (*job, error) {
+	if fn == nil {
+		return nil, invalid("job %q is nil", name)
+	}
+	j := &job{g: g, name: name, fn: fn, config: g.config.clone()}
+	if err := j.config.set(opts); err != nil {
+		return nil, err
+	}
+	if err := check(g.locker, name, &j.config); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if old := g.jobs[name]; old != nil && old.added() != 0 {
+		return nil, invalid("there is a job %q already: give this one another name, or remove that one's entry first", name)
+	}
+	g.jobs[name] = j
+	return j, nil
+}
+
+func (g *Guard) forget(j *job) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.jobs[j.name] == j {
+		delete(g.jobs, j.name)
+	}
+}
+
+// RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running. It
+// does not run beside another run, as far as the job's [Overlap] says so. It returns what the job returns, or
+// [core.ErrNotAcquired] and its kin where it did not run. The job's tick is the moment of the call.
+func (g *Guard) RunNow(ctx context.Context, name string) error {
+	if ctx == nil {
+		return invalid("nil context")
+	}
+	g.mu.Lock()
+	j := g.jobs[name]
+	g.mu.Unlock()
+	if j == nil {
+		return invalid("there is no job %q", name)
+	}
+	if !g.enter() {
+		return ErrStopped
+	}
+	defer g.runs.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
+	o, err := j.run(ctx, time.Now(), 0, j.overlap.wait, j.overlap.wait)
+	if err == nil {
+		err = o.result
+	}
+	return err
+}
+
+// ErrStopped is the cause with which the contexts of jobs end when [Guard.Stop] has waited long enough.
+var ErrStopped = errors.New("cronlock: stopped")
+
+// Stop stops the cron, and waits for the jobs that run, as [cron.Cron.Stop] lets one do. When ctx ends, it ends the
+// contexts of this Guard's jobs, waits for them, and returns ctx's error. Call it before the Locker's Shutdown. What is
+// called again afterwards refuses to run.
+func (g *Guard) Stop(ctx context.Context) error {
+	defer g.cancel(ErrStopped)
+	jobs, done := g.cron.Stop(), make(chan struct{})
+	go func() {
+		<-jobs.Done() // those that have started may run
+		g.leave()
+		g.runs.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		g.leave()
+		g.cancel(ErrStopped)
+		g.runs.Wait()
+		return ctx.Err()
+	}
+}
+
+// enter counts a run that begins.
+func (g *Guard) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.stopped {
+		g.runs.Add(1)
+	}
+	return !g.stopped
+}
+
+// leave lets no more runs begin.
+func (g *Guard) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.stopped = true
+}
+
+// check has core judge a name and options, without a network: an acquisition whose context has ended goes as far as its
+// first command.
+func check(locker *core.Locker, name string, c *config) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := locker.Acquire(ctx, name, c.lockOptions(time.Hour, 0)...)
+	if !errors.Is(err, core.ErrInvalid) {
+		_, err = locker.Claim(ctx, name, time.Now(), c.window...)
+	}
+	if errors.Is(err, core.ErrInvalid) {
+		return fmt.Errorf("cronlock: job %q: %w", name, err)
+	}
+	return nil
+}
+
+// isNil also finds a nil pointer or function in an interface.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return !r.IsValid() || (r.Kind() == reflect.Pointer || r.Kind() == reflect.Func) && r.IsNil()
+}
+
+// invalid is a core.ErrInvalid with its reason.
+func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
+
+type invalidError struct{ reason string }
+
+func (e *invalidError) Error() string        { return "cronlock: " + e.reason }
+func (e *invalidError) Is(target error) bool { return target == core.ErrInvalid }

@@ -1,0 +1,381 @@
+package cronlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/cronlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/robfig/cron/v3"
+)
+
+// Each tick runs once, on one of the replicas, with its nominal time, its name and a token.
+func TestOneReplicaRunsEachTick(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		for range 3 {
+			r := newReplica(t, b, j)
+			work := r.work(time.Millisecond)
+			_, err := r.guard.AddFunc("*/10 * * * * *", "invoices", func(ctx context.Context) error {
+				held := core.Held(ctx)
+				if cronlock.Name(ctx) != "invoices" || len(held) != 1 || held[0].Key() != "invoices" || held[0].Token() <= 0 {
+					t.Errorf("job %q with %v", cronlock.Name(ctx), held)
+				}
+				if tick := cronlock.Tick(ctx); tick.Second()%10 != 0 || tick.Nanosecond() != 0 || time.Since(tick) > time.Second {
+					t.Errorf("tick %v at %v", tick, time.Now())
+				}
+				return work(ctx)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(100*time.Second + time.Second)
+		if len(j.runs) != 10 || j.total() != 10 || len(j.of("ran")) != 10 || len(j.of("skipped")) != 20 {
+			t.Errorf("runs %v, events %v", j.runs, j.events)
+		}
+		if e := j.of("ran")[0]; e.Name != "invoices" || e.Token <= 0 || e.Elapsed < time.Millisecond {
+			t.Errorf("got %+v", e)
+		}
+	})
+}
+
+// A job that takes longer than its period.
+func TestOverlap(t *testing.T) {
+	for name, c := range map[string]struct {
+		overlap cronlock.Overlap
+		runs    int // of the first ten ticks
+		most    int
+	}{
+		"skip":  {cronlock.Skip(), 4, 1},
+		"wait":  {cronlock.Wait(time.Hour), 4, 1},
+		"allow": {cronlock.Allow(), 10, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				for range 3 {
+					newReplica(t, b, j, cronlock.WithOverlap(c.overlap)).add(t, "*/10 * * * * *", "long", 25*time.Second)
+				}
+				pass(101 * time.Second)
+				if j.total() != c.runs || j.most != c.most {
+					t.Errorf("%d runs, %d at a time; want %d and %d: %v", j.total(), j.most, c.runs, c.most, j.runs)
+				}
+				for _, e := range j.of("skipped") {
+					if e.Err != nil && (!errors.Is(e.Err, core.ErrNotAcquired) || e.Holder == "") {
+						t.Errorf("got %+v", e)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Waiting for an earlier run, within the lateness, is longer than what a dead holder's lease could last.
+func TestWaitForAnEarlierRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		overlap cronlock.Overlap
+		runs    int
+	}{"skip": {cronlock.Skip(), 5}, "wait": {cronlock.Wait(20 * time.Second), 6}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				for range 2 {
+					r := newReplica(t, b, j, cronlock.WithOverlap(c.overlap), cronlock.WithLateness(30*time.Second))
+					r.add(t, "*/10 * * * * *", "long", 18*time.Second)
+				}
+				pass(101 * time.Second)
+				if j.total() != c.runs || j.most != 1 {
+					t.Errorf("%d runs, %d at a time, want %d: %v", j.total(), j.most, c.runs, j.runs)
+				}
+			})
+		})
+	}
+}
+
+// The replica that has a tick dies before it is done: the next tick runs elsewhere.
+func TestNextTickAfterACrash(t *testing.T) {
+	type crash struct {
+		spec  string
+		after time.Duration // in the run
+	}
+	for _, c := range []crash{
+		{"* * * * * *", 0}, {"* * * * * *", 900 * time.Millisecond}, {"*/10 * * * * *", 0}, {"*/10 * * * * *", 9 * time.Second},
+		{"* * * * *", 0}, {"* * * * *", 59 * time.Second},
+	} {
+		spec := c.spec
+		t.Run(fmt.Sprint(spec, " after ", c.after), func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				victim := newReplica(t, b, j)
+				crashed := make(chan struct{})
+				_, err := victim.guard.AddFunc(spec, "job", func(ctx context.Context) error {
+					defer j.begin(ctx, victim.name)()
+					time.Sleep(c.after)
+					victim.link.Refuse(errors.New("crashed"))
+					victim.link.Reset()
+					close(crashed)
+					<-ctx.Done()
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				<-crashed
+				victim.cron.Stop()
+				heir := newReplica(t, b, j)
+				heir.add(t, spec, "job", time.Millisecond)
+				s, _ := parser.Parse(spec)
+				next := s.Next(time.Now().UTC())
+				pass(time.Until(s.Next(next)))
+				if got := j.runs[next]; len(got) != 1 || got[0] != heir.name {
+					t.Errorf("the next tick ran on %v, events %v", got, j.events)
+				}
+			})
+		})
+	}
+}
+
+func TestRedisAway(t *testing.T) {
+	for name, c := range map[string]struct {
+		away time.Duration // from the tick on
+		opts []cronlock.Option
+		runs int
+		hook string
+	}{
+		"for a while":         {20 * time.Second, nil, 1, "ran"},
+		"for too long":        {40 * time.Second, nil, 0, "late"},
+		"for less than that":  {40 * time.Second, []cronlock.Option{cronlock.WithLateness(50 * time.Second)}, 1, "ran"},
+		"open, for a while":   {20 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "ran"},
+		"open, for too long":  {40 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "unlocked"},
+		"allow, for a while":  {20 * time.Second, []cronlock.Option{cronlock.WithOverlap(cronlock.Allow())}, 1, "ran"},
+		"allow, for too long": {40 * time.Second, []cronlock.Option{cronlock.WithOverlap(cronlock.Allow())}, 0, "late"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				var handled []error
+				opts := append(c.opts, cronlock.WithErrorHandler(func(e cronlock.Event) { handled = append(handled, e.Err) }))
+				r := newReplica(t, b, j, opts...)
+				r.add(t, "* * * * *", "job", time.Millisecond)
+				r.link.Refuse(errors.New("no route"))
+				pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + c.away)))
+				r.link.Refuse(nil)
+				pass(15 * time.Second)
+				if j.total() != c.runs || len(j.of(c.hook)) != 1 {
+					t.Errorf("%d runs, events %v", j.total(), j.events)
+				}
+				if c.hook != "ran" && (len(handled) != 1 || !errors.Is(handled[0], core.ErrUnavailable)) {
+					t.Errorf("the handler got %v", handled)
+				}
+			})
+		})
+	}
+}
+
+// Stop waits; and when it has waited long enough, ends the contexts of the jobs.
+func TestStop(t *testing.T) {
+	for name, patience := range map[string]time.Duration{"patient": time.Minute, "impatient": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				r := newReplica(t, b, j)
+				r.add(t, "* * * * *", "job", 20*time.Second)
+				pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				began := time.Now()
+				err := r.guard.Stop(ctx)
+				took := time.Since(began)
+				if patience == time.Minute {
+					if err != nil || took != 19*time.Second || len(j.of("ran")) != 1 {
+						t.Errorf("got %v after %v, events %v", err, took, j.events)
+					}
+				} else if failed := j.of("failed"); !errors.Is(err, context.DeadlineExceeded) || took != time.Second ||
+					len(failed) != 1 || !errors.Is(failed[0].Err, cronlock.ErrStopped) {
+					t.Errorf("got %v after %v, events %v", err, took, j.events)
+				}
+				if err := r.guard.RunNow(context.Background(), "job"); !errors.Is(err, cronlock.ErrStopped) {
+					t.Errorf("RunNow after Stop: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Stop waits for what RunNow runs, too.
+func TestStopDuringRunNow(t *testing.T) {
+	for name, patience := range map[string]time.Duration{"patient": time.Minute, "impatient": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				r := newReplica(t, b, newJournal())
+				r.add(t, "@yearly", "job", 20*time.Second)
+				result := make(chan error, 1)
+				go func() { result <- r.guard.RunNow(context.Background(), "job") }()
+				pass(time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				began := time.Now()
+				stopped, ran := r.guard.Stop(ctx), <-result
+				if took := time.Since(began); patience == time.Minute && (stopped != nil || ran != nil || took != 19*time.Second) ||
+					patience == time.Second && (!errors.Is(stopped, context.DeadlineExceeded) || !errors.Is(ran, cronlock.ErrStopped) || took != time.Second) {
+					t.Errorf("got %v and %v after %v", stopped, ran, took)
+				}
+			})
+		})
+	}
+}
+
+func TestRunNow(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r, other := newReplica(t, b, j), newReplica(t, b, j)
+		errJob := errors.New("the job failed")
+		for _, r := range []*replica{r, other} {
+			r.add(t, "* * * * *", "job", 10*time.Second)
+			if _, err := r.guard.AddFunc("@yearly", "fails", func(context.Context) error { return errJob }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(time.Until(time.Now().Truncate(time.Minute).Add(90 * time.Second)))
+		if err := r.guard.RunNow(context.Background(), "job"); err != nil || j.total() != 2 {
+			t.Errorf("got %v, %d runs", err, j.total())
+		}
+		pass(25 * time.Second) // into the run of the next tick, which is its own
+		if j.total() != 3 {
+			t.Errorf("%d runs", j.total())
+		}
+		if err := other.guard.RunNow(context.Background(), "job"); !errors.Is(err, core.ErrNotAcquired) {
+			t.Errorf("beside a run: %v", err)
+		}
+		if err := r.guard.RunNow(context.Background(), "fails"); !errors.Is(err, errJob) {
+			t.Errorf("got %v", err)
+		}
+		if err := r.guard.RunNow(context.Background(), "nothing"); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("got %v", err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		pass(20 * time.Second)
+		if err := r.guard.RunNow(ctx, "job"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a context that ends: %v", err)
+		}
+	})
+}
+
+func TestLostLockEndsTheJob(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r := newReplica(t, b, j)
+		r.add(t, "* * * * *", "job", 50*time.Second)
+		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
+		if err := r.rdb.Del(context.Background(), "job").Err(); err != nil {
+			t.Fatal(err)
+		}
+		pass(20 * time.Second)
+		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) {
+			t.Errorf("events %v", j.events)
+		}
+		if _, err := r.guard.AddFunc("@yearly", "other", func(ctx context.Context) error {
+			return r.rdb.Del(ctx, "other").Err() // and does not mind
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.guard.RunNow(context.Background(), "other"); !errors.Is(err, core.ErrLost) {
+			t.Errorf("RunNow: %v", err)
+		}
+		if failed := j.of("failed"); len(failed) != 1 || !errors.Is(failed[0].Err, core.ErrLost) {
+			t.Errorf("events %v", j.events)
+		}
+	})
+}
+
+// A Locker that is shut down first gives up the locks of jobs when it loses patience.
+func TestLockerShutDownFirst(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r := newReplica(t, b, j)
+		r.add(t, "* * * * *", "job", 20*time.Second)
+		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := r.locker.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Shutdown: %v", err)
+		}
+		pass(time.Second)
+		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) || !errors.Is(lost[0].Err, core.ErrClosed) {
+			t.Errorf("events %v", j.events)
+		}
+		pass(time.Minute)
+		if late := j.of("late"); len(late) != 1 || !errors.Is(late[0].Err, core.ErrClosed) {
+			t.Errorf("the next tick: events %v", j.events)
+		}
+	})
+}
+
+// Replicas that agree keep what they agree on, at little cost; nothing is left when they are gone.
+func TestFingerprintsExpire(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		var all []*replica
+		for range 2 {
+			r := newReplica(t, b, j)
+			r.add(t, "*/10 * * * * *", "job", time.Millisecond)
+			all = append(all, r)
+		}
+		pass(10 * time.Second)
+		for range 10 {
+			pass(time.Minute)
+			if ttl := b.Redis.TTL("cronlock:spec:job"); ttl < time.Minute {
+				t.Errorf("the fingerprint is gone in %v: nobody keeps it", ttl)
+			}
+		}
+		if n := b.Commands()["set"] + b.Commands()["setnx"]; n > 25 {
+			t.Errorf("%d comparisons in ten minutes, want one a minute and replica", n)
+		}
+		for _, r := range all {
+			r.cron.Stop()
+		}
+		pass(2 * time.Hour)
+		if keys := b.Redis.Keys(); len(keys) > 0 {
+			t.Errorf("left: %q", keys)
+		}
+	})
+}
+
+func TestDifferentSpecsAreReported(t *testing.T) {
+	zone := time.FixedZone("elsewhere", 1800)
+	for name, c := range map[string]struct {
+		one, other string
+		zone       *time.Location
+		differ     bool
+		after      time.Duration
+	}{
+		"the same":          {"*/10 * * * * *", "0,10,20,30,40,50 * * * * *", time.UTC, false, 5 * time.Minute},
+		"other seconds":     {"*/10 * * * * *", "5/10 * * * * *", time.UTC, true, 2 * time.Minute},
+		"other periods":     {"@every 10s", "@every 25s", time.UTC, true, 2 * time.Minute},
+		"another time zone": {"0 30 * * * *", "0 30 * * * *", zone, true, 3 * time.Hour},
+		"CRON_TZ":           {"CRON_TZ=Asia/Tokyo 0 0 4 * * *", "0 0 19 * * *", time.UTC, false, 25 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				one, other := newReplica(t, b, j), newReplica(t, b, j)
+				other.cron.Stop()
+				other.cron = cron.New(cron.WithParser(parser), cron.WithLocation(c.zone))
+				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+				other.cron.Start()
+				one.add(t, c.one, "job", time.Millisecond)
+				other.add(t, c.other, "job", time.Millisecond)
+				pass(c.after)
+				if got := len(j.of("differs")) > 0; got != c.differ {
+					t.Errorf("reported: %v", j.of("differs"))
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,71 @@
+// Package cronlock runs the jobs of robfig/cron once per tick, on one of the replicas that have them.
+//
+//	c := cron.New()
+//	guard := cronlock.New(locker, c) // locker is holdfast.New(rdb)
+//	_, err := guard.AddFunc("0 6 * * *", "invoices", func(ctx context.Context) error { ... })
+//	...
+//	c.Start()
+//
+// The context is the lock's: it ends when the lock is lost, and carries the token that a fence asks for; [Tick] and [Name]
+// read the rest from it. Jobs of the type cron.Job are wrapped by [Guard.Wrap], and [Guard.Job] is for [cron.Cron.AddJob].
+//
+// # Guarantees
+//
+//   - A tick runs at most once, on whichever replica, however short the job is, however the clocks of the replicas differ,
+//     and whatever comes and goes. A replica claims the tick by its nominal time with [core.Locker.Claim], under the
+//     job's name, before it runs it; nothing has to be kept for long enough, or released.
+//   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it and does not die before its
+//     job begins. A claim whose answer is lost is asked for again, as the same claim.
+//   - Runs do not overlap, unless [Allow] says so: beside the claim there is a lock, renewed until the job returns. It
+//     is the lock of that name, so that requests and tasks can be kept out as well, and it is released when the job returns
+//     or panics.
+//   - A replica that dies in the middle of a run takes that tick with it. The next one runs elsewhere: the lease is half of
+//     the period, from 500 ms to 15 s, and who finds the lock held waits for what may be left of a dead holder's.
+//   - A replica whose clock is ahead by more than 10 s, or behind by more than 1 h, runs nothing and keeps nobody from it,
+//     see [WithTickWindow].
+//   - Different ticks for one name are reported: see the hook Differs.
+//
+// # Ticks
+//
+// A tick is what cron calls the previous time of an entry, read when the job begins. It is a moment, and so the same in all
+// time zones: when the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. All replicas need
+// the same specs and the same location.
+//
+// "@every 10s" is counted by each replica from its own start, so that its ticks differ. There a tick is granted when it
+// is a period after the one before, or more: runs are a period apart, and up to two after the replica that ran them has
+// gone.
+//
+// The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick
+// has come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none
+// runs twice. SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed.
+//
+// # When things go wrong
+//
+//	Redis is away            asked again until the bound of WithLateness, then hook Late, an error that matches core.ErrUnavailable
+//	a clock is off           hook Late, core.ErrTick
+//	paused before the claim  hook Late beyond the bound of WithLateness
+//	an earlier run goes on   hook Skipped, core.ErrNotAcquired
+//	the lock is lost         the context ends, hook Lost, core.ErrLost
+//	the job fails            hook Failed, what it returned
+//	the job is misplaced     hook Failed, core.ErrInvalid
+//
+// All but Skipped also go to the logger and to [WithErrorHandler].
+//
+// # Limits
+//
+// A lock is a lease: a process that was paused past it goes on beside its successor. Let the database refuse it, with
+// sqlfence, which finds the token in the context.
+//
+// The memory of a name is a key of Redis, which expires when its tick is more than an hour old (WithTickWindow). A claim
+// of a tick that old is refused. A Redis that loses the key within the hour, to a FLUSHALL or a failover, may grant a
+// tick again to a replica that is as late.
+//
+// What was due while a machine slept, cron runs once when it wakes up, for the first tick that was missed. Here that is
+// too late; the other replicas have run it.
+//
+// Stop with [Guard.Stop], and then the Locker.
+//
+// # Tests
+//
+// A job needs no double: [Guard.RunNow] runs it at once, on a miniredis.
+package cronlock

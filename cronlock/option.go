@@ -1,0 +1,169 @@
+package cronlock
+
+import (
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/robfig/cron/v3"
+)
+
+// Option configures a [Guard], or one of its jobs: those of the job win.
+type Option interface{ apply(*config) error }
+
+const (
+	defaultLateness = time.Minute
+	longestLease    = 15 * time.Second
+	shortestLease   = 500 * time.Millisecond
+)
+
+type config struct {
+	lock     []core.CallOption
+	window   []core.CallOption
+	overlap  Overlap
+	lateness time.Duration // 0: half of the period, at most a minute
+	failOpen bool
+	traces   []*Trace
+	onError  func(Event)
+	logger   cron.Logger
+	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
+}
+
+func defaults() config { return config{logger: cron.DefaultLogger} }
+
+func (c *config) set(opts []Option) error {
+	for _, o := range opts {
+		if o == nil {
+			return invalid("nil option")
+		}
+		if err := o.apply(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clone shares no array with c.
+func (c config) clone() config {
+	c.lock, c.window, c.traces = slices.Clip(c.lock), slices.Clip(c.window), slices.Clip(c.traces)
+	return c
+}
+
+// lockOptions are those of an acquisition. The lease is short for a short period, so that the next tick finds the lock of
+// a holder that died free.
+func (c *config) lockOptions(period, wait time.Duration) []core.CallOption {
+	lease := longestLease
+	if period > 0 {
+		lease = max(shortestLease, min(lease, period/2))
+	}
+	opts := append([]core.CallOption{core.WithTTL(lease)}, c.lock...)
+	return append(opts, core.WithWait(wait))
+}
+
+type option func(*config) error
+
+func (o option) apply(c *config) error { return o(c) }
+
+// Overlap says what becomes of a tick while the run of an earlier one goes on, on whichever replica: [Skip], [Wait] or
+// [Allow].
+type Overlap struct {
+	wait  time.Duration
+	allow bool
+}
+
+// Skip leaves the tick out. As the run before may be one whose process died, it waits for the rest of that lease, at
+// most half of the period.
+func Skip() Overlap { return Overlap{} }
+
+// Wait waits for the run to end, for up to max and no longer than the bound of [WithLateness].
+func Wait(max time.Duration) Overlap { return Overlap{wait: max} }
+
+// Allow lets runs overlap. There is no lock then, and so no token and no loss: only each tick runs once.
+func Allow() Overlap { return Overlap{allow: true} }
+
+// WithOverlap sets what becomes of a tick while an earlier run goes on. Default: [Skip].
+func WithOverlap(o Overlap) Option {
+	return option(func(c *config) error {
+		if o.wait < 0 {
+			return invalid("Wait(%v): negative", o.wait)
+		}
+		c.overlap = o
+		return nil
+	})
+}
+
+// WithLateness bounds how long after its tick a job may still begin: when Redis did not answer before, or the process was
+// paused. Then the tick is left out, on this replica. Default: half of the period, at most 1 min.
+func WithLateness(d time.Duration) Option {
+	return option(func(c *config) error {
+		if d <= 0 {
+			return invalid("WithLateness(%v): want more than 0", d)
+		}
+		c.lateness = d
+		return nil
+	})
+}
+
+// WithTickWindow sets how far a tick may be behind the clock of Redis and ahead of it, see [core.WithTickWindow]: a replica
+// whose clock is off by more runs nothing. Default: 1 h and 10 s.
+func WithTickWindow(behind, ahead time.Duration) Option {
+	return option(func(c *config) error {
+		c.window = []core.CallOption{core.WithTickWindow(behind, ahead)}
+		return nil
+	})
+}
+
+// WithLock passes options on to the lock: a label, the TTL, a bound to the hold. They win over those of the Locker and
+// over the TTL that the Guard chooses, half of the period, from 500 ms to 15 s. What core.WithWait says does not count:
+// see [Wait].
+func WithLock(opts ...core.CallOption) Option {
+	return option(func(c *config) error {
+		c.lock = append(c.lock, opts...)
+		return nil
+	})
+}
+
+// WithFailOpen runs a job without lock and claim when Redis has not answered until the bound of [WithLateness]: on every
+// replica. Default: the tick is left out.
+func WithFailOpen() Option {
+	return option(func(c *config) error {
+		c.failOpen = true
+		return nil
+	})
+}
+
+// WithTrace adds hooks. Those of the Guard and of the job are all called.
+func WithTrace(t *Trace) Option {
+	return option(func(c *config) error {
+		if t == nil {
+			return invalid("WithTrace(nil)")
+		}
+		c.traces = append(c.traces, t)
+		return nil
+	})
+}
+
+// WithErrorHandler has handle called with what goes wrong, in the goroutine of the job: an error that a job returns, a
+// lock that is lost, a tick that is left out because of Redis or lateness, a job that is in no entry. Default: they
+// are only logged.
+func WithErrorHandler(handle func(Event)) Option {
+	return option(func(c *config) error {
+		if handle == nil {
+			return invalid("WithErrorHandler(nil)")
+		}
+		c.onError = handle
+		return nil
+	})
+}
+
+// WithLogger sets the logger, which the cron that has one of its own does not tell. Default: [cron.DefaultLogger], which
+// writes errors only.
+func WithLogger(l cron.Logger) Option {
+	return option(func(c *config) error {
+		if isNil(l) {
+			return invalid("WithLogger(nil)")
+		}
+		c.logger = l
+		return nil
+	})
+}

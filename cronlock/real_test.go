@@ -1,0 +1,158 @@
+package cronlock_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/cronlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+	"github.com/robfig/cron/v3"
+)
+
+const replicaEnv = "HOLDFAST_CRONLOCK_REPLICA" // set in a process that is a replica: the Redis, and the journal
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(replicaEnv); spec != "" {
+		if err := process(strings.Split(spec, "\n")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// process is a replica until its standard input ends. Each run writes its tick into the journal.
+func process(spec []string) error {
+	journal, err := os.OpenFile(spec[1], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	locker, err := core.New(redis.NewClient(&redis.Options{Addr: spec[0]}))
+	if err != nil {
+		return err
+	}
+	c := cron.New(cron.WithSeconds())
+	g := cronlock.New(locker, c, cronlock.WithLateness(10*time.Second)) // of a machine that may be busy
+	_, err = g.AddFunc("* * * * * *", "job", func(ctx context.Context) error {
+		time.Sleep(time.Millisecond)
+		_, err := fmt.Fprintln(journal, cronlock.Tick(ctx).Unix())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.Start()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := g.Stop(ctx); err != nil {
+		return err
+	}
+	return locker.Shutdown(ctx)
+}
+
+// Five processes on a real Redis, of which one is spared: the others are killed, paused and restarted. Each tick runs once.
+func TestProcesses(t *testing.T) {
+	length := 12 * time.Second
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		length = time.Minute
+	}
+	server := servertest.Redis(t)
+	journal := filepath.Join(t.TempDir(), "journal")
+	start := func() (cmd *exec.Cmd, leave func()) {
+		t.Helper()
+		cmd = exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), replicaEnv+"="+server.Addr()+"\n"+journal)
+		cmd.Stderr = os.Stderr
+		stdin, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		return cmd, func() {
+			_ = stdin.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("a replica ended with %v", err)
+			}
+		}
+	}
+	_, leave := start()
+	type other struct {
+		cmd   *exec.Cmd
+		leave func()
+	}
+	var others []other
+	for range 4 {
+		cmd, leave := start()
+		others = append(others, other{cmd, leave})
+	}
+	var first int64
+	for first == 0 {
+		time.Sleep(10 * time.Millisecond)
+		text, _ := os.ReadFile(journal)
+		_, _ = fmt.Sscan(string(text), &first)
+	}
+	kills, pauses := 0, 0
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		// In the middle of a second: a replica that dies between its claim and its run takes the tick with it.
+		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second + 300*time.Millisecond + rand.N(600*time.Millisecond))))
+		i := rand.N(len(others))
+		switch rand.N(3) {
+		case 0:
+			_ = others[i].cmd.Process.Kill()
+			_ = others[i].cmd.Wait()
+			kills++
+		case 1:
+			others[i].leave()
+		case 2:
+			if p := others[i].cmd.Process; pauseProcess(p) {
+				time.AfterFunc(rand.N(3*time.Second), func() { resumeProcess(p) })
+				pauses++
+			}
+			continue
+		}
+		cmd, leave := start()
+		others[i] = other{cmd, leave}
+	}
+	last := time.Now().Unix()
+	time.Sleep(4 * time.Second) // for those who pause, and for what is late
+	leave()
+	for _, o := range others {
+		o.leave()
+	}
+	text, err := os.ReadFile(journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := map[int64]int{}
+	for _, line := range strings.Fields(string(text)) {
+		var tick int64
+		if _, err := fmt.Sscan(line, &tick); err != nil {
+			t.Fatal(err)
+		}
+		runs[tick]++
+	}
+	for tick := first; tick <= last; tick++ {
+		if runs[tick] != 1 {
+			t.Errorf("tick %d ran %d times", tick-first, runs[tick])
+		}
+	}
+	t.Logf("%d ticks, %d kills, %d pauses", last-first+1, kills, pauses)
+}

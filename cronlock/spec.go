@@ -1,0 +1,98 @@
+package cronlock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// Two replicas that have different specs for a name, or different time zones, claim each other's ticks away or run too
+// often, and nothing fails. So whoever has run compares: the ticks that its schedule has after fixed moments, as text,
+// are kept in Redis beside the lock, by the replicas that have the same ones, and expire without them.
+
+// fingerprint tells schedules apart by their ticks in a few days around both changes of the clocks.
+func fingerprint(s cron.Schedule, l *time.Location) string {
+	if every, ok := s.(cron.ConstantDelaySchedule); ok {
+		return "every " + every.Delay.String()
+	}
+	var ticks []string
+	for _, from := range []time.Time{
+		time.Date(2024, 2, 28, 23, 59, 30, 0, time.UTC), time.Date(2024, 3, 31, 0, 30, 0, 0, time.UTC),
+		time.Date(2024, 7, 1, 12, 0, 0, 0, time.UTC), time.Date(2024, 10, 27, 0, 30, 0, 0, time.UTC),
+	} {
+		at := from.In(l)
+		for range 3 {
+			if at = s.Next(at); at.IsZero() {
+				break
+			}
+			ticks = append(ticks, at.UTC().Format("2006-01-02T15:04:05"))
+		}
+	}
+	return strings.Join(ticks, " ")
+}
+
+const (
+	specBound = time.Second // of a comparison
+	specEvery = time.Minute // at most
+)
+
+// compare reports where another replica has other ticks. key is the lock's as stored, or "" where this replica did not get
+// the tick.
+func (j *job) compare(key string, tick time.Time, period time.Duration, schedule cron.Schedule) {
+	client := j.g.locker.Client()
+	if client == nil || !j.due() {
+		return // several masters: where would it be
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.g.ctx), specBound)
+	defer cancel()
+	if key == "" {
+		state, err := j.g.locker.Inspect(ctx, j.name)
+		if err != nil {
+			return
+		}
+		key = state.Key
+	}
+	name, own, keep := "cronlock:spec:"+key, fingerprint(schedule, j.g.cron.Location()), 2*(period+specEvery)
+	if fresh, err := client.SetNX(ctx, name, own, keep).Result(); err != nil || fresh {
+		return
+	}
+	switch other, err := client.Get(ctx, name).Result(); {
+	case err != nil:
+	case other == own:
+		client.PExpire(ctx, name, keep)
+	default:
+		j.tell(differs, Event{Tick: tick, Err: fmt.Errorf("cronlock: this replica has ticks at %s ..., another one at %s ...", head(own), head(other))})
+	}
+}
+
+// due tells whether it is time for a comparison.
+func (j *job) due() bool {
+	j.g.mu.Lock()
+	defer j.g.mu.Unlock()
+	now := time.Now()
+	if !j.compared.IsZero() && now.Sub(j.compared) < specEvery {
+		return false
+	}
+	j.compared = now
+	return true
+}
+
+// head is the first few ticks of a fingerprint.
+func head(ticks string) string {
+	const length = 59 // three of them
+	if len(ticks) > length {
+		return ticks[:length]
+	}
+	return ticks
+}
+
+// skewed is the schedule of a replica whose clock is ahead, in tests.
+type skewed struct {
+	cron.Schedule
+	ahead time.Duration
+}
+
+func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s.ahead)).Add(-s.ahead) }

@@ -1,0 +1,166 @@
+package cronlock_test
+
+import (
+	"bytes"
+	"errors"
+	"log"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/cronlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/robfig/cron/v3"
+)
+
+// With "@every" each replica counts for itself. Runs are a period apart at least, and two at most.
+func TestEvery(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		for i := range 4 {
+			newReplica(t, b, j).add(t, "@every 10s", "job", time.Millisecond)
+			pass(time.Duration(i) * 3300 * time.Millisecond)
+		}
+		pass(200 * time.Second)
+		var last time.Time
+		for _, e := range j.of("ran") {
+			if gap := e.Tick.Sub(last); !last.IsZero() && (gap < 10*time.Second || gap > 20*time.Second) {
+				t.Errorf("%v between two runs", gap)
+			}
+			last = e.Tick
+		}
+		if n := j.total(); n < 18 || n > 21 {
+			t.Errorf("%d runs", n)
+		}
+	})
+}
+
+// A clock that is an hour off neither runs a job at the wrong time nor keeps the others from it.
+func TestReplicaAnHourOff(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		schedule, _ := parser.Parse("* * * * *")
+		newReplica(t, b, j).add(t, "* * * * *", "job", time.Millisecond)
+		offs := map[time.Duration]*journal{time.Hour: newJournal(), -time.Hour - time.Minute: newJournal()}
+		for off, own := range offs {
+			r := newReplica(t, b, own, cronlock.Ahead(off))
+			r.cron.Schedule(cronlock.Skewed(schedule, off), r.guard.Job("job", r.work(time.Millisecond)))
+		}
+		pass(10*time.Minute + time.Second)
+		if j.total() != 10 {
+			t.Errorf("%d runs, events %v", j.total(), j.events)
+		}
+		for off, own := range offs {
+			late := own.of("late")
+			if own.total() > 0 || len(late) != 10 || !errors.Is(late[0].Err, core.ErrTick) {
+				t.Errorf("%v off: %d runs, events %v", off, own.total(), own.events)
+			}
+		}
+	})
+}
+
+// When the clocks go back an hour, cron has 01:30 twice, and both are ticks; when they go forward, none is made up.
+func TestClockChanges(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip(err)
+	}
+	for name, c := range map[string]struct {
+		from time.Time
+		want []string
+	}{
+		"back":    {time.Date(2000, 10, 28, 12, 0, 0, 0, berlin), []string{"2000-10-29T00:30:00Z", "2000-10-29T01:30:00Z", "2000-10-30T01:30:00Z"}},
+		"forward": {time.Date(2000, 3, 25, 12, 0, 0, 0, berlin), []string{"2000-03-27T00:30:00Z"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				pass(time.Until(c.from))
+				j := newJournal()
+				for range 2 {
+					r := newReplica(t, b, j)
+					r.cron.Stop()
+					r.cron = cron.New(cron.WithLocation(berlin))
+					r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+					r.cron.Start()
+					r.add(t, "30 2 * * *", "job", time.Millisecond)
+				}
+				pass(48 * time.Hour)
+				var got []string
+				for _, e := range j.of("ran") {
+					got = append(got, e.Tick.UTC().Format(time.RFC3339))
+				}
+				if strings.Join(got, " ") != strings.Join(c.want, " ") {
+					t.Errorf("ran at %v, want %v", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// once is a schedule that ends.
+type once time.Time
+
+func (o once) Next(now time.Time) time.Time {
+	if now.Before(time.Time(o)) {
+		return time.Time(o)
+	}
+	return time.Time{}
+}
+
+func TestLastTick(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		at := once(time.Now().Add(time.Minute))
+		for range 2 {
+			r := newReplica(t, b, j)
+			r.cron.Schedule(at, r.guard.Job("job", r.work(time.Millisecond)))
+		}
+		pass(time.Hour)
+		if j.total() != 1 || len(j.of("ran")) != 1 {
+			t.Errorf("%d runs, events %v", j.total(), j.events)
+		}
+	})
+}
+
+// A tick that came too late to this replica, which was paused, is left out.
+func TestPausedBeforeTheClaim(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r := newReplica(t, b, j)
+		r.rechain(func(inner cron.Job) cron.Job {
+			return cron.FuncJob(func() { time.Sleep(40 * time.Second); inner.Run() })
+		})
+		r.add(t, "* * * * *", "job", time.Millisecond)
+		pass(2*time.Minute + 50*time.Second)
+		if late := j.of("late"); j.total() > 0 || len(late) != 2 || !strings.Contains(late[0].Err.Error(), "40s late, 30s are allowed") {
+			t.Errorf("%d runs, events %v", j.total(), j.events)
+		}
+	})
+}
+
+// Errors go to cron's logger, the rest only where it wants it.
+func TestLogger(t *testing.T) {
+	for name, c := range map[string]struct {
+		logger func(*log.Logger) cron.Logger
+		lines  int
+	}{
+		"errors":  {func(l *log.Logger) cron.Logger { return cron.PrintfLogger(l) }, 1},
+		"verbose": {func(l *log.Logger) cron.Logger { return cron.VerbosePrintfLogger(l) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				var out bytes.Buffer
+				r := newReplica(t, b, newJournal(), cronlock.WithLogger(c.logger(log.New(&out, "", 0))))
+				r.add(t, "* * * * *", "job", time.Millisecond)
+				pass(61 * time.Second)
+				r.link.Refuse(errors.New("no route"))
+				r.link.Reset()
+				pass(time.Minute + 40*time.Second)
+				if text := out.String(); strings.Count(text, "\n") != c.lines || !strings.Contains(text, "tick left out") || !strings.Contains(text, "job=job") {
+					t.Errorf("got %q", text)
+				}
+			})
+		})
+	}
+}
