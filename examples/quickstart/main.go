@@ -1,10 +1,11 @@
-// Quickstart shows what goes wrong on several replicas, and what prevents it, in three scenes:
+// Quickstart shows what goes wrong on several replicas, and what prevents it, in four scenes:
 //
 //   - The rush: a small shop on three replicas, many customers, too little stock; without the lock and with it.
 //   - The paused replica: two processes that have the lock, one of them stopped (SIGSTOP) until its lease is over,
 //     and woken up when the other one has sold the only unit; without a fence in the database and with it.
 //   - The workers: two asynq servers that pay out from a few accounts, without the lock and with it; and three
 //     schedulers that enqueue each tick once.
+//   - The cron job: five replicas that have it, of which one runs each tick.
 //
 // From the root of the repository:
 //

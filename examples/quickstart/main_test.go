@@ -224,7 +224,7 @@ func TestRealServers(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t)
 			database := start(t)
-			scenes := slices.Clone(scenes)
+			scenes := slices.Clone(scenes[:3])
 			scenes[2].acts = scenes[2].acts[:2] // the schedulers take their time, and no database
 			r := play(t, scenes, map[string]string{"REDIS_ADDR": "redis://" + server.Addr() + "/0", "DATABASE_URL": database})
 			row := r.row(t, "with the lock", "all")

@@ -95,6 +95,17 @@ var scenes = []scene{
 			},
 		},
 	},
+	{
+		title: "The cron job: five replicas, a job of one second, every other second.",
+		acts: []act{
+			{
+				name:     "the cron job",
+				intro:    "With cronlock, and without.",
+				play:     jobs,
+				mustHold: true,
+			},
+		},
+	},
 }
 
 // stage is what the scenes share.
