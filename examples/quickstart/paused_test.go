@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,10 +15,15 @@ func TestMain(m *testing.M) {
 	if os.Getenv(processEnv) != "" {
 		os.Exit(replicaProcess(os.Stdin, os.Stdout, os.Stderr))
 	}
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = flag.Set("test.parallel", "6") // those that are parallel mostly wait
+	}
 	os.Exit(m.Run())
 }
 
 func TestPausedReplicaIsRefusedByTheDatabase(t *testing.T) {
+	t.Parallel()
 	r := play(t, scenes[1:2], nil)
 	if r.status != 0 || r.stderr != "" {
 		t.Errorf("got %s", r)
@@ -56,6 +62,7 @@ func checkPaused(t *testing.T, r run) {
 
 // An act that claims to have the fence and has none stands for a fence that does not hold.
 func TestBrokenFenceMakesTheExitStatusOne(t *testing.T) {
+	t.Parallel()
 	broken := scenes[1].acts[0]
 	broken.mustHold = true
 	r := play(t, only(broken), nil)

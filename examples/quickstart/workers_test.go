@@ -7,6 +7,7 @@ import (
 )
 
 func TestWorkersShowTheDamageAndThatTheLockPreventsIt(t *testing.T) {
+	t.Parallel()
 	r := play(t, scenes[2:3], nil)
 	if r.status != 0 || r.stderr != "" {
 		t.Errorf("got %s", r)
