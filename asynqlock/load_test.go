@@ -208,7 +208,6 @@ func (c *crew) read(journal string) (lines []line) {
 // run is one that a journal tells of.
 type run struct {
 	begin, end int64
-	lost       bool
 }
 
 // judge returns the origins that have run to a good end, and reports runs of one account that overlap.

@@ -3,7 +3,6 @@ package asynqlock
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/hibiken/asynq"
@@ -95,5 +94,5 @@ type keyError struct{ reason string }
 func (e *keyError) Error() string { return "asynqlock: " + e.reason }
 
 func (e *keyError) Is(target error) bool {
-	return target == core.ErrInvalid || errors.Is(asynq.SkipRetry, target)
+	return target == core.ErrInvalid || target == asynq.SkipRetry
 }

@@ -239,7 +239,7 @@ func TestTickThatIsLate(t *testing.T) {
 		sch := s.schedule(&k)
 		register(t, sch, "report", "0 0 1 1 *")
 		tick := time.Now().Truncate(time.Minute)
-		time.Sleep(tick.Add(61 * time.Second).Sub(time.Now()))
+		time.Sleep(time.Until(tick.Add(61 * time.Second)))
 		sch.At("report", tick)
 		if all := k.all(); len(all) != 1 || all[0].Kind != asynqlock.Missed || !errors.Is(all[0].Err, context.DeadlineExceeded) {
 			t.Errorf("a minute late: got %+v", all)

@@ -35,14 +35,14 @@ func TestTicksOfAZone(t *testing.T) {
 	} {
 		t.Run(want.month.String()+" "+want.spec, func(t *testing.T) {
 			bubble(t, func(s *shop) {
-				time.Sleep(time.Date(2000, want.month, 20, 12, 0, 0, 0, berlin).Sub(time.Now()))
+				time.Sleep(time.Until(time.Date(2000, want.month, 20, 12, 0, 0, 0, berlin)))
 				var k ticks
 				for i := range 3 {
 					sch := s.schedule(&k, asynqlock.ScheduleIn(berlin))
 					time.Sleep(time.Duration(i) * 7 * time.Hour)
 					register(t, sch, "report", want.spec)
 				}
-				time.Sleep(time.Date(2000, want.month, 36, 12, 0, 0, 0, berlin).Sub(time.Now()))
+				time.Sleep(time.Until(time.Date(2000, want.month, 36, 12, 0, 0, 0, berlin)))
 				enqueued := k.of(asynqlock.Enqueued)
 				if n := len(k.of(asynqlock.Missed)); n > 0 || len(enqueued) != want.ticks {
 					t.Errorf("%d ticks, %d missed, want %d", len(enqueued), n, want.ticks)
