@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,7 +43,7 @@ func New(locker *core.Locker, c *cron.Cron, opts ...Option) *Guard {
 	if err := g.config.set(opts); err != nil {
 		panic(err.Error())
 	}
-	if err := check(locker, "name", &g.config); err != nil {
+	if err := check(locker, "name", &g.config, longestLease); err != nil {
 		panic(err.Error())
 	}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
@@ -96,8 +98,11 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 	if err := j.config.set(opts); err != nil {
 		return nil, err
 	}
-	if err := check(g.locker, name, &j.config); err != nil {
+	if err := check(g.locker, name, &j.config, longestLease); err != nil {
 		return nil, err
+	}
+	if inSchedule() {
+		return nil, invalid("job %q is made while cron puts another one into its chain, and would be in no entry: wrappers go into cron.WithChain, jobs to AddJob", name)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -136,7 +141,8 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
-	o, err := j.run(ctx, time.Now(), 0, j.overlap.wait, j.overlap.wait)
+	anyTime := func() error { return nil }
+	o, err := j.attempt(ctx, time.Now(), j.lockOptions(longestLease, j.overlap.wait), anyTime)
 	if err == nil {
 		err = o.result
 	}
@@ -147,9 +153,12 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 var ErrStopped = errors.New("cronlock: stopped")
 
 // Stop stops the cron, and waits for the jobs that run, as [cron.Cron.Stop] lets one do. When ctx ends, it ends the
-// contexts of this Guard's jobs, waits for them, and returns ctx's error. Call it before the Locker's Shutdown. What is
-// called again afterwards refuses to run.
+// contexts of this Guard's jobs, waits for them, and returns ctx's error. Call it before the Locker's Shutdown, and not
+// from within a job, for which it would wait. Jobs do not run any more afterwards, even if the cron is started again.
 func (g *Guard) Stop(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("nil context")
+	}
 	defer g.cancel(ErrStopped)
 	jobs, done := g.cron.Stop(), make(chan struct{})
 	go func() {
@@ -188,10 +197,10 @@ func (g *Guard) leave() {
 
 // check has core judge a name and options, without a network: an acquisition whose context has ended goes as far as its
 // first command.
-func check(locker *core.Locker, name string, c *config) error {
+func check(locker *core.Locker, name string, c *config, lease time.Duration) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := locker.Acquire(ctx, name, c.lockOptions(time.Hour, 0)...)
+	_, err := locker.Acquire(ctx, name, c.lockOptions(lease, 0)...)
 	if !errors.Is(err, core.ErrInvalid) {
 		_, err = locker.Claim(ctx, name, time.Now(), c.window...)
 	}
@@ -199,6 +208,22 @@ func check(locker *core.Locker, name string, c *config) error {
 		return fmt.Errorf("cronlock: job %q: %w", name, err)
 	}
 	return nil
+}
+
+// inSchedule tells whether cron is calling, as it calls the constructors of wrappers: with its mutex held, on which Entries
+// would wait for ever.
+func inSchedule() bool {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		f, more := frames.Next()
+		if strings.HasSuffix(f.Function, "github.com/robfig/cron/v3.(*Cron).Schedule") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
 }
 
 // isNil also finds a nil pointer or function in an interface.

@@ -35,8 +35,8 @@ func TestOneReplicaRunsEachTick(t *testing.T) {
 			}
 		}
 		pass(100*time.Second + time.Second)
-		if len(j.runs) != 10 || j.total() != 10 || len(j.of("ran")) != 10 || len(j.of("skipped")) != 20 {
-			t.Errorf("runs %v, events %v", j.runs, j.events)
+		if len(j.ticks()) != 10 || j.total() != 10 || len(j.of("ran")) != 10 || len(j.of("skipped")) != 20 {
+			t.Errorf("%v", j)
 		}
 		if e := j.of("ran")[0]; e.Name != "invoices" || e.Token <= 0 || e.Elapsed < time.Millisecond {
 			t.Errorf("got %+v", e)
@@ -62,8 +62,8 @@ func TestOverlap(t *testing.T) {
 					newReplica(t, b, j, cronlock.WithOverlap(c.overlap)).add(t, "*/10 * * * * *", "long", 25*time.Second)
 				}
 				pass(101 * time.Second)
-				if j.total() != c.runs || j.most != c.most {
-					t.Errorf("%d runs, %d at a time; want %d and %d: %v", j.total(), j.most, c.runs, c.most, j.runs)
+				if j.total() != c.runs || j.peak() != c.most {
+					t.Errorf("%d runs, %d at a time; want %d and %d: %v", j.total(), j.peak(), c.runs, c.most, j)
 				}
 				for _, e := range j.of("skipped") {
 					if e.Err != nil && (!errors.Is(e.Err, core.ErrNotAcquired) || e.Holder == "") {
@@ -89,8 +89,8 @@ func TestWaitForAnEarlierRun(t *testing.T) {
 					r.add(t, "*/10 * * * * *", "long", 18*time.Second)
 				}
 				pass(101 * time.Second)
-				if j.total() != c.runs || j.most != 1 {
-					t.Errorf("%d runs, %d at a time, want %d: %v", j.total(), j.most, c.runs, j.runs)
+				if j.total() != c.runs || j.peak() != 1 {
+					t.Errorf("%d runs, %d at a time, want %d: %v", j.total(), j.peak(), c.runs, j)
 				}
 			})
 		})
@@ -132,8 +132,8 @@ func TestNextTickAfterACrash(t *testing.T) {
 				s, _ := parser.Parse(spec)
 				next := s.Next(time.Now().UTC())
 				pass(time.Until(s.Next(next)))
-				if got := j.runs[next]; len(got) != 1 || got[0] != heir.name {
-					t.Errorf("the next tick ran on %v, events %v", got, j.events)
+				if got := j.ranOn(next); len(got) != 1 || got[0] != heir.name {
+					t.Errorf("the next tick ran on %v, %v", got, j)
 				}
 			})
 		})
@@ -167,7 +167,7 @@ func TestRedisAway(t *testing.T) {
 				r.link.Refuse(nil)
 				pass(15 * time.Second)
 				if j.total() != c.runs || len(j.of(c.hook)) != 1 {
-					t.Errorf("%d runs, events %v", j.total(), j.events)
+					t.Errorf("%d runs, %v", j.total(), j)
 				}
 				if c.hook != "ran" && (len(handled) != 1 || !errors.Is(handled[0], core.ErrUnavailable)) {
 					t.Errorf("the handler got %v", handled)
@@ -193,11 +193,11 @@ func TestStop(t *testing.T) {
 				took := time.Since(began)
 				if patience == time.Minute {
 					if err != nil || took != 19*time.Second || len(j.of("ran")) != 1 {
-						t.Errorf("got %v after %v, events %v", err, took, j.events)
+						t.Errorf("got %v after %v, %v", err, took, j)
 					}
 				} else if failed := j.of("failed"); !errors.Is(err, context.DeadlineExceeded) || took != time.Second ||
 					len(failed) != 1 || !errors.Is(failed[0].Err, cronlock.ErrStopped) {
-					t.Errorf("got %v after %v, events %v", err, took, j.events)
+					t.Errorf("got %v after %v, %v", err, took, j)
 				}
 				if err := r.guard.RunNow(context.Background(), "job"); !errors.Is(err, cronlock.ErrStopped) {
 					t.Errorf("RunNow after Stop: %v", err)
@@ -278,7 +278,7 @@ func TestLostLockEndsTheJob(t *testing.T) {
 		}
 		pass(20 * time.Second)
 		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) {
-			t.Errorf("events %v", j.events)
+			t.Errorf("%v", j)
 		}
 		if _, err := r.guard.AddFunc("@yearly", "other", func(ctx context.Context) error {
 			return r.rdb.Del(ctx, "other").Err() // and does not mind
@@ -289,7 +289,7 @@ func TestLostLockEndsTheJob(t *testing.T) {
 			t.Errorf("RunNow: %v", err)
 		}
 		if failed := j.of("failed"); len(failed) != 1 || !errors.Is(failed[0].Err, core.ErrLost) {
-			t.Errorf("events %v", j.events)
+			t.Errorf("%v", j)
 		}
 	})
 }
@@ -308,11 +308,11 @@ func TestLockerShutDownFirst(t *testing.T) {
 		}
 		pass(time.Second)
 		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) || !errors.Is(lost[0].Err, core.ErrClosed) {
-			t.Errorf("events %v", j.events)
+			t.Errorf("%v", j)
 		}
 		pass(time.Minute)
 		if late := j.of("late"); len(late) != 1 || !errors.Is(late[0].Err, core.ErrClosed) {
-			t.Errorf("the next tick: events %v", j.events)
+			t.Errorf("the next tick: %v", j)
 		}
 	})
 }

@@ -50,8 +50,8 @@ func TestJobFindsItsTickInAnyChain(t *testing.T) {
 					}
 				}
 				pass(105 * time.Second)
-				if len(j.runs) != 10 || j.total() != 20 || len(j.of("ran")) != 30 || len(j.of("failed"))+len(j.of("late")) > 0 {
-					t.Errorf("runs %v, events %v", j.runs, j.events)
+				if len(j.ticks()) != 10 || j.total() != 20 || len(j.of("ran")) != 30 || len(j.of("failed"))+len(j.of("late")) > 0 {
+					t.Errorf("%v", j)
 				}
 			})
 		})
@@ -68,8 +68,8 @@ func TestDelayedPastTheNextTick(t *testing.T) {
 		})
 		r.add(t, "*/10 * * * * *", "job", time.Millisecond)
 		pass(101 * time.Second)
-		for tick, runs := range j.runs {
-			if len(runs) != 1 {
+		for _, tick := range j.ticks() {
+			if runs := j.ranOn(tick); len(runs) != 1 {
 				t.Errorf("tick %v ran %d times", tick, len(runs))
 			}
 		}
@@ -147,7 +147,7 @@ func TestJobsInTheWrongPlace(t *testing.T) {
 				pass(21 * time.Second)
 				failed := j.of("failed")
 				if j.total() > 0 || len(failed) == 0 || !errors.Is(failed[0].Err, core.ErrInvalid) || !strings.Contains(failed[0].Err.Error(), c.want) {
-					t.Errorf("%d runs, events %v", j.total(), j.events)
+					t.Errorf("%d runs, %v", j.total(), j)
 				}
 			})
 		})
@@ -163,7 +163,7 @@ func TestRunByHandUsesNoTickTwice(t *testing.T) {
 		pass(11 * time.Second)
 		r.cron.Entry(id).WrappedJob.Run()
 		if j.total() != 1 || len(j.of("skipped")) != 1 {
-			t.Errorf("%d runs, events %v", j.total(), j.events)
+			t.Errorf("%d runs, %v", j.total(), j)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestRemoveAndAddAgain(t *testing.T) {
 		r.add(t, "*/10 * * * * *", "job", time.Millisecond)
 		pass(21 * time.Second)
 		if j.total() != 4 || len(j.of("failed")) > 0 {
-			t.Errorf("%d runs, events %v", j.total(), j.events)
+			t.Errorf("%d runs, %v", j.total(), j)
 		}
 	})
 }

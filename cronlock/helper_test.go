@@ -3,6 +3,8 @@ package cronlock_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -56,6 +58,33 @@ func (j *journal) total() (n int) {
 		n += len(r)
 	}
 	return n
+}
+
+// peak is how many runs there were at the same time.
+func (j *journal) peak() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.most
+}
+
+// of a tick: the replicas that ran it.
+func (j *journal) ranOn(tick time.Time) []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.runs[tick.UTC()])
+}
+
+// ticks are those that ran, in their order.
+func (j *journal) ticks() []time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(j.runs), time.Time.Compare)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return fmt.Sprint("runs ", j.runs, ", events ", j.events)
 }
 
 // begin notes a run, and returns what notes its end.

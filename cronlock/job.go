@@ -41,13 +41,13 @@ func (j *job) entry() (cron.Entry, error) {
 		case !ok:
 		case other == j:
 			own = append(own, e)
-		case other.g == j.g && other.name == j.name:
+		case other.g.locker == j.g.locker && other.name == j.name:
 			return e, invalid("two entries have jobs named %q: give them names of their own", j.name)
 		}
 	}
 	switch {
 	case len(own) == 0:
-		return cron.Entry{}, invalid("job %q is in no entry of the cron that New was given: add what Job returned by AddJob itself, and put wrappers into cron.WithChain", j.name)
+		return cron.Entry{}, invalid("job %q is in no entry of the cron that New was given, or was removed in the meantime: add what Job returned by AddJob itself, and put wrappers into cron.WithChain", j.name)
 	case len(own) > 1:
 		return own[0], invalid("job %q is in %d entries: call Job for each, with names of their own", j.name, len(own))
 	case own[0].Prev.IsZero():
@@ -59,6 +59,7 @@ func (j *job) entry() (cron.Entry, error) {
 // Run is one tick on this replica.
 func (j *job) Run() {
 	if !j.g.enter() {
+		j.tell(late, Event{Err: ErrStopped})
 		return
 	}
 	defer j.g.runs.Done()
@@ -70,12 +71,12 @@ func (j *job) Run() {
 	if s, ok := e.Schedule.(skewed); ok {
 		e.Schedule = s.Schedule
 	}
-	j.tick(e.Prev.Add(j.ahead), e.Schedule)
+	// The wall clock alone: @every leaves a reading of the monotonic one, which stands still while a machine sleeps.
+	j.tick(e.Prev.Round(0).Add(j.ahead), e.Next.Sub(e.Prev), e.Schedule)
 }
 
 // tick claims the tick, and runs the job if it is granted.
-func (j *job) tick(tick time.Time, schedule cron.Schedule) {
-	period := schedule.Next(tick).Sub(tick)
+func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule) {
 	if period <= 0 {
 		period = 24 * time.Hour // there is no next
 	}
@@ -83,14 +84,20 @@ func (j *job) tick(tick time.Time, schedule cron.Schedule) {
 	if bound == 0 {
 		bound = min(period/2, defaultLateness)
 	}
-	left := bound - (time.Since(tick) + j.ahead)
-	if left <= 0 {
-		j.tell(late, Event{Tick: tick, Err: &lateError{bound - left, bound}})
+	until := time.Now().Add(bound - time.Since(tick) - j.ahead)
+	punctual := func() error {
+		if over := time.Since(until); over >= 0 {
+			return &lateError{bound + over, bound}
+		}
+		return nil
+	}
+	if err := punctual(); err != nil {
+		j.tell(late, Event{Tick: tick, Err: err})
 		return
 	}
-	ctx, cancel := context.WithTimeout(j.g.ctx, left)
+	ctx, cancel := context.WithDeadline(j.g.ctx, until)
 	defer cancel()
-	won, err := j.claim(ctx, tick, schedule, left)
+	won, err := j.claim(ctx, tick, schedule, time.Until(until))
 	if err == nil && !won {
 		j.tell(skipped, Event{Tick: tick, Holder: j.holder(ctx)})
 		j.compare("", tick, period, schedule)
@@ -98,7 +105,7 @@ func (j *job) tick(tick time.Time, schedule cron.Schedule) {
 	}
 	var o outcome
 	if err == nil {
-		o, err = j.run(j.g.ctx, tick, period, min(j.overlap.wait, left), left)
+		o, err = j.run(j.g.ctx, tick, j.lease(period), until, punctual)
 	}
 	var held *core.HeldError
 	switch {
@@ -152,26 +159,59 @@ type outcome struct {
 	result error  // of the job
 }
 
-// slack is what a lease may end later than Redis says.
-const slack = 50 * time.Millisecond
+const (
+	slack      = 50 * time.Millisecond  // what a lease may end later than Redis says
+	retryPause = 200 * time.Millisecond // between requests for a lock where Redis fails
+)
 
-// run has the job work under the lock, unless runs may overlap. It waits for the lock for wait; and, up to patience, for
-// as long as the holder's lease lasts: the holder may be dead.
-func (j *job) run(ctx context.Context, tick time.Time, period, wait, patience time.Duration) (o outcome, err error) {
-	if j.overlap.allow {
-		return outcome{ran: true, result: j.work(ctx, tick)}, nil
+// lease is half of the period, so that the next tick finds the lock of a holder that died free; or the longest where
+// options of the lock or of the Locker, a timeout of nodes say, leave no room in that.
+func (j *job) lease(period time.Duration) time.Duration {
+	lease := max(shortestLease, min(longestLease, period/2))
+	if check(j.g.locker, j.name, &j.config, lease) != nil {
+		return longestLease
 	}
-	o, err = j.underLock(ctx, tick, j.lockOptions(period, wait))
-	var held *core.HeldError
-	if !o.ran && errors.As(err, &held) && wait < patience && wait <= held.TimeLeft {
-		o, err = j.underLock(ctx, tick, j.lockOptions(period, min(held.TimeLeft+slack, patience)))
-	}
-	return o, err
+	return lease
 }
 
-func (j *job) underLock(ctx context.Context, tick time.Time, opts []core.CallOption) (o outcome, err error) {
+// run has the job work under the lock, unless runs may overlap. It waits for the lock for wait; and until then, for as
+// long as the holder's lease lasts, since the holder may be dead, and while Redis is away: a tick that is claimed is
+// nobody else's. The job does not begin later than that.
+func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, until time.Time, punctual func() error) (o outcome, err error) {
+	wait := j.overlap.wait
+	for waited := false; ; {
+		left := max(time.Until(until), 0)
+		o, err = j.attempt(ctx, tick, j.lockOptions(lease, min(wait, left)), punctual)
+		left = time.Until(until)
+		var held *core.HeldError
+		switch {
+		case o.ran || left <= 0 || ctx.Err() != nil:
+			return o, err
+		case errors.As(err, &held) && !waited && wait <= held.TimeLeft:
+			waited, wait = true, held.TimeLeft+slack
+		case errors.Is(err, core.ErrUnavailable):
+			select {
+			case <-time.After(min(retryPause, left)):
+			case <-ctx.Done():
+			}
+		default:
+			return o, err
+		}
+	}
+}
+
+func (j *job) attempt(ctx context.Context, tick time.Time, opts []core.CallOption, punctual func() error) (o outcome, err error) {
+	if j.overlap.allow {
+		if err := punctual(); err != nil {
+			return o, err
+		}
+		return outcome{ran: true, result: j.work(ctx, tick)}, nil
+	}
 	var abandoned error
 	err = j.g.locker.Do(ctx, j.name, func(ctx context.Context) error {
+		if err := punctual(); err != nil {
+			return err
+		}
 		lock := core.Held(ctx)[0]
 		o.ran, o.key = true, lock.Key()
 		o.result = j.work(ctx, tick)
@@ -193,11 +233,19 @@ func (j *job) underLock(ctx context.Context, tick time.Time, opts []core.CallOpt
 	return o, nil // a release without an answer: the lock ends with its lease
 }
 
+var errPanic = errors.New("cronlock: the job panicked, or ended its goroutine")
+
 // work calls the job. A panic goes on, to cron's Recover if there is one.
 func (j *job) work(ctx context.Context, tick time.Time) error {
 	ctx = context.WithValue(ctx, runKey{}, &running{j.name, tick})
-	began := time.Now()
+	began, returned := time.Now(), false
+	defer func() {
+		if !returned {
+			j.tell(failed, Event{Tick: tick, Elapsed: time.Since(began), Err: errPanic})
+		}
+	}()
 	err := j.fn(ctx)
+	returned = true
 	e := Event{Tick: tick, Elapsed: time.Since(began), Err: err}
 	if held := core.Held(ctx); len(held) > 0 {
 		e.Token = held[0].Token()

@@ -49,13 +49,8 @@ func (c config) clone() config {
 	return c
 }
 
-// lockOptions are those of an acquisition. The lease is short for a short period, so that the next tick finds the lock of
-// a holder that died free.
-func (c *config) lockOptions(period, wait time.Duration) []core.CallOption {
-	lease := longestLease
-	if period > 0 {
-		lease = max(shortestLease, min(lease, period/2))
-	}
+// lockOptions are those of an acquisition.
+func (c *config) lockOptions(lease, wait time.Duration) []core.CallOption {
 	opts := append([]core.CallOption{core.WithTTL(lease)}, c.lock...)
 	return append(opts, core.WithWait(wait))
 }

@@ -18,6 +18,9 @@ func fingerprint(s cron.Schedule, l *time.Location) string {
 	if every, ok := s.(cron.ConstantDelaySchedule); ok {
 		return "every " + every.Delay.String()
 	}
+	if _, ok := s.(*cron.SpecSchedule); !ok {
+		return fmt.Sprintf("of %T", s) // it may have a state, which is its cron's
+	}
 	var ticks []string
 	for _, from := range []time.Time{
 		time.Date(2024, 2, 28, 23, 59, 30, 0, time.UTC), time.Date(2024, 3, 31, 0, 30, 0, 0, time.UTC),
@@ -31,7 +34,7 @@ func fingerprint(s cron.Schedule, l *time.Location) string {
 			ticks = append(ticks, at.UTC().Format("2006-01-02T15:04:05"))
 		}
 	}
-	return strings.Join(ticks, " ")
+	return "at " + strings.Join(ticks, " ")
 }
 
 const (
@@ -55,7 +58,7 @@ func (j *job) compare(key string, tick time.Time, period time.Duration, schedule
 		}
 		key = state.Key
 	}
-	name, own, keep := "cronlock:spec:"+key, fingerprint(schedule, j.g.cron.Location()), 2*(period+specEvery)
+	name, own, keep := "cronlock:spec:"+key, fingerprint(schedule, j.g.cron.Location()), 2*(min(period, longestGap)+specEvery)
 	if fresh, err := client.SetNX(ctx, name, own, keep).Result(); err != nil || fresh {
 		return
 	}
@@ -64,7 +67,7 @@ func (j *job) compare(key string, tick time.Time, period time.Duration, schedule
 	case other == own:
 		client.PExpire(ctx, name, keep)
 	default:
-		j.tell(differs, Event{Tick: tick, Err: fmt.Errorf("cronlock: this replica has ticks at %s ..., another one at %s ...", head(own), head(other))})
+		j.tell(differs, Event{Tick: tick, Err: fmt.Errorf("cronlock: this replica has ticks %s ..., another one %s ...", head(own), head(other))})
 	}
 }
 
@@ -82,7 +85,7 @@ func (j *job) due() bool {
 
 // head is the first few ticks of a fingerprint.
 func head(ticks string) string {
-	const length = 59 // three of them
+	const length = 62 // three of them
 	if len(ticks) > length {
 		return ticks[:length]
 	}

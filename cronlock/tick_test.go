@@ -49,12 +49,12 @@ func TestReplicaAnHourOff(t *testing.T) {
 		}
 		pass(10*time.Minute + time.Second)
 		if j.total() != 10 {
-			t.Errorf("%d runs, events %v", j.total(), j.events)
+			t.Errorf("%d runs, %v", j.total(), j)
 		}
 		for off, own := range offs {
 			late := own.of("late")
 			if own.total() > 0 || len(late) != 10 || !errors.Is(late[0].Err, core.ErrTick) {
-				t.Errorf("%v off: %d runs, events %v", off, own.total(), own.events)
+				t.Errorf("%v off: %d runs, %v", off, own.total(), own)
 			}
 		}
 	})
@@ -118,7 +118,7 @@ func TestLastTick(t *testing.T) {
 		}
 		pass(time.Hour)
 		if j.total() != 1 || len(j.of("ran")) != 1 {
-			t.Errorf("%d runs, events %v", j.total(), j.events)
+			t.Errorf("%d runs, %v", j.total(), j)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestPausedBeforeTheClaim(t *testing.T) {
 		r.add(t, "* * * * *", "job", time.Millisecond)
 		pass(2*time.Minute + 50*time.Second)
 		if late := j.of("late"); j.total() > 0 || len(late) != 2 || !strings.Contains(late[0].Err.Error(), "40s late, 30s are allowed") {
-			t.Errorf("%d runs, events %v", j.total(), j.events)
+			t.Errorf("%d runs, %v", j.total(), j)
 		}
 	})
 }
