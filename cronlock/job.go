@@ -237,19 +237,19 @@ var errPanic = errors.New("cronlock: the job panicked, or ended its goroutine")
 
 // work calls the job. A panic goes on, to cron's Recover if there is one.
 func (j *job) work(ctx context.Context, tick time.Time) error {
-	ctx = context.WithValue(ctx, runKey{}, &running{j.name, tick})
-	began, returned := time.Now(), false
-	defer func() {
-		if !returned {
-			j.tell(failed, Event{Tick: tick, Elapsed: time.Since(began), Err: errPanic})
-		}
-	}()
-	err := j.fn(ctx)
-	returned = true
-	e := Event{Tick: tick, Elapsed: time.Since(began), Err: err}
+	e := Event{Tick: tick, Err: errPanic}
 	if held := core.Held(ctx); len(held) > 0 {
 		e.Token = held[0].Token()
 	}
+	began, returned := time.Now(), false
+	defer func() {
+		if !returned {
+			e.Elapsed = time.Since(began)
+			j.tell(failed, e)
+		}
+	}()
+	err := j.fn(context.WithValue(ctx, runKey{}, &running{j.name, tick}))
+	returned, e.Elapsed, e.Err = true, time.Since(began), err
 	if err != nil {
 		j.tell(failed, e)
 	} else {

@@ -1,0 +1,156 @@
+package cronlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/cronlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+	"github.com/robfig/cron/v3"
+)
+
+// A wrapper's constructor runs with cron's mutex held, on which a look at the entries would wait for ever.
+func TestJobMadeInAConstructorIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, newJournal())
+		var said []string
+		r.rechain(func(inner cron.Job) (out cron.Job) {
+			defer func() {
+				if p := recover(); p != nil {
+					said, out = append(said, fmt.Sprint(p)), inner
+				}
+			}()
+			return r.guard.Wrap("every job", inner)
+		})
+		for range 2 {
+			if _, err := r.cron.AddFunc("@hourly", func() {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(said) != 2 || !strings.Contains(said[1], "jobs to AddJob") {
+			t.Errorf("got %q", said)
+		}
+	})
+}
+
+// Names of all kinds, with and without a prefix, are names of their own.
+func TestNames(t *testing.T) {
+	names := []string{"a b", "a:b", "{a}b", "{a}", "a", "Übung 作业", "%s", "a\nb", strings.Repeat("n", 480)}
+	for _, prefix := range []string{"", "app:", "{app}:"} {
+		t.Run("prefix "+prefix, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				for range 2 {
+					r := newReplica(t, b, j)
+					l, err := core.New(r.rdb, core.WithPrefix(prefix))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer l.Shutdown(context.Background())
+					r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+					defer r.guard.Stop(context.Background())
+					for _, name := range names {
+						r.add(t, "*/10 * * * * *", name, time.Millisecond)
+					}
+				}
+				pass(21 * time.Second)
+				runs := map[string]int{}
+				for _, e := range j.of("ran") {
+					runs[e.Name]++
+				}
+				for _, name := range names {
+					if runs[name] != 2 || !b.Redis.Exists("cronlock:spec:"+prefix+name) {
+						t.Errorf("%q ran %d times, keys %q", name, runs[name], b.Redis.Keys())
+					}
+				}
+				if len(j.of("failed"))+len(j.of("late"))+len(j.of("differs")) > 0 {
+					t.Errorf("%v", j)
+				}
+			})
+		})
+	}
+}
+
+// Two Guards of one Locker that have jobs of one name on one cron would share their ticks out.
+func TestNameTwiceOnOneCron(t *testing.T) {
+	for name, c := range map[string]struct {
+		prefix string
+		fails  bool
+	}{"one locker": {"", true}, "another locker": {"other:", false}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				r := newReplica(t, b, j)
+				l := r.locker
+				if c.prefix != "" {
+					var err error
+					if l, err = core.New(r.rdb, core.WithPrefix(c.prefix)); err != nil {
+						t.Fatal(err)
+					}
+					defer l.Shutdown(context.Background())
+				}
+				r.add(t, "*/10 * * * * *", "job", 0)
+				r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+				r.add(t, "*/10 * * * * *", "job", 0)
+				pass(11 * time.Second)
+				failed := j.of("failed")
+				if c.fails && (j.total() > 0 || len(failed) != 2 || !errors.Is(failed[0].Err, core.ErrInvalid)) || !c.fails && j.total() != 2 {
+					t.Errorf("%v", j)
+				}
+			})
+		})
+	}
+}
+
+// On a quorum each tick runs once too, with a node away; and not without a majority.
+func TestRedLock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		nodes := []*servertest.Bubble{b, servertest.NewBubble(t), servertest.NewBubble(t)}
+		j := newJournal()
+		for i := range 3 {
+			var clients []*redis.Client
+			for _, n := range nodes {
+				clients = append(clients, n.Client())
+			}
+			l, err := core.NewRedLock(clients, core.WithNodeTimeout(300*time.Millisecond)) // no room for it in the lease of a second's job
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &replica{name: fmt.Sprint(i), locker: l, cron: cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC)), j: j}
+			r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+			r.cron.Start()
+			t.Cleanup(func() { r.stop(t) })
+			r.add(t, "*/10 * * * * *", "job", time.Millisecond)
+			r.add(t, "*/2 * * * * *", "short", time.Millisecond)
+			if i == 0 {
+				r.add(t, "* * * * * *", "shorter", time.Millisecond)
+			}
+		}
+		runs := func() map[string]int {
+			n := map[string]int{}
+			for _, e := range j.of("ran") {
+				n[e.Name]++
+			}
+			return n
+		}
+		pass(20*time.Second + 800*time.Millisecond)
+		nodes[2].Down()
+		pass(20 * time.Second)
+		if got := runs(); got["job"] != 4 || got["short"] != 20 || got["shorter"] != 40 {
+			t.Errorf("%v", got)
+		}
+		nodes[1].Down()
+		pass(20 * time.Second)
+		if got := runs(); got["job"] != 4 || len(j.of("late")) == 0 || !errors.Is(j.of("late")[0].Err, core.ErrUnavailable) {
+			t.Errorf("without a majority: %v", got)
+		}
+		nodes[1].Up()
+		nodes[2].Up()
+	})
+}
