@@ -1,0 +1,191 @@
+package cronlock_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/cronlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/robfig/cron/v3"
+)
+
+// uneven is a schedule with a state, which only its cron may touch: two periods in turn.
+type uneven struct {
+	calls int
+	short time.Duration
+	long  time.Duration
+	last  time.Time
+}
+
+func (u *uneven) Next(now time.Time) time.Time {
+	if u.last.IsZero() {
+		u.last = now.Truncate(u.short + u.long)
+	}
+	for !u.last.After(now) {
+		u.calls++
+		u.last = u.last.Add([]time.Duration{u.short, u.long}[u.calls%2])
+	}
+	return u.last
+}
+
+// never has no tick.
+type never struct{}
+
+func (never) Next(time.Time) time.Time { return time.Time{} }
+
+// Schedules that are not cron's own: asked by their cron alone, for what it needs.
+func TestOtherSchedules(t *testing.T) {
+	for name, c := range map[string]struct {
+		schedule func() cron.Schedule
+		runs     int // in a minute
+	}{
+		"uneven":       {func() cron.Schedule { return &uneven{short: 2 * time.Second, long: 8 * time.Second} }, 12},
+		"below second": {func() cron.Schedule { return &uneven{short: 100 * time.Millisecond, long: 100 * time.Millisecond} }, 600},
+		"never":        {func() cron.Schedule { return never{} }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				var all []*uneven
+				for range 2 {
+					r := newReplica(t, b, j)
+					s := c.schedule()
+					if u, ok := s.(*uneven); ok {
+						all = append(all, u)
+					}
+					r.cron.Schedule(s, r.guard.Job("job", r.work(time.Millisecond)))
+				}
+				pass(time.Minute + 10*time.Millisecond)
+				if j.total() != c.runs || len(j.ticks()) != c.runs || len(j.of("late"))+len(j.of("failed"))+len(j.of("differs")) > 0 {
+					t.Errorf("%d runs, want %d", j.total(), c.runs)
+				}
+				for _, u := range all {
+					if u.calls > c.runs+1 {
+						t.Errorf("asked for %d ticks", u.calls)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The ticks of many jobs that are due at once are all theirs.
+func TestManyJobsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r := newReplica(t, b, j)
+		for i := range 60 {
+			r.add(t, fmt.Sprintf("*/%d * * * * *", 2+i%3), fmt.Sprint(i), time.Millisecond)
+		}
+		pass(31*time.Second - time.Duration(time.Now().Nanosecond()))
+		for _, e := range j.of("ran") {
+			var i int
+			_, _ = fmt.Sscan(e.Name, &i)
+			if e.Tick.Second()%(2+i%3) != 0 || e.Tick.Nanosecond() != 0 {
+				t.Errorf("job %d at %v", i, e.Tick)
+			}
+		}
+		if n := j.total(); n != 20*(15+10+7) && n != 20*(15+10+8) {
+			t.Errorf("%d runs", n)
+		}
+	})
+}
+
+// "@every": a replica whose phase is just short of a period after another's waits for its own next tick; when the one that
+// runs is gone, the next run is less than two periods after its last; one that comes back does not crowd in.
+func TestEveryWhenReplicasComeAndGo(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		first := newReplica(t, b, j)
+		first.add(t, "@every 10s", "job", time.Millisecond)
+		pass(9 * time.Second)
+		newReplica(t, b, j).add(t, "@every 10s", "job", time.Millisecond) // at 19 s and so on
+		pass(32 * time.Second)
+		first.cron.Stop() // after 40 s
+		pass(2500 * time.Millisecond)
+		newReplica(t, b, j).add(t, "@every 10s", "job", time.Millisecond) // at 53 s and so on
+		pass(40 * time.Second)
+		start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+		var got []int
+		for _, tick := range j.ticks() {
+			got = append(got, int(tick.Sub(start).Seconds()))
+		}
+		if want := []int{10, 20, 30, 40, 53, 63, 73, 83}; j.total() != len(want) || !slices.Equal(got, want) {
+			t.Errorf("ran at %v, want %v", got, want)
+		}
+		if tick := j.of("ran")[0].Tick; tick != tick.Round(0) {
+			t.Errorf("a tick is a moment of the wall clock alone, got %v", tick)
+		}
+	})
+}
+
+// A year, and more, is beyond what core keeps apart: the ticks run all the same.
+func TestLongPeriods(t *testing.T) {
+	for _, spec := range []string{"@yearly", "@every 10000h"} {
+		t.Run(spec, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				for range 2 {
+					newReplica(t, b, j).add(t, spec, "job", time.Millisecond)
+				}
+				pass(3 * 10001 * time.Hour)
+				if j.total() != 3 || len(j.of("late"))+len(j.of("failed")) > 0 {
+					t.Errorf("%v", j)
+				}
+			})
+		})
+	}
+}
+
+// Lateness beyond the period: the ticks of an outage are asked for together, and none runs twice or beside another.
+func TestLatenessBeyondThePeriod(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		for range 2 {
+			newReplica(t, b, j, cronlock.WithLateness(time.Minute)).add(t, "*/10 * * * * *", "job", time.Second)
+		}
+		pass(15 * time.Second)
+		b.Down()
+		pass(30 * time.Second)
+		b.Up()
+		pass(30 * time.Second)
+		for _, tick := range j.ticks() {
+			if on := j.ranOn(tick); len(on) != 1 {
+				t.Errorf("%v ran on %v", tick, on)
+			}
+		}
+		if n := j.total(); j.peak() != 1 || n < 4 {
+			t.Errorf("%v", j)
+		}
+	})
+}
+
+// A clock of Redis that is stepped gives no tick twice.
+func TestClockOfRedisSteps(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		for range 3 {
+			newReplica(t, b, j).add(t, "*/10 * * * * *", "job", time.Millisecond)
+		}
+		for _, step := range []time.Duration{5 * time.Second, -5 * time.Second, 2 * time.Hour, -2 * time.Hour, 0} {
+			pass(20 * time.Second)
+			b.Skew(step)
+		}
+		pass(20 * time.Second)
+		for _, tick := range j.ticks() {
+			if on := j.ranOn(tick); len(on) != 1 {
+				t.Errorf("%v ran on %v", tick, on)
+			}
+		}
+		if n := j.total(); n != 8 {
+			t.Errorf("%d runs: %v", n, j)
+		}
+		if late := j.of("late"); len(late) != 2*2*3 || !errors.Is(late[0].Err, core.ErrTick) {
+			t.Errorf("late: %v", late)
+		}
+	})
+}
