@@ -14,8 +14,8 @@
 //   - A tick runs at most once, on whichever replica, however short the job is, however the clocks of the replicas differ,
 //     and whatever comes and goes. A replica claims the tick by its nominal time with [core.Locker.Claim], under the
 //     job's name, before it runs it; nothing has to be kept for long enough, or released.
-//   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it and does not die before its
-//     job begins. A claim whose answer is lost is asked for again, as the same claim.
+//   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within it, and
+//     does not die before its job begins. A claim whose answer is lost is asked for again, as the same claim.
 //   - Runs do not overlap, unless [Allow] says so: beside the claim there is a lock, renewed until the job returns. It
 //     is the lock of that name, so that requests and tasks can be kept out as well, and it is released when the job returns
 //     or panics.
@@ -37,16 +37,20 @@
 //
 // The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick
 // has come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none
-// runs twice. SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed.
+// runs twice. SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. A panic ends the
+// process unless cron.Recover is in the chain, which it is not by default: behind SkipIfStillRunning, which skips for ever
+// otherwise.
 //
 // # When things go wrong
 //
 //	Redis is away            asked again until the bound of WithLateness, then hook Late, an error that matches core.ErrUnavailable
 //	a clock is off           hook Late, core.ErrTick
-//	paused before the claim  hook Late beyond the bound of WithLateness
+//	paused before the run    hook Late beyond the bound of WithLateness
+//	the Guard was stopped    hook Late, ErrStopped
 //	an earlier run goes on   hook Skipped, core.ErrNotAcquired
 //	the lock is lost         the context ends, hook Lost, core.ErrLost
 //	the job fails            hook Failed, what it returned
+//	the job panics           hook Failed; the panic goes on
 //	the job is misplaced     hook Failed, core.ErrInvalid
 //
 // All but Skipped also go to the logger and to [WithErrorHandler].

@@ -88,7 +88,9 @@ func WithOverlap(o Overlap) Option {
 }
 
 // WithLateness bounds how long after its tick a job may still begin: when Redis did not answer before, or the process was
-// paused. Then the tick is left out, on this replica. Default: half of the period, at most 1 min.
+// paused. Then the tick is left out, on this replica, or on all if this one had claimed it. Beyond the period, the ticks
+// of an outage are asked for together, of which a later one shuts out those before. Default: half of the period, at most
+// 1 min.
 func WithLateness(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d <= 0 {

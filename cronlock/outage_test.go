@@ -1,6 +1,7 @@
 package cronlock_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -118,4 +119,31 @@ func TestRedisThatForgets(t *testing.T) {
 			t.Errorf("%v", j)
 		}
 	})
+}
+
+// A replica that is stopped while it asks gives the tick up, also one that would run it without the lock in the end.
+func TestStoppedWhileRedisIsAway(t *testing.T) {
+	for _, key := range []string{"{job}:~mark", "job"} {
+		t.Run(key, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				r := newReplica(t, b, j, cronlock.WithFailOpen())
+				r.add(t, "* * * * *", "job", time.Millisecond)
+				r.on(key, func() servertest.Verdict {
+					r.link.Refuse(errors.New("no route"))
+					return servertest.LoseRequestAndClose
+				})
+				pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 10*time.Second)))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				began := time.Now()
+				if err := r.guard.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 3*time.Second {
+					t.Errorf("got %v after %v", err, time.Since(began))
+				}
+				if j.total() > 0 || len(j.of("late")) != 1 {
+					t.Errorf("%v", j)
+				}
+			})
+		})
+	}
 }

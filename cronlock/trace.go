@@ -14,15 +14,16 @@ type Trace struct {
 	// lock, where one is known.
 	Skipped func(Event)
 	// Late: the tick is left out on this replica, as Err says: Redis did not answer in time ([core.ErrUnavailable]), the clock
-	// is off ([core.ErrTick]), the process was paused.
+	// is off ([core.ErrTick]), the process was paused, the Guard was stopped ([ErrStopped]).
 	Late func(Event)
 	// Lost: the lock was lost while the job ran, Err matches [core.ErrLost].
 	Lost func(Event)
-	// Failed: the job returned Err, or cannot be run: see [Guard.Job]. Token, Elapsed.
+	// Failed: the job returned Err, or panicked; or it cannot be run, see [Guard.Job]. Token, Elapsed.
 	Failed func(Event)
 	// Unlocked: the job runs here without lock and claim, see [WithFailOpen].
 	Unlocked func(Event)
-	// Differs: another replica has other ticks for this name, as Err says.
+	// Differs: another replica has other ticks for this name, as Err says. Looked at once a minute, on one Redis; of a
+	// cron.Schedule that is not cron's own, only the type is.
 	Differs func(Event)
 }
 
