@@ -32,8 +32,8 @@
 // the same specs and the same location.
 //
 // "@every 10s" is counted by each replica from its own start, so that its ticks differ. There a tick is granted when it
-// is a period after the one before, or more: runs are a period apart, and up to two after the replica that ran them has
-// gone.
+// is a period after the one before, or more: runs are a period apart, as far as the clocks agree, and up to two after the
+// replica that ran them has gone.
 //
 // The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick
 // has come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none

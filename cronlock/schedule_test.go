@@ -208,3 +208,83 @@ func TestClockOfRedisSteps(t *testing.T) {
 		}
 	})
 }
+
+// A deploy that changes the spec is reported while old replicas are about and shortly after, and then no more.
+func TestDeployOfAnotherSpec(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		old := newReplica(t, b, j)
+		old.add(t, "*/10 * * * * *", "job", time.Millisecond)
+		pass(2 * time.Minute)
+		newReplica(t, b, j).add(t, "*/20 * * * * *", "job", time.Millisecond)
+		pass(2 * time.Minute)
+		old.cron.Stop()
+		pass(4 * time.Minute)
+		during := len(j.of("differs"))
+		pass(time.Hour)
+		if after := len(j.of("differs")); during < 2 || after != during {
+			t.Errorf("%d reports, and %d later", during, after-during)
+		}
+	})
+}
+
+// Across both changes of the clocks each tick that cron has runs once, an hour apart or a day.
+func TestEachTickAcrossClockChanges(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, spec := range []string{"@hourly", "@daily", "CRON_TZ=America/New_York 30 1 * * *"} {
+		for _, from := range []time.Time{time.Date(2000, 3, 25, 12, 0, 0, 0, berlin), time.Date(2000, 10, 28, 12, 0, 0, 0, berlin)} {
+			t.Run(fmt.Sprint(spec, " in ", from.Month()), func(t *testing.T) {
+				bubble(t, func(t *testing.T, b *servertest.Bubble) {
+					pass(time.Until(from))
+					j := newJournal()
+					for range 2 {
+						r := newReplica(t, b, j)
+						r.cron.Stop()
+						r.cron = cron.New(cron.WithLocation(berlin))
+						r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+						r.cron.Start()
+						r.add(t, spec, "job", time.Millisecond)
+					}
+					schedule, _ := cron.ParseStandard(spec)
+					next, n := schedule.Next(from), 0
+					pass(2*24*time.Hour + time.Minute)
+					for ; !next.After(time.Now()); next = schedule.Next(next) {
+						if on := j.ranOn(next); len(on) != 1 {
+							t.Errorf("%v ran on %q", next, on)
+						}
+						n++
+					}
+					if n < 2 || j.total() != n || len(j.of("differs"))+len(j.of("late"))+len(j.of("failed")) > 0 {
+						t.Errorf("%d runs, want %d", j.total(), n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// "@every" where the clocks differ: a period apart by the ticks, and as much less in truth as the clocks are apart.
+func TestEveryWithClocksThatDiffer(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		for _, ahead := range []time.Duration{0, 3 * time.Second, -2 * time.Second} {
+			r := newReplica(t, b, j, cronlock.Ahead(ahead))
+			r.cron.Schedule(cronlock.Skewed(cron.Every(10*time.Second), ahead), r.guard.Job("job", r.work(time.Millisecond)))
+			pass(4 * time.Second)
+		}
+		pass(3 * time.Minute)
+		var last time.Time
+		for _, tick := range j.ticks() {
+			if gap := tick.Sub(last); !last.IsZero() && (gap < 10*time.Second || gap > 20*time.Second) {
+				t.Errorf("%v between two ticks", gap)
+			}
+			last = tick
+		}
+		if n := j.total(); n < 10 || n > 20 || len(j.of("late"))+len(j.of("differs")) > 0 {
+			t.Errorf("%v", j)
+		}
+	})
+}
