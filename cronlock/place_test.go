@@ -154,3 +154,39 @@ func TestRedLock(t *testing.T) {
 		nodes[2].Up()
 	})
 }
+
+// Options of the lock add up, the job's win over the Guard's and both over the lease that the Guard chooses; jobs do not
+// share theirs; and how long is waited is the Overlap's affair.
+func TestLockOptions(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		ttl := cronlock.WithLock(core.WithTTL(8 * time.Second))
+		r := newReplica(t, b, j, ttl, ttl, ttl, cronlock.WithLock(core.WithTTL(9*time.Second), core.WithWait(time.Hour)), ttl)
+		seen := map[string]string{}
+		for _, name := range []string{"a", "b", "c"} {
+			_, err := r.guard.AddFunc("*/10 * * * * *", name, func(ctx context.Context) error {
+				state, err := r.locker.Inspect(ctx, name)
+				if left := time.Until(core.Held(ctx)[0].Deadline()); left < 7*time.Second {
+					t.Errorf("%s: a lease of %v", name, left)
+				}
+				j.mu.Lock()
+				defer j.mu.Unlock()
+				seen[name] = state.Label
+				return err
+			}, cronlock.WithLock(core.WithLabel("of-"+name)))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.rdb.Set(t.Context(), "c", "somebody", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		pass(10*time.Second + 500*time.Millisecond)
+		j.mu.Lock()
+		got := fmt.Sprint(seen)
+		j.mu.Unlock()
+		if got != "map[a:of-a b:of-b]" || len(j.of("skipped")) != 1 {
+			t.Errorf("got %s, %v", got, j)
+		}
+	})
+}

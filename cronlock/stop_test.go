@@ -155,3 +155,23 @@ func TestHooksThatPanic(t *testing.T) {
 		}
 	})
 }
+
+// What a job has left behind with its context, Stop ends as well.
+func TestContextsEndWithTheGuard(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, newJournal(), cronlock.WithOverlap(cronlock.Allow()))
+		var left context.Context
+		if _, err := r.guard.AddFunc("*/10 * * * * *", "job", func(ctx context.Context) error {
+			left = ctx
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		pass(11 * time.Second)
+		before := left.Err()
+		r.stop(t)
+		if before != nil || !errors.Is(context.Cause(left), cronlock.ErrStopped) {
+			t.Errorf("got %v before and %v after", before, context.Cause(left))
+		}
+	})
+}

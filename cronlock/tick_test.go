@@ -116,6 +116,9 @@ func TestLastTick(t *testing.T) {
 			r := newReplica(t, b, j)
 			r.cron.Schedule(at, r.guard.Job("job", r.work(time.Millisecond)))
 		}
+		b.Down() // for less than half of a day, and than a minute
+		pass(time.Minute + 50*time.Second)
+		b.Up()
 		pass(time.Hour)
 		if j.total() != 1 || len(j.of("ran")) != 1 {
 			t.Errorf("%d runs, %v", j.total(), j)
