@@ -97,7 +97,7 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	}
 	ctx, cancel := context.WithDeadline(j.g.ctx, until)
 	defer cancel()
-	won, err := j.claim(ctx, tick, schedule, time.Until(until))
+	won, err := j.claim(ctx, tick, schedule, max(time.Until(until), 0))
 	if err == nil && !won {
 		j.tell(skipped, Event{Tick: tick, Holder: j.holder(ctx)})
 		j.compare("", tick, period, schedule)
