@@ -190,3 +190,40 @@ func TestLockOptions(t *testing.T) {
 		}
 	})
 }
+
+// A job that runs another one has both locks there, and its own tick and name afterwards; it cannot run itself.
+func TestJobThatRunsAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r := newReplica(t, b, j)
+		say := func(ctx context.Context) (s string) {
+			s = cronlock.Name(ctx) + cronlock.Tick(ctx).UTC().Format(" 05")
+			for _, l := range core.Held(ctx) {
+				s += " " + l.Key()
+			}
+			return s
+		}
+		var inner, outer string
+		if _, err := r.guard.AddFunc("@yearly", "inner", func(ctx context.Context) error {
+			inner = say(ctx)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.guard.AddFunc("*/10 * * * * *", "outer", func(ctx context.Context) error {
+			time.Sleep(2 * time.Second)
+			if err := r.guard.RunNow(ctx, "outer"); !errors.Is(err, core.ErrSelfDeadlock) {
+				t.Errorf("itself: %v", err)
+			}
+			err := r.guard.RunNow(ctx, "inner")
+			outer = say(ctx)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		pass(13 * time.Second)
+		if inner != "inner 12 inner outer" || outer != "outer 10 outer" || len(j.of("ran")) != 2 {
+			t.Errorf("%q in %q: %v", inner, outer, j)
+		}
+	})
+}
