@@ -270,14 +270,15 @@ func TestRunNow(t *testing.T) {
 func TestLostLockEndsTheJob(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
-		r := newReplica(t, b, j)
+		handled := newJournal() // which is told of what matters, and of nothing else
+		r := newReplica(t, b, j, cronlock.WithErrorHandler(handled.trace().Lost))
 		r.add(t, "* * * * *", "job", 50*time.Second)
 		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
 		if err := r.rdb.Del(context.Background(), "job").Err(); err != nil {
 			t.Fatal(err)
 		}
 		pass(20 * time.Second)
-		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) {
+		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) || len(handled.of("lost")) != 2 { // and failed
 			t.Errorf("%v", j)
 		}
 		if _, err := r.guard.AddFunc("@yearly", "other", func(ctx context.Context) error {
@@ -359,21 +360,24 @@ func TestDifferentSpecsAreReported(t *testing.T) {
 		"other seconds":     {"*/10 * * * * *", "5/10 * * * * *", time.UTC, true, 2 * time.Minute},
 		"other periods":     {"@every 10s", "@every 25s", time.UTC, true, 2 * time.Minute},
 		"another time zone": {"0 30 * * * *", "0 30 * * * *", zone, true, 3 * time.Hour},
+		"only in name":      {"30 * * * * *", "30 * * * * *", zone, false, 5 * time.Minute},
 		"CRON_TZ":           {"CRON_TZ=Asia/Tokyo 0 0 4 * * *", "0 0 19 * * *", time.UTC, false, 25 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
-				one, other := newReplica(t, b, j), newReplica(t, b, j)
+				handled := newJournal()
+				told := cronlock.WithErrorHandler(handled.trace().Differs)
+				one, other := newReplica(t, b, j, told), newReplica(t, b, j)
 				other.cron.Stop()
 				other.cron = cron.New(cron.WithParser(parser), cron.WithLocation(c.zone))
-				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger), told)
 				other.cron.Start()
 				one.add(t, c.one, "job", time.Millisecond)
 				other.add(t, c.other, "job", time.Millisecond)
 				pass(c.after)
-				if got := len(j.of("differs")) > 0; got != c.differ {
-					t.Errorf("reported: %v", j.of("differs"))
+				if got := len(j.of("differs")) > 0; got != c.differ || len(handled.of("differs")) != len(j.of("differs")) {
+					t.Errorf("reported: %v, handled %v", j.of("differs"), handled)
 				}
 			})
 		})

@@ -58,7 +58,7 @@ func (j *job) compare(key string, tick time.Time, period time.Duration, schedule
 		}
 		key = state.Key
 	}
-	name, own, keep := "cronlock:spec:"+key, fingerprint(schedule, j.g.cron.Location()), 2*(min(period, longestGap)+specEvery)
+	name, own, keep := "cronlock:spec:"+key, fingerprint(schedule, j.g.cron.Location()), 2*(period+specEvery)
 	if fresh, err := client.SetNX(ctx, name, own, keep).Result(); err != nil || fresh {
 		return
 	}
