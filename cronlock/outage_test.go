@@ -147,3 +147,19 @@ func TestStoppedWhileRedisIsAway(t *testing.T) {
 		})
 	}
 }
+
+// What Redis refuses for good is not asked for again and again.
+func TestRefusedForGood(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r := newReplica(t, b, j)
+		r.add(t, "* * * * *", "job", time.Millisecond)
+		if err := r.rdb.RPush(t.Context(), "{job}:~mark", "of another kind").Err(); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
+		if late := j.of("late"); j.total() > 0 || len(late) != 1 || !errors.Is(late[0].Err, core.ErrUnavailable) {
+			t.Errorf("%v", j)
+		}
+	})
+}
