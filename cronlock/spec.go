@@ -67,7 +67,7 @@ func (j *job) compare(key string, tick time.Time, period time.Duration, schedule
 	case other == own:
 		client.PExpire(ctx, name, keep)
 	default:
-		j.tell(differs, Event{Tick: tick, Err: fmt.Errorf("cronlock: this replica has ticks %s ..., another one %s ...", head(own), head(other))})
+		j.tell(differs, Event{Tick: tick, Err: fmt.Errorf("cronlock: this replica has ticks %s, another one %s", head(own), head(other))})
 	}
 }
 

@@ -20,8 +20,9 @@ func TestStoppedForGood(t *testing.T) {
 		j := newJournal()
 		r := newReplica(t, b, j)
 		r.add(t, "*/10 * * * * *", "job", time.Millisecond)
-		r.cron.Stop()                                                   // as if it had not been started
-		if err := r.guard.Stop(nil); !errors.Is(err, core.ErrInvalid) { //nolint:staticcheck // that is the point
+		r.cron.Stop() // as if it had not been started
+		var none context.Context
+		if err := r.guard.Stop(none); !errors.Is(err, core.ErrInvalid) {
 			t.Errorf("without a context: %v", err)
 		}
 		for range 2 {
