@@ -130,7 +130,7 @@ func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
 		if r == 1 {
 			return true, nil
 		}
-		if open {
+		if open && r != 2 {
 			e.cause = errUsedUp
 			return false, e
 		}

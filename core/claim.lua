@@ -4,7 +4,9 @@
 --       5 the least distance from the mark; all in µs
 -- Replies:
 --   1              raised, by this call
---   0              the mark is there already, or too near
+--   0              the mark is beyond the tick already, or too near
+--   2              the mark is this very tick, another claimant's: this call never had it, as nobody takes over an
+--                  equal tick
 --   {-1, TIME}     the tick is too far ahead: the mark would shut out every honest tick until then
 --   {-2, TIME}     the tick is so old that its mark may have expired, and with it the memory of its run
 --
@@ -20,6 +22,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if tick > now + ahead then return {-1, now} end
 if tick < now - behind then return {-2, now} end
+if last == ARGV[1] then return 2 end
 if last and tick < last + math.max(gap, 1) then return 0 end
 
 -- Not shorter than it was: another call's window may be wider.

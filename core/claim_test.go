@@ -178,6 +178,24 @@ func TestResentClaimIsRecognised(t *testing.T) {
 		if wantIs(t, err, core.ErrUnavailable); ok {
 			t.Error("granted without knowing")
 		}
+		// The very tick went to somebody else: then it was never this call's.
+		n.Store(0)
+		tick := time.Now().Add(6 * time.Second)
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if n.Add(1) == 1 {
+				if !claim(t, c.Locker, tick) {
+					t.Error("the other's tick was refused")
+				}
+				return servertest.LoseReplyAndClose
+			}
+			return servertest.Pass
+		})
+		if claim(t, r.Locker, tick) {
+			t.Error("granted twice")
+		}
+		if n.Load() < 2 {
+			t.Error("no answer was lost: this tests nothing")
+		}
 		r.link.OnCommand(nil)
 		if claim(t, r.Locker, time.Now().Add(3*time.Second)) {
 			t.Error("granted behind the mark")

@@ -83,24 +83,28 @@ func TestPausedAfterTheClaim(t *testing.T) {
 
 // The answers to claims get lost: each is asked for again as the same claim, and the tick runs once.
 func TestLostAnswersToClaims(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		j := newJournal()
-		for range 2 {
-			r := newReplica(t, b, j)
-			r.add(t, "* * * * *", "job", time.Millisecond)
-			var lost atomic.Int32
-			r.link.OnCommand(func(args []string) servertest.Verdict {
-				if len(args) > 3 && args[3] == "{job}:~mark" && lost.Add(1)%7 > 0 {
-					return servertest.LoseReplyAndClose
+	for name, opts := range map[string][]cronlock.Option{"closed": nil, "open": {cronlock.WithFailOpen()}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				for range 2 {
+					r := newReplica(t, b, j, opts...)
+					r.add(t, "* * * * *", "job", time.Millisecond)
+					var lost atomic.Int32
+					r.link.OnCommand(func(args []string) servertest.Verdict {
+						if len(args) > 3 && args[3] == "{job}:~mark" && lost.Add(1)%7 > 0 {
+							return servertest.LoseReplyAndClose
+						}
+						return servertest.Pass
+					})
 				}
-				return servertest.Pass
+				pass(10*time.Minute + 40*time.Second)
+				if j.total() != 10 || len(j.ticks()) != 10 || len(j.of("late"))+len(j.of("unlocked")) > 0 {
+					t.Errorf("%v", j)
+				}
 			})
-		}
-		pass(10*time.Minute + 40*time.Second)
-		if j.total() != 10 || len(j.ticks()) != 10 {
-			t.Errorf("%v", j)
-		}
-	})
+		})
+	}
 }
 
 // A Redis that has lost everything goes on with the next tick.
