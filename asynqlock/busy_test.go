@@ -64,6 +64,9 @@ func TestBusyKeyIsNoFailure(t *testing.T) {
 						go func() { holding <- s.hold(elsewhere, 42) }() // when this run is over
 						return errHandler
 					}
+					if retried, _ := asynq.GetRetryCount(ctx); !c.handed && retried != c.fails {
+						t.Errorf("%d retries are spent, want those of the handler, %d", retried, c.fails)
+					}
 					return nil
 				}
 				if c.fails == 0 {
