@@ -72,6 +72,12 @@
 // Shut down the server before the Locker. With a ShutdownTimeout below what handlers need, asynq puts their tasks back
 // while they run.
 //
+// # Keys
+//
+// Beside the lock's, which core describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a sorted set
+// of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay. Where
+// an ACL denies it, tasks are not woken, and come back when their delay is over.
+//
 // # Schedulers
 //
 //	scheduler := asynqlock.NewScheduler(locker)

@@ -69,6 +69,12 @@
 //
 // Stop with [Guard.Stop], and then the Locker.
 //
+// # Keys
+//
+// Beside the lock's and the claim's, which core describes, there is cronlock:spec:<key of the lock>, by SET, GET and
+// PEXPIRE: what replicas compare their ticks by. It expires two minutes and two periods after the last replica. Where an
+// ACL denies it, or with a Locker on several masters, nothing is compared.
+//
 // # Tests
 //
 // A job needs no double: [Guard.RunNow] runs it at once, on a miniredis.
