@@ -55,12 +55,16 @@ func (d Dialect) statements(table string) statements {
 	table = d.quote(table)
 	switch d {
 	case Postgres:
+		tag := "$sqlfence$"
+		for strings.Contains(table, tag) { // names have dollars, and this one would end the body
+			tag = tag[:len(tag)-1] + "_$"
+		}
 		return statements{
 			// CREATE TABLE IF NOT EXISTS alone fails with a unique violation in the catalogue when two
 			// sessions run it at once, hence the advisory lock; and it wants the right to create tables even
 			// where there is nothing to create, hence to_regclass. Rows are updated in place and often: the
 			// free part of each page keeps the index out of it.
-			create: `DO $sqlfence$ BEGIN
+			create: `DO ` + tag + ` BEGIN
   IF to_regclass('` + table + `') IS NULL THEN
     PERFORM pg_advisory_xact_lock(7236851450173489251);
     CREATE TABLE IF NOT EXISTS ` + table + ` (
@@ -68,7 +72,7 @@ func (d Dialect) statements(table string) statements {
       token bigint NOT NULL CHECK (token > 0)
     ) WITH (fillfactor = 70);
   END IF;
-END $sqlfence$`,
+END ` + tag,
 			raise: `INSERT INTO ` + table + ` AS f (resource, token) VALUES ($1, $2)` +
 				` ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token) RETURNING token`,
 			look: `SELECT token FROM ` + table + ` WHERE resource = $1`,
