@@ -23,7 +23,7 @@ func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok b
 		return "", time.Time{}, false
 	}
 	seconds, err := strconv.ParseInt(id[i+1:], 10, 64)
-	if err != nil || seconds <= 0 {
+	if err != nil || seconds <= 0 || strconv.FormatInt(seconds, 10) != id[i+1:] { // "+5" and "05" are numbers too
 		return "", time.Time{}, false
 	}
 	return id[:i], time.Unix(seconds, 0), true
