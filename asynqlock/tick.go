@@ -2,6 +2,7 @@ package asynqlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -31,6 +32,9 @@ func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok b
 
 // parse reads a spec as asynq's Scheduler does.
 func parse(spec string) (cron.Schedule, error) {
+	if strings.Contains(spec, "TZ=") && !strings.Contains(spec, " ") { // on which cron panics
+		return nil, errors.New("a time zone and nothing behind it")
+	}
 	schedule, err := cron.ParseStandard(spec)
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 		return aligned(every.Delay), err
