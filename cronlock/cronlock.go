@@ -60,12 +60,24 @@ func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, o
 	if err != nil {
 		return 0, err
 	}
-	id, err := g.cron.AddJob(spec, j)
+	id, err := g.add(spec, j)
 	if err != nil {
 		g.forget(j)
 		return 0, fmt.Errorf("cronlock: job %q: %w", name, err)
 	}
 	return id, nil
+}
+
+// add is AddJob of the cron, whose own parser panics at a time zone with nothing behind it.
+func (g *Guard) add(spec string, j *job) (id cron.EntryID, err error) {
+	if strings.Contains(spec, "TZ=") && !strings.Contains(spec, " ") {
+		defer func() {
+			if recover() != nil {
+				err = fmt.Errorf("a time zone and nothing behind it: %q", spec)
+			}
+		}()
+	}
+	return g.cron.AddJob(spec, j)
 }
 
 // Job returns fn as a job for [cron.Cron.AddJob] and [cron.Cron.Schedule]. Add it itself, once: put wrappers into the
