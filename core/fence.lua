@@ -14,11 +14,14 @@
 -- token is ahead of the clock.
 
 -- recall takes a fence apart, into strings: most numbers are written back as they were. `lost` has a space
--- in front of each number. Without a fence, or with a damaged one, there is no history.
+-- in front of each number. Without a fence, or with a damaged one, there is no history: 2^53 has 16 digits.
 local function recall(fence)
   if fence then
-    local last, live, since, lost = string.match(fence, '^(%d+) (%d+) (%d+)(.*)$')
-    if last then return last, live, since, lost end
+    local last, live, since, lost = string.match(fence, '^(%d+) (%d+) (%d+)([ %d]*)$')
+    if last and #last < 17 and #live < 17 and #since < 17 and
+      (lost == '' or not string.find(lost .. ' ', '  ', 1, true) and not string.find(lost, string.rep('%d', 17))) then
+      return last, live, since, lost
+    end
   end
   return '0', '0', '0', ''
 end

@@ -24,7 +24,8 @@ local function serve(self, fence, now)
     if not owner or owner == self then return end
     local entry = redis.call('HGET', KEYS[5], owner)
     local expiry, lease, life, block, counted, inbox
-    if entry then expiry, lease, life, block, counted, inbox = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d) (.+)$') end
+    if entry then expiry, lease, life, block, counted, inbox = string.match(entry, '^(%d+) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d) (.+)$') end
+    if expiry and math.max(#expiry, #lease, #life, #block) > 15 then expiry = nil end -- none of ours
     if not expiry or now >= expiry * 1000 then
       if not leave(owner) then redis.call('LREM', KEYS[4], 1, owner) end
     elseif not heard(inbox, counted) then
