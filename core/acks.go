@@ -84,7 +84,7 @@ func (a *acquisition) confirm() (at instant, d time.Duration, err error) {
 		case r.replicas < int64(a.cfg.acks):
 			cause = fmt.Errorf("%d of %d replicas acknowledged in %v", r.replicas, a.cfg.acks, a.cfg.acksWithin)
 		default:
-			return c.at, time.Duration(r.left) * time.Millisecond, nil
+			return c.at, millis(r.left), nil
 		}
 		if told { // Redis serves, for those who want less
 			a.err = cause

@@ -46,6 +46,13 @@ func covering(d time.Duration) time.Duration {
 // a lease of 100 ms works next to its Redis only.
 func patience(d time.Duration) time.Duration { return min(d/4, time.Second) }
 
+// millis is what a server tells in ms. Anybody can give a key a life that is too long for a Duration, "EX 9999999999"
+// for example; a hundred years are as good, and leave room for sums.
+func millis(n int64) time.Duration {
+	const most = 100 * 365 * 24 * int64(time.Hour/time.Millisecond)
+	return time.Duration(max(-most, min(n, most))) * time.Millisecond
+}
+
 // timers are stopped ones to use again. Each Locker has its own, as a timer belongs to one synctest bubble.
 type timers struct{ pool sync.Pool }
 

@@ -42,7 +42,7 @@ func (h *hold) ask() {
 	}
 	h.mu.Lock()
 	if h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load()) {
-		d := time.Duration(left) * time.Millisecond
+		d := millis(left)
 		d -= margin(d)
 		h.deadline.Store(int64(min(c.at.mono+d, h.limit)))
 		h.wall.Store(c.at.wall + int64(d))
@@ -68,7 +68,7 @@ func (h *hold) renewed(at instant, val any, err error) error {
 		h.lose(errUnconfirmed)
 		return h.err()
 	}
-	return h.confirm(at, time.Duration(left)*time.Millisecond)
+	return h.confirm(at, millis(left))
 }
 
 // lease is how much to ask for when d is wanted: no more than WithMaxHold leaves.

@@ -73,7 +73,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			waiting, _ := r[3].(int64)
 			s.Waiting = int(waiting)
 			if left > 0 {
-				s.TimeLeft = time.Duration(left) * time.Millisecond
+				s.TimeLeft = millis(left)
 			}
 			return s, nil
 		}

@@ -286,7 +286,7 @@ func (t *tenure) judge(g grant, now instant) (at instant, ok bool) {
 func newHeldError(key string, left int64, value string) *HeldError {
 	h := &HeldError{Key: key, Label: labelOf(value)}
 	if left >= 0 {
-		h.TimeLeft = time.Duration(max(left, 1)) * time.Millisecond
+		h.TimeLeft = millis(max(left, 1))
 	}
 	return h
 }
