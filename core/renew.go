@@ -210,14 +210,17 @@ func (s *scheduler) send(holds []*hold, now instant) {
 
 func (s *scheduler) answered(h *hold, sent instant, val any, err error) {
 	if err := h.renewed(sent, val, err); err == nil {
-		s.replan(h, h.renewPoint())
+		// Not at once again, where what Redis answered is no longer than what we had.
+		s.replan(h, max(h.renewPoint(), s.locker.clock.now().mono+retryRenewal(h)))
 		left := time.Duration(h.deadline.Load()) - s.locker.clock.now().mono
 		h.traces.emit(renewed, Event{Key: h.key, Token: h.token, TimeLeft: left})
 	} else if h.ended.Load() == nil {
 		h.failed(err)
-		s.replan(h, s.locker.clock.now().mono+max(10*time.Millisecond, h.ttl/50))
+		s.replan(h, s.locker.clock.now().mono+retryRenewal(h))
 	}
 }
+
+func retryRenewal(h *hold) time.Duration { return max(10*time.Millisecond, h.ttl/50) }
 
 // holdHeap is a container/heap of holds by next.
 type holdHeap []*hold
