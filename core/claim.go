@@ -127,16 +127,17 @@ var errUsedUp = errors.New("the tick is taken, perhaps by this call")
 func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
 	switch r := val.(type) {
 	case int64:
-		if r == 1 {
+		switch {
+		case r == 1:
 			return true, nil
-		}
-		if open && r != 2 {
+		case r == 0 && open:
 			e.cause = errUsedUp
 			return false, e
+		case r == 0, r == 2:
+			return false, nil
 		}
-		return false, nil
 	case []any:
-		if len(r) != 2 {
+		if len(r) != 2 || r[0] != int64(-1) && r[0] != int64(-2) {
 			break
 		}
 		if now, ok := r[1].(int64); ok {

@@ -61,17 +61,13 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			return State{}, fail
 		}
 		if c.err == nil {
-			r, ok := c.val.([]any)
-			if !ok || len(r) != 4 {
+			value, n, ok := readState(c.val)
+			if !ok {
 				fail.cause = errReply
 				return State{}, fail
 			}
-			value, _ := r[0].(string)
-			left, _ := r[1].(int64)
-			s := State{Key: names.lock, Held: left != -2, Label: labelOf(value)}
-			s.Token, _ = r[2].(int64)
-			waiting, _ := r[3].(int64)
-			s.Waiting = int(waiting)
+			left := n[0]
+			s := State{Key: names.lock, Held: left != -2, Label: labelOf(value), Token: n[1], Waiting: int(n[2])}
 			if left > 0 {
 				s.TimeLeft = millis(left)
 			}
@@ -83,6 +79,21 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			return State{}, fail
 		}
 	}
+}
+
+// readState takes a reply of inspect.lua apart.
+func readState(val any) (value string, n [3]int64, ok bool) {
+	r, _ := val.([]any)
+	if len(r) != 4 {
+		return "", n, false
+	}
+	value, ok = r[0].(string)
+	for i := range n {
+		var number bool
+		n[i], number = r[1+i].(int64)
+		ok = ok && number
+	}
+	return value, n, ok
 }
 
 func (n *node) inspect(ctx context.Context, names names) *call {

@@ -284,18 +284,17 @@ type survey struct {
 
 func (v *survey) count(name string, c *call) {
 	v.left--
-	r, ok := c.val.([]any)
+	value, n, ok := readState(c.val)
 	switch {
 	case c.err != nil:
 		v.errs = append(v.errs, &memberError{name, c.err})
 		return
-	case !ok || len(r) != 4:
+	case !ok:
 		v.errs = append(v.errs, &memberError{name, errReply})
 		return
 	}
 	v.answered++
-	value, _ := r[0].(string)
-	left, _ := r[1].(int64)
+	left, token, waiting := n[0], n[1], n[2]
 	if left == -1 { // it never expires
 		left = math.MaxInt64
 	}
@@ -303,8 +302,6 @@ func (v *survey) count(name string, c *call) {
 		value = ""
 	}
 	v.lefts[value] = append(v.lefts[value], left)
-	token, _ := r[2].(int64)
-	waiting, _ := r[3].(int64)
 	v.tokens[value] = max(v.tokens[value], token) // others may have proposed larger ones, and lost
 	v.token, v.waiting = max(v.token, token), max(v.waiting, waiting)
 }
