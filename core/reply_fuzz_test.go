@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"net"
 	"slices"
@@ -92,10 +93,11 @@ func (replyError) RedisError()     {}
 // scripted is a server that answers each script with one thing, whatever it is asked.
 type scripted struct {
 	replies map[string]any // by the script's name, "" for a claim
+	port    int
 }
 
 func (s *scripted) client(t *testing.T) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprint("127.0.0.1:", 1+s.port), MaxRetries: -1})
 	rdb.AddHook(s)
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb

@@ -1,0 +1,98 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A message grants what it names to whom it names, or nothing to nobody; and a grant is relied upon where it is newer than
+// what the waiter has seen, and no longer than it can be true. ME stands for the waiter.
+func FuzzMessages(f *testing.F) {
+	for _, text := range []string{
+		"", " ", "a b c d", "ME 1 b k", "ME b 1 k", "ME 1 1 ", "ME 1 1 {}k", "ME 1 1 k\x00", "ME -1 -1 k", "ME 1 1 k:~fence", "ME 99999999999999999999 1 k", "ME 1 1 " + strings.Repeat("k", 600),
+		"nobody 1 1 k", "nobody 1 1 other", " 1 1 k", "ME 0 0 k", "ME 1 9223372036854775807 k", "ME 9223372036854775807 -9223372036854775808 k", "ME 946684800000071 946684800100000 k", "ME 946684800000071 946684800100000 k k",
+		"ME 946684800000071 946684799900000 k", "ME 71 946684800100000 k", "ME 946684800000071  k", "ME +5 +946684800100000 k", "ME 0x5 1 k", "ME 1_0 1 k", "ME\t1 1 k", "MEME 1 1 k", "ME 5 946684900000000 k", "\xff 1 1 \xfe",
+	} {
+		f.Add(text, int64(946_684_800_000_000), int64(70), uint16(200))
+	}
+	f.Add("ME 5 9223372036854775 k", int64(1), int64(4), uint16(65535))
+	f.Add("ME 9007199254740991 5 k", int64(5), int64(9_007_199_254_740_990), uint16(0))
+	form := regexp.MustCompile(`(?s)^([^ ]*) ([-+]?[0-9]+) ([-+]?[0-9]+) (.*)$`)
+	f.Fuzz(func(t *testing.T, text string, seen, last int64, waited uint16) {
+		seen, last = seen&(1<<53-1), last&(1<<53-1) // as a server has them
+		synctest.Test(t, func(t *testing.T) {
+			server := &forgetful{}
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+			defer rdb.Close()
+			rdb.AddHook(server)
+			l, err := New(rdb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := l.redis.(*node).inbox
+			names, _ := nameKeys("k")
+			waiter := newTenure(in.node, names, &l.cfg, 1)
+			in.set(true)
+			in.add(waiter)
+			waiter.look, waiter.seen, waiter.last = l.clock.now(), seen, last
+			wake := in.waker(waiter)
+			time.Sleep(time.Duration(waited) * time.Millisecond)
+
+			in.deliver(strings.ReplaceAll(text, "ME", waiter.owner))
+			synctest.Wait()
+			var want grant
+			mine, others := false, false
+			if parts := form.FindStringSubmatch(text); parts != nil {
+				token, err1 := strconv.ParseInt(parts[2], 10, 64)
+				at, err2 := strconv.ParseInt(parts[3], 10, 64)
+				_, err3 := nameKeys(strings.ReplaceAll(parts[4], "ME", waiter.owner))
+				known := errors.Join(err1, err2, err3) == nil
+				if mine, others = known && parts[1] == "ME", known && parts[1] != "ME"; mine {
+					want = grant{token, at}
+				}
+			}
+			if got := in.take(waiter); got != want || len(wake) > 0 != mine || server.asked.Load() != others {
+				t.Fatalf("%q: got %+v, want %+v; woken %d, undone %v", text, got, want, len(wake), server.asked.Load())
+			}
+			now := l.clock.now()
+			from, ok := waiter.accept(now)
+			switch span := time.Duration(want.time-seen) * time.Microsecond; {
+			case !ok:
+			case want.token <= last, want.time < seen, seen == 0:
+				t.Fatalf("%q, seen %d, last %d: relied on", text, seen, last)
+			case from.mono < waiter.look.mono, from.mono > now.mono, from.mono > waiter.look.mono+span:
+				t.Fatalf("%q, seen %d: relied on from %v on, of %v to %v", text, seen, from.mono, waiter.look.mono, now.mono)
+			}
+			in.remove(waiter)
+			if err := l.Shutdown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// forgetful is a server that has no record of anything.
+type forgetful struct{ asked atomic.Bool }
+
+func (s *forgetful) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *forgetful) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		s.asked.Store(true)
+		cmd.(interface{ SetVal(any) }).SetVal(int64(forgetUnknown))
+		return nil
+	}
+}
+
+func (s *forgetful) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
