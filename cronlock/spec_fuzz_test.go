@@ -75,7 +75,7 @@ func FuzzAddFunc(f *testing.F) {
 			t.Fatalf("%q was refused, and can be run: %v", spec, now)
 		}
 		_, again := g.AddFunc("@daily", name, nothing)
-		if named := again == nil; named == ok || !named && !errors.Is(again, core.ErrInvalid) {
+		if named := again == nil; named && ok || !named && !errors.Is(again, core.ErrInvalid) {
 			t.Fatalf("%q, parsed %v, was refused for %q: %v; @daily: %v", spec, ok, name, err, again)
 		}
 	})
