@@ -2,9 +2,10 @@
 # HOLDFAST_REDIS_SERVER=/path picks the Redis server; TESTFLAGS go to go test, BENCHFLAGS to the benchmark.
 
 DURATION ?= 10m
+FUZZTIME ?= 1m
 SEED ?=
 
-.PHONY: test check soak bench fmt
+.PHONY: test check soak fuzz bench fmt
 
 test: ## vet and race tests, on real servers, which are installed where possible
 	@.ci/install
@@ -20,6 +21,14 @@ soak: ## the simulation and the model for DURATION, from SEED or a random seed; 
 		go test -run 'Simulation|Soak' -count=1 -timeout 0 -v $(TESTFLAGS) ./core ./internal/model
 	@cd internal/sqltest && GOWORK=off HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
 		go test -run '//History' -count=1 -timeout 0 -v $(TESTFLAGS) .
+
+fuzz: ## each fuzz target of the root module in turn, for FUZZTIME; what one finds is under its testdata/fuzz
+	@for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+		for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$pkg/*_test.go | cut -c6-); do \
+			echo "$$pkg $$target"; \
+			go test -run='^$$' -fuzz="^$$target\$$" -fuzztime='$(FUZZTIME)' $(TESTFLAGS) $$pkg || exit 1; \
+		done; \
+	done
 
 bench: ## holdfast beside the bare floor; BENCHFLAGS='-parts contended' or '-parts redlock' beside its peers
 	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
