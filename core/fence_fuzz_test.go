@@ -122,8 +122,13 @@ func FuzzDamagedKeys(f *testing.F) {
 				t.Fatalf("fence %q, entry %q: %v", fence, entry, v)
 			}
 		}
-		if text, _ := m.Get(fenceKey); !wellFormed.MatchString(text) {
+		text, _ := m.Get(fenceKey)
+		if !wellFormed.MatchString(text) {
 			t.Fatalf("fence %q, entry %q: left as %q", fence, entry, text)
+		}
+		var issued, live int64
+		if _, _ = fmt.Sscan(text, &issued, &live); issued < live {
+			t.Fatalf("fence %q, entry %q: %q can issue a token again", fence, entry, text)
 		}
 		for _, key := range []string{"k", lineKey, waitKey} {
 			m.Del(key)

@@ -77,7 +77,8 @@ func FuzzKeys(f *testing.F) {
 		{"a", "b", "orders", "POST", "POST", "/orders/:tenant/:id", "a", "b"}, {"a+b", "c", "d", "e;f", "a b", "c", "d", "e&f"},
 	} {
 		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], byte(0))
-		f.Add(s[0], s[1], s[2], s[3], s[0], s[1], s[2], s[3], byte(0b1001))
+		f.Add(s[0], s[1], s[2], s[3], s[0], s[1], s[2], s[3], byte(0b0001)) // another method
+		f.Add(s[0], s[1], s[2], s[3], s[0], s[1], s[2], s[3], byte(0b1000)) // another route
 	}
 	plain, scoped := newKeyed(false), newKeyed(true)
 	methods, bases := [2]string{http.MethodPost, http.MethodPut}, [2]string{"/orders", "/invoices"}
