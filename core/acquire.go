@@ -19,7 +19,8 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if err != nil {
 		return nil, err
 	}
-	names, err := nameKeys(l.cfg.prefix + key)
+	random, colon := newOwner(cfg.label)
+	names, err := nameOwned(l.cfg.prefix+key, string(random[:]), colon, cfg.label)
 	if key == "" {
 		err = invalid("empty key")
 	}
@@ -119,6 +120,8 @@ type acquisition struct {
 	pushed  bool // the latest look asked to be told through the inbox
 	last    bool // the look under way is the last one
 	pause   time.Duration
+
+	first call // for the first tenure
 }
 
 func (a *acquisition) newTenure() {
@@ -127,6 +130,10 @@ func (a *acquisition) newTenure() {
 		block += a.locker.queues.bound
 	}
 	a.tenure = a.locker.redis.own(a.names, a.cfg, block)
+	a.names.gone = "" // rule 1: the next one has another id
+	if t, ok := a.tenure.(*tenure); ok && a.attempts == 0 {
+		t.room = &a.first
+	}
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
@@ -187,6 +194,7 @@ func (a *acquisition) run() (*Lock, error) {
 		reason := a.listen(call.done, nil, nil, a.allowed())
 		switch reason {
 		case answered:
+			call.heard()
 			if lock, err := a.judge(call); lock != nil || err != nil {
 				return lock, err
 			}

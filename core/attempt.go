@@ -62,11 +62,12 @@ type answer struct {
 func newAttempt(b *ballot) *attempt {
 	a := &attempt{b: b, seen: b.seen, ballots: make([]vote, len(b.q.nodes)), answers: make(chan answer, maxRounds*len(b.q.nodes))}
 	cfg := &config{label: b.label, ttl: b.ttl}
-	first := newTenure(b.q.nodes[0].node, b.names, cfg, b.block)
+	first := new(tenure)
+	first.init(b.q.nodes[0].node, b.names, cfg, b.block)
 	a.owner = first.owner
 	a.parts = append(a.parts, first)
 	for _, m := range b.q.nodes[1:] {
-		t := &tenure{node: m.node, gone: first.gone, key: first.key, stake: first.stake}
+		t := &tenure{node: m.node, key: first.key, stake: first.stake}
 		a.parts = append(a.parts, t)
 	}
 	return a
@@ -163,7 +164,7 @@ func (a *attempt) propose(ctx context.Context) {
 		}
 		n := &a.b.names
 		v.call, v.low = c, false
-		t.node.start(ctx, c, voteScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, &plan)
+		t.node.start(ctx, c, voteScript, t.key, &n.fence, &t.names.gone, &n.line, &n.waits, &t.owner, &plan)
 	}
 }
 

@@ -130,13 +130,12 @@ func (b *ballot) undo() {
 	}
 }
 
-// renewal is the script for one master, with its arguments; or not, as the lock is being released. The answer is to
-// be handed to answered.
-func (b *ballot) renewal(i int, lease time.Duration) (args []any, ok bool) {
+// renewal is the call to one master; nil, as the lock is being released. The answer is to be handed to answered.
+func (b *ballot) renewal(i int, lease time.Duration) *call {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.forgetful {
-		return nil, false
+		return nil
 	}
 	t := b.won.parts[i]
 	if lease > 0 {
@@ -144,7 +143,8 @@ func (b *ballot) renewal(i int, lease time.Duration) (args []any, ok bool) {
 		b.longest = max(b.longest, lease)
 		b.won.mayHave |= 1 << i
 	}
-	return sustainScript.args(nil, t.key, &b.names.fence, &t.gone, &t.owner, b.sustainPlan(lease)), true
+	c := &call{ctx: context.Background()}
+	return c.set(sustainScript, t.key, &b.names.fence, &t.names.gone, &t.owner, b.sustainPlan(lease))
 }
 
 // renewed notes that a renewal was answered, or surely did nothing.
@@ -177,17 +177,17 @@ func (b *ballot) renew(ctx context.Context, lease time.Duration) *call {
 		close(c.done)
 	})
 	for i, m := range q.nodes {
-		args, ok := b.renewal(i, lease)
-		if !ok {
+		one := b.renewal(i, lease)
+		if one == nil {
 			sum.add(nil, unsent{errReleased})
 			continue
 		}
-		one := &call{urgent: true}
+		one.urgent = true
 		one.then = func(val any, err error) {
 			b.answered(i, lease, err)
 			sum.add(val, err)
 		}
-		m.send(ctx, one, sustainScript, args)
+		m.send(ctx, one)
 	}
 	return c
 }
@@ -215,13 +215,12 @@ func (q *quorum) renewOn(i int, holds []*hold, leases []time.Duration, sums []*t
 		which[k] = k
 	}
 	for try := 1; len(which) > 0; try++ {
-		var scripts []*script
-		var calls [][]any
+		var calls []*call
 		var sent, again []int
 		var failure error
 		for _, k := range which {
-			if args, ok := holds[k].tenure.(*ballot).renewal(i, leases[k]); ok {
-				scripts, calls, sent = append(scripts, sustainScript), append(calls, args), append(sent, k)
+			if c := holds[k].tenure.(*ballot).renewal(i, leases[k]); c != nil {
+				calls, sent = append(calls, c), append(sent, k)
 			} else {
 				sums[k].add(nil, unsent{errReleased})
 			}
@@ -229,7 +228,7 @@ func (q *quorum) renewOn(i int, holds []*hold, leases []time.Duration, sums []*t
 		if len(calls) == 0 {
 			return
 		}
-		m.renewAll(scripts, calls, func(j int, val any, err error) {
+		m.runAll(calls, func(j int, val any, err error) {
 			k := sent[j]
 			holds[k].tenure.(*ballot).answered(i, leases[k], err)
 			if err != nil && try == 1 && !permanent(err) {

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // lockContext is the context of a held lock: a cancellable child of the acquisition's context whose Err also
@@ -10,16 +11,24 @@ import (
 type lockContext struct {
 	context.Context // from context.WithCancelCause
 	lock            *Lock
+	cancel          context.CancelCauseFunc
 }
 
 // Err is exact: past the deadline it is non-nil even if no timer has fired yet. Looking cancels the context
 // in that case, so that Done never contradicts it.
 func (c *lockContext) Err() error {
 	if err := c.lock.hold.err(); err != nil {
-		c.lock.cancel(err) // whoever ended it may not have come to that yet
+		c.cancel(err) // whoever ended it may not have come to that yet
 	}
 	return c.Context.Err()
 }
+
+// lasting is what context.WithoutCancel makes, in a place of its own.
+type lasting struct{ context.Context }
+
+func (*lasting) Deadline() (deadline time.Time, ok bool) { return }
+func (*lasting) Done() <-chan struct{}                   { return nil }
+func (*lasting) Err() error                              { return nil }
 
 type heldKey struct{}
 
@@ -44,6 +53,6 @@ func Held(ctx context.Context) []*Lock {
 		if !nested && !lock.released.Load() {
 			locks = append(locks, lock)
 		}
-		ctx = lock.ctx.Context // past the lock's own context: the next one outwards
+		ctx = lock.context().Context // past the lock's own context: the next one outwards
 	}
 }

@@ -41,7 +41,8 @@ var (
 // Run executes the script as a Locker does: once, with the text where the server does not know it.
 func (s Script) Run(ctx context.Context, client redis.UniversalClient, args ...any) (any, error) {
 	n := &node{client: client}
-	return n.run(ctx, s.s, s.s.args(nil, args...))
+	c := &call{ctx: ctx}
+	return n.run(c.set(s.s, args...))
 }
 
 // Text is the script itself.

@@ -43,9 +43,6 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 		done = nil
 		end = now().mono + min(limit, releaseGrace)
 	}
-	if ctx.Done() != nil {
-		ctx = context.WithoutCancel(ctx)
-	}
 	timer := t.node.timers.get(0)
 	defer t.node.timers.rest(timer)
 
@@ -60,6 +57,7 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 		timer.Reset(min(c.at.mono+patience(t.ttl), end) - now().mono)
 		select {
 		case <-c.done:
+			c.heard()
 			if c.err == nil {
 				return t.forgot(c.val)
 			}
@@ -96,17 +94,22 @@ func (t *tenure) sendForget(ctx context.Context, then func(c *call)) *call {
 		life = tombstoneLife
 	}
 	c := t.call()
+	c.number = t.token // which may change while c is under way
+	if ctx.Done() != nil {
+		c.lasting.Context = ctx
+		ctx = &c.lasting
+	}
 	if then != nil {
 		c.then = func(any, error) { then(c) }
 	}
 	n := &t.names
 	if t.entry != "" {
-		return t.node.start(ctx, c, departScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, t.token, fenceLife, life)
+		return t.node.start(ctx, c, departScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &n.entry, &t.owner, &c.number, fenceLife, life)
 	}
 	if t.node.votes {
-		return t.node.start(ctx, c, yieldScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life, t.waiter)
+		return t.node.start(ctx, c, yieldScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &t.owner, &c.number, fenceLife, life, t.waiter)
 	}
-	return t.node.start(ctx, c, forgetScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, t.token, fenceLife, life)
+	return t.node.start(ctx, c, forgetScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &t.owner, &c.number, fenceLife, life)
 }
 
 // stray undoes a grant to an owner that nobody here knows: any more, or ever.
@@ -115,7 +118,8 @@ func (n *node) stray(names names, owner string) {
 	go func() {
 		defer n.gate.leave()
 		// Others may have the lock under its id, if it had named a re-entry id.
-		t := &tenure{node: n, gone: names.tombstone(owner), key: names.lock, tainted: true}
+		names.gone = names.tombstone(owner)
+		t := &tenure{node: n, key: names.lock, tainted: true}
 		t.stake = stake{owner: owner, ttl: grantLease, entry: owner, names: names}
 		_, _ = t.forget(n.gate.over, grantLease)
 	}()

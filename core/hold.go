@@ -35,7 +35,6 @@ type hold struct {
 	renews bool
 	limit  time.Duration // WithMaxHold; forever without
 	began  time.Duration
-	cancel context.CancelCauseFunc
 	handle weak.Pointer[Lock]
 
 	deadline atomic.Int64 // monotonic, since the clock's base
@@ -48,10 +47,11 @@ type hold struct {
 	verify   sync.Mutex // one question to Redis at a time; held during I/O
 
 	// Guarded by mu.
-	uses      int           // handles that are not released
-	releasing bool          // Release was called
-	through   bool          // and has its result
-	done      chan struct{} // closed then, if somebody waits for it
+	cancel    context.CancelCauseFunc // of the Lock's context, once there is one
+	uses      int                     // handles that are not released
+	releasing bool                    // Release was called
+	through   bool                    // and has its result
+	done      chan struct{}           // closed then, if somebody waits for it
 	result    error
 
 	// Guarded by the scheduler's mutex.
@@ -171,10 +171,13 @@ func (h *hold) end(cond func() bool, err error) bool {
 	h.ended.Store(e)
 	now := h.locker.clock.now().mono
 	h.deadline.Store(min(h.deadline.Load(), int64(now)))
+	cancel := h.cancel
 	h.mu.Unlock()
 
 	defer h.locker.gate.leave()
-	h.cancel(err)
+	if cancel != nil {
+		cancel(err)
+	}
 	h.locker.sched.remove(h)
 	if err != errReleased {
 		h.tenure.over()
@@ -200,7 +203,7 @@ func (h *hold) drop(lk *Lock) (last bool) {
 	last = h.uses == 0
 	h.mu.Unlock()
 	if h.handle.Value() != lk {
-		lk.cancel(errReleased)
+		lk.context().cancel(errReleased)
 	}
 	return last
 }

@@ -40,7 +40,8 @@ func FuzzMessages(f *testing.F) {
 			}
 			in := l.redis.(*node).inbox
 			names, _ := nameKeys("k")
-			waiter := newTenure(in.node, names, &l.cfg, 1)
+			waiter := new(tenure)
+			waiter.init(in.node, names, &l.cfg, 1)
 			in.set(true)
 			in.add(waiter)
 			waiter.look, waiter.seen, waiter.last = l.clock.now(), seen, last

@@ -64,13 +64,17 @@ type names struct {
 	line  string // who waits, in order
 	waits string // and what is to be known of them
 	entry string // who holds it together, see entry.lua
+	gone  string // the tombstone of one owner; "" without one
 }
 
 const tombstone = "gone:"
 
-func (n names) tombstone(owner string) string { return n.base + tombstone + owner }
+func (n *names) tombstone(owner string) string { return n.base + tombstone + owner }
 
-func (n names) mark() string { return n.base + "mark" }
+// owner is whose the tombstone is.
+func (n *names) owner() string { return n.gone[len(n.base)+len(tombstone):] }
+
+func (n *names) mark() string { return n.base + "mark" }
 
 // nameKeys checks a stored key and derives its companions. A Cluster hashes what stands between the first
 // '{' and the next '}', if anything does, else the whole key; companions must land in the same slot:
@@ -79,7 +83,10 @@ func (n names) mark() string { return n.base + "mark" }
 //	{shop}order    {shop}order:~fence      its own tag stays the first
 //	a}b            refused                 {a}b} would be hashed as "a"
 //	{}x            refused                 an empty tag: no name with a suffix hashes like it
-func nameKeys(key string) (names, error) {
+func nameKeys(key string) (names, error) { return nameOwned(key, "", "", "") }
+
+// nameOwned is nameKeys for an owner whose id has three parts.
+func nameOwned(key, random, colon, label string) (names, error) {
 	switch {
 	case key == "":
 		return names{}, invalid("empty key")
@@ -107,12 +114,17 @@ func nameKeys(key string) (names, error) {
 		return names{}, invalid("key with a } that belongs to no hash tag: %q", key)
 	}
 	// One string for all of them, as they are made for each acquisition.
-	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" + before + key + after + "entry"
+	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" +
+		before + key + after + "entry" + before + key + after + tombstone + random + colon + label
 	n := len(before) + len(key) + len(after)
 	name := func(suffix int) string {
 		s := all[:n+suffix]
 		all = all[n+suffix:]
 		return s
 	}
-	return names{lock: key, base: all[:n], fence: name(5), line: name(4), waits: name(4), entry: name(5)}, nil
+	keys := names{lock: key, base: all[:n], fence: name(5), line: name(4), waits: name(4), entry: name(5)}
+	if random != "" {
+		keys.gone = all
+	}
+	return keys, nil
 }

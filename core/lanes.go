@@ -17,6 +17,9 @@ const (
 	// laneStall is for how long all lanes may be away before commands go past them: where a round trip takes that
 	// long there is little to gain from sharing it.
 	laneStall = 10 * time.Millisecond
+	// laneRest is for how long the goroutine of a lane waits for more: go-redis needs a stack that grows several times
+	// on a new one.
+	laneRest = 100 * time.Millisecond
 )
 
 // lanes take commands to Redis, each one or a pipeline at a time. A command goes out at once while a lane is free;
@@ -27,30 +30,30 @@ const (
 // lanes; later ones go past them at once. A client for many servers has none: one of those may hang for long while the
 // others serve.
 type lanes struct {
-	mu    sync.Mutex
-	busy  int
-	moved time.Duration // when a lane went out last
-	queue []job
+	mu      sync.Mutex
+	busy    int
+	moved   time.Duration // when a lane went out last
+	queue   []*call
+	resting []*lane // that rested last at the end
 }
 
-// job is a command with where its answer goes.
-type job struct {
-	ctx    context.Context
-	call   *call
-	script *script
-	args   []any
-}
+// lane is the goroutine of one.
+type lane struct{ next chan *call } // capacity 1: who takes a lane from those that rest may write one
 
-// send is start for a whole command.
-func (n *node) send(ctx context.Context, c *call, s *script, args []any) *call {
-	c.at, c.done = n.clock.now(), make(chan struct{})
+// send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
+// sent yet, and may or may not stop the rest.
+func (n *node) send(ctx context.Context, c *call) *call {
+	c.ctx, c.at, c.signals = ctx, n.clock.now(), &n.signals
+	var known bool
+	if c.done, known = n.signals.Get().(chan struct{}); !known {
+		c.done = make(chan struct{}, 1)
+	}
 	n.gate.join()
 	if n.under.Add(1) == 1 {
 		n.heard.Store(int64(c.at.mono)) // there was nothing to hear before
 	}
-	j := job{ctx, c, s, args}
 	if c.urgent || n.many() {
-		go n.do(j)
+		go n.do(c)
 		return c
 	}
 	l := &n.lanes
@@ -59,66 +62,91 @@ func (n *node) send(ctx context.Context, c *call, s *script, args []any) *call {
 	switch {
 	case l.busy < maxLanes:
 		l.busy, l.moved = l.busy+1, c.at.mono
-		go n.lane(j)
+		if k := len(l.resting) - 1; k >= 0 {
+			l.resting[k].next <- c
+			l.resting = l.resting[:k]
+		} else {
+			go n.lane(c)
+		}
 	case c.at.mono-l.moved > laneStall:
-		go n.do(j)
+		go n.do(c)
 	default:
-		l.queue = append(l.queue, j)
+		l.queue = append(l.queue, c)
 	}
 	return c
 }
 
-func (n *node) do(j job) {
-	val, err := n.run(j.ctx, j.script, j.args)
-	n.answer(j, val, err)
+func (n *node) do(c *call) {
+	val, err := n.run(c)
+	n.answer(c, val, err)
 }
 
-func (n *node) answer(j job, val any, err error) {
+func (n *node) answer(c *call, val any, err error) {
 	n.under.Add(-1)
 	if err == nil {
 		n.heard.Store(int64(n.clock.now().mono))
 	}
-	j.call.val, j.call.err = val, err
-	close(j.call.done)
-	if j.call.then != nil {
-		j.call.then(val, err)
+	c.val, c.err = val, err
+	c.answered.Store(true)
+	then := c.then
+	c.done <- struct{}{}
+	if then != nil {
+		then(val, err)
 	}
 	n.gate.leave()
 }
 
-func (n *node) lane(j job) {
-	n.do(j)
-	var jobs []job
-	for {
-		if jobs = n.lanes.take(jobs[:0], n.clock.now().mono); len(jobs) == 0 {
-			return
+func (n *node) lane(c *call) {
+	self := &lane{next: make(chan *call, 1)}
+	timer := n.timers.get(laneRest)
+	defer n.timers.rest(timer)
+	var calls []*call
+	for c != nil {
+		n.do(c)
+		for n.lanes.take(self, &calls, n.clock.now().mono) {
+			n.doAll(slices.DeleteFunc(calls, n.drop))
 		}
-		jobs = slices.DeleteFunc(jobs, n.drop)
-		switch len(jobs) {
-		case 0:
-		case 1:
-			n.do(jobs[0])
-		default:
-			n.doAll(jobs)
-		}
+		c = n.await(self, timer)
 	}
 }
 
-// take moves what waits to jobs. Without any the lane is free.
-func (l *lanes) take(jobs []job, now time.Duration) []job {
+// await returns what comes while a lane rests; nil if that is nothing. It does not count as under way meanwhile:
+// Shutdown ends the rest, and does not wait for it.
+func (n *node) await(self *lane, timer *time.Timer) *call {
+	timer.Reset(laneRest)
+	select {
+	case c := <-self.next:
+		return c
+	case <-timer.C:
+	case <-n.gate.closing:
+	}
+	l := &n.lanes
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.resting, self); i >= 0 {
+		l.resting = slices.Delete(l.resting, i, i+1)
+		return nil
+	}
+	return <-self.next // it was there already
+}
+
+// take moves what waits to calls. Without any the lane is free, and rests.
+func (l *lanes) take(self *lane, calls *[]*call, now time.Duration) bool {
+	clear(*calls)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := min(len(l.queue), laneBatch)
 	if k == 0 {
 		l.busy--
-		return nil
+		l.resting = append(l.resting, self)
+		return false
 	}
 	l.moved = now
-	jobs = append(jobs, l.queue[:k]...)
+	*calls = append((*calls)[:0], l.queue[:k]...)
 	rest := copy(l.queue, l.queue[k:])
 	clear(l.queue[rest:])
 	l.queue = l.queue[:rest]
-	return jobs
+	return true
 }
 
 // unsent is the failure of a command that never left, as nobody wanted it any more.
@@ -126,24 +154,26 @@ type unsent struct{ error }
 
 func (u unsent) Unwrap() error { return u.error }
 
-// drop answers a job that nobody wants any more, and reports whether that is so. Sent late, an acquire could
+// drop answers a call that nobody wants any more, and reports whether that is so. Sent late, an acquire could
 // outlast its tombstone.
-func (n *node) drop(j job) bool {
-	err := j.ctx.Err()
-	if err == nil && j.call.left.Load() {
+func (n *node) drop(c *call) bool {
+	err := c.ctx.Err()
+	if err == nil && c.left.Load() {
 		err = errSilence
 	}
 	if err != nil {
-		n.answer(j, nil, unsent{err})
+		n.answer(c, nil, unsent{err})
 	}
 	return err != nil
 }
 
-// doAll sends jobs in one pipeline.
-func (n *node) doAll(jobs []job) {
-	scripts, calls := make([]*script, len(jobs)), make([][]any, len(jobs))
-	for i, j := range jobs {
-		scripts[i], calls[i] = j.script, j.args
+// doAll sends calls, in one pipeline if there are several.
+func (n *node) doAll(calls []*call) {
+	switch len(calls) {
+	case 0:
+	case 1:
+		n.do(calls[0])
+	default:
+		n.runAll(calls, func(i int, val any, err error) { n.answer(calls[i], val, err) })
 	}
-	n.batch(context.Background(), scripts, calls, func(i int, val any, err error) { n.answer(jobs[i], val, err) })
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"weak"
@@ -11,22 +12,27 @@ import (
 // Lock is a held lock. It is made by [Locker.Acquire] and [Locker.TryAcquire] and must be released; one that
 // is neither released nor reachable any more is not renewed. Its methods may be called concurrently.
 type Lock struct {
-	hold   *hold
-	ctx    lockContext
-	cancel context.CancelCauseFunc // of ctx
-
+	hold     *hold
 	parent   context.Context // that of the acquisition
 	released atomic.Bool     // Release was called
+
+	made sync.Once // ctx, for those who ask for it
+	ctx  lockContext
 }
 
 // newLock makes the lock of a lease that a's tenure has, from then on.
 func newLock(a *acquisition, e lease, from time.Duration) *Lock {
-	ctx, cancel := context.WithCancelCause(a.ctx)
 	l := a.locker
 	t := a.tenure.data()
-	h := &hold{
+	var h *hold
+	if t, ok := a.tenure.(*tenure); ok && t.seat != nil {
+		h, t.seat = t.seat, nil
+	} else {
+		h = new(hold)
+	}
+	*h = hold{
 		locker: l, tenure: a.tenure, queue: a.queue, key: a.names.lock, token: t.token + int64(t.handed),
-		traces: a.cfg.traces, ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono, cancel: cancel,
+		traces: a.cfg.traces, ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
@@ -38,8 +44,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 		h.queue.holds(h)
 		a.queue = nil
 	}
-	lock := &Lock{hold: h, parent: a.ctx, cancel: cancel}
-	lock.ctx = lockContext{Context: ctx, lock: lock}
+	lock := &Lock{hold: h, parent: a.ctx}
 	h.handle = weak.Make(lock)
 	l.gate.join() // until the hold ends
 	if !l.sched.add(h) {
@@ -62,10 +67,12 @@ func (lk *Lock) nest(ctx context.Context) *Lock {
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	// ctx carries the lock and may all the same not end with it, behind a context.WithoutCancel.
-	outer := lk.ctx.Context
+	outer := lk.context().Context
 	stop := context.AfterFunc(outer, func() { cancel(context.Cause(outer)) })
-	nested := &Lock{hold: h, parent: ctx, cancel: func(err error) { stop(); cancel(err) }}
-	nested.ctx = lockContext{Context: inner, lock: nested}
+	nested := &Lock{hold: h, parent: ctx}
+	nested.made.Do(func() {
+		nested.ctx = lockContext{Context: inner, lock: nested, cancel: func(err error) { stop(); cancel(err) }}
+	})
 	return nested
 }
 
@@ -79,7 +86,23 @@ func (lk *Lock) Token() int64 { return lk.hold.token }
 // Context is live while the lock is held and the context of the acquisition is. It carries the lock, for
 // [Held]. Its cause is an [ErrLost] after a loss. Its Deadline is that of the acquisition's context, not the
 // lease, which moves with each renewal.
-func (lk *Lock) Context() context.Context { return &lk.ctx }
+func (lk *Lock) Context() context.Context { return lk.context() }
+
+func (lk *Lock) context() *lockContext {
+	lk.made.Do(func() {
+		ctx, cancel := context.WithCancelCause(lk.parent)
+		lk.ctx = lockContext{Context: ctx, lock: lk, cancel: cancel}
+		h := lk.hold
+		h.mu.Lock()
+		h.cancel = cancel // not more of lk: see hold
+		ended := h.ended.Load()
+		h.mu.Unlock()
+		if ended != nil {
+			cancel(ended.err)
+		}
+	})
+	return &lk.ctx
+}
 
 // Deadline is when the lock counts as lost if no renewal or Extend succeeds: earlier than Redis drops it, by
 // 2 ms + ttl/100 for clock drift and max(25 ms, ttl/20) for the holder to notice. It moves with each
@@ -135,7 +158,7 @@ func (lk *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
-	if ctx == lk.Context() {
+	if c, ok := ctx.(*lockContext); ok && c.lock == lk {
 		ctx = lk.parent // its own ends with the release, which would leave that releaseGrace
 	}
 	defer runtime.KeepAlive(lk)

@@ -34,8 +34,9 @@ type node struct {
 	under atomic.Int32 // commands that were not answered
 	heard atomic.Int64 // when the last answer came, or later the first of them went out
 
-	lanes  lanes
-	timers *timers
+	lanes   lanes
+	timers  *timers
+	signals sync.Pool // of channels to use again, see call.heard
 }
 
 // many tells whether there may be several servers behind the client, of which one can hang.
@@ -69,31 +70,31 @@ func (n *node) same(o servers) bool {
 }
 
 func (n *node) renew(holds []*hold, leases []time.Duration, done func(h *hold, val any, err error)) {
-	scripts, calls := make([]*script, len(holds)), make([][]any, len(holds))
+	calls := make([]*call, len(holds))
 	for i, h := range holds {
-		scripts[i], calls[i] = h.tenure.(*tenure).renewal(leases[i])
+		calls[i] = h.tenure.(*tenure).renewal(leases[i])
 	}
-	n.renewAll(scripts, calls, func(i int, val any, err error) { done(holds[i], val, err) })
-}
-
-func (n *node) renewAll(scripts []*script, calls [][]any, done func(i int, val any, err error)) {
-	if len(calls) == 1 {
-		// Not a pipeline: newer go-redis keeps connections of their own for those, and the first renewal would have
-		// to dial one.
-		val, err := n.run(context.Background(), scripts[0], calls[0])
-		done(0, val, err)
-		return
-	}
-	n.batch(context.Background(), scripts, calls, done)
+	n.runAll(calls, func(i int, val any, err error) { done(holds[i], val, err) })
 }
 
 // call is one script on its way.
 type call struct {
 	at   instant       // before it was sent
-	done chan struct{} // closed when val and err are set
+	done chan struct{} // tells whoever listens, once, that val and err are set
 	val  any
 	err  error
-	args [13]any // room for the command
+
+	ctx    context.Context
+	script *script
+	args   []any // the whole command
+	room   [13]any
+	cmd    redis.Cmd
+
+	number  int64   // room for an argument
+	lasting lasting // room for a context
+
+	answered atomic.Bool // val and err are set
+	signals  *sync.Pool  // that done comes from
 
 	of     *attempt                 // that this call is
 	then   func(val any, err error) // called at the end
@@ -101,58 +102,77 @@ type call struct {
 	left   atomic.Bool              // nobody listens any more
 }
 
-// start sends s with c and returns c at once. The context's values reach go-redis' hooks; its end stops what has
-// not been sent yet, and may or may not stop the rest. The key must be a string, since go-redis finds the Cluster
-// node by it; what other arguments point to must not change.
-func (n *node) start(ctx context.Context, c *call, s *script, args ...any) *call {
-	return n.send(ctx, c, s, s.args(c.args[:0], args...))
+// heard gives the channel back; for one who was told through it and is the last to listen.
+func (c *call) heard() {
+	if c.signals != nil {
+		c.signals.Put(c.done)
+		c.done = nil
+	}
 }
 
-func (n *node) run(ctx context.Context, s *script, args []any) (any, error) {
-	val, err := n.process(ctx, args)
+// set makes c a call of s. The key must be a string, since go-redis finds the Cluster node by it; what other arguments
+// point to must not change.
+func (c *call) set(s *script, args ...any) *call {
+	c.script, c.args = s, s.args(c.room[:0], args...)
+	return c
+}
+
+// start sends c, as a call of s, and returns it at once; see set and send.
+func (n *node) start(ctx context.Context, c *call, s *script, args ...any) *call {
+	return n.send(ctx, c.set(s, args...))
+}
+
+func (n *node) run(c *call) (any, error) {
+	c.cmd = *redis.NewCmd(c.ctx, c.args...) // which stays on the stack
+	val, err := n.process(c.ctx, &c.cmd)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") { // a restart empties the script cache
-		return n.process(ctx, s.full(args))
+		return n.process(c.ctx, redis.NewCmd(c.ctx, c.script.full(c.args)...))
 	}
 	return val, err
 }
 
-func (n *node) process(ctx context.Context, args []any) (any, error) {
-	cmd := command{redis.NewCmd(ctx, args...)}
-	if err := n.client.Process(ctx, cmd); err != nil {
+func (n *node) process(ctx context.Context, cmd *redis.Cmd) (any, error) {
+	if err := n.client.Process(ctx, command{cmd}); err != nil {
 		n.failed(ctx, err)
 		return nil, err
 	}
 	return cmd.Result()
 }
 
-// batch sends many scripts with their commands through a pipeline and hands each reply to done as soon as
-// the pipeline is through. What the server does not know goes out again with the text, each with its own: in a
-// Cluster one node may know the script and the next may not.
-func (n *node) batch(ctx context.Context, scripts []*script, calls [][]any, done func(i int, val any, err error)) {
-	var again [][]any
+// runAll sends calls through a pipeline and hands each reply to done as soon as the pipeline is through. What the
+// server does not know goes out again with the text, each with its own: in a Cluster one node may know the script and
+// the next may not.
+func (n *node) runAll(calls []*call, done func(i int, val any, err error)) {
+	if len(calls) == 1 {
+		// Not a pipeline: newer go-redis keeps connections of their own for those, and the first would have to dial one.
+		val, err := n.run(calls[0])
+		done(0, val, err)
+		return
+	}
+	var again []*call
 	var index []int
-	n.pipe(ctx, calls, func(i int, val any, err error) {
+	n.pipe(calls, func(i int, val any, err error) {
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			again, index = append(again, scripts[i].full(calls[i])), append(index, i)
+			again, index = append(again, &call{args: calls[i].script.full(calls[i].args)}), append(index, i)
 			return
 		}
 		done(i, val, err)
 	})
 	if len(again) > 0 {
-		n.pipe(ctx, again, func(i int, val any, err error) { done(index[i], val, err) })
+		n.pipe(again, func(i int, val any, err error) { done(index[i], val, err) })
 	}
 }
 
-func (n *node) pipe(ctx context.Context, calls [][]any, done func(i int, val any, err error)) {
+func (n *node) pipe(calls []*call, done func(i int, val any, err error)) {
+	ctx := context.Background()
 	pipe := n.client.Pipeline()
-	cmds := make([]command, len(calls))
-	for i, args := range calls {
-		cmds[i] = command{redis.NewCmd(ctx, args...)}
-		_ = pipe.Process(ctx, cmds[i]) // queues; cannot fail
+	for _, c := range calls {
+		c.cmd = *redis.NewCmd(ctx, c.args...)
+		_ = pipe.Process(ctx, command{&c.cmd}) // queues; cannot fail
 	}
 	_, stopped := pipe.Exec(ctx)
-	for i, cmd := range cmds {
-		val, err := cmd.Result() // each command has its own error, unless a hook kept all from being sent
+	for i, c := range calls {
+		val, err := c.cmd.Result() // each command has its own error, unless a hook kept all from being sent
 		if val == nil && err == nil {
 			err = stopped
 		}

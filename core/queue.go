@@ -74,7 +74,13 @@ func (qs *queues) enter(a *acquisition) *queued {
 	q := qs.byKey[a.names.lock]
 	switch {
 	case q == nil:
-		a.queue = &queue{all: qs, key: a.names.lock}
+		a.newTenure()
+		if t, ok := a.tenure.(*tenure); ok && t.front != nil {
+			a.queue, t.front = t.front, nil
+		} else {
+			a.queue = new(queue)
+		}
+		a.queue.all, a.queue.key = qs, a.names.lock
 		qs.byKey[a.names.lock] = a.queue
 		return nil
 	case a.wait == 0:

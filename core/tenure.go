@@ -49,8 +49,7 @@ type tenure struct {
 	stake
 	node *node
 
-	gone string // its tombstone
-	key  any    // names.lock; go-redis takes the other arguments by pointer, which costs no allocation
+	key any // names.lock; go-redis takes the other arguments by pointer, which costs no allocation
 
 	tainted bool    // rule 3: an acquire failed in a way that leaves its outcome open
 	pending []*call // acquires that nobody listens to any more and that may still be answered
@@ -60,8 +59,10 @@ type tenure struct {
 	renewals int    // that were not answered
 	waiter   string // see forget.lua
 
-	calls     [2]call
-	sentCalls int
+	// Room for what most tenures need one of, so that it takes no allocation each; nil when it was used.
+	room  *call
+	seat  *hold
+	front *queue
 
 	// Of the latest look that found the lock held elsewhere.
 	look instant // when it was sent
@@ -72,27 +73,39 @@ type tenure struct {
 	pushed grant         // the latest that the inbox received; guarded by its mutex, as the setting of wake is
 }
 
-func newTenure(n *node, names names, cfg *config, block int) *tenure {
+// newOwner is the random part of an owner id, and what separates it from the label behind it: some lock libraries compare
+// only the beginning of a value with theirs, and a label may be somebody's whole value.
+func newOwner(label string) (random [22]byte, colon string) {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails, crashes the program instead
-	var random [22]byte
 	base64.RawURLEncoding.Encode(random[:], id[:])
-	// The label stands behind the random part: some lock libraries compare only the beginning of a value with
-	// theirs, and a label may be somebody's whole value.
-	colon := ""
-	if cfg.label != "" {
+	if label != "" {
 		colon = ":"
 	}
-	gone := names.base + tombstone + string(random[:]) + colon + cfg.label
-	t := &tenure{node: n, gone: gone, key: names.lock}
-	t.stake = stake{
-		owner: gone[len(names.base)+len(tombstone):], label: cfg.label, ttl: cfg.ttl, block: block, entry: cfg.reentryID, names: names,
+	return random, colon
+}
+
+// init makes t a tenure of its own: of the owner that names has, or else a new one.
+func (t *tenure) init(n *node, names names, cfg *config, block int) {
+	if names.gone == "" {
+		random, colon := newOwner(cfg.label)
+		names.gone = names.tombstone(string(random[:]) + colon + cfg.label)
 	}
-	return t
+	t.node, t.key = n, names.lock
+	t.stake = stake{
+		owner: names.owner(), label: cfg.label, ttl: cfg.ttl, block: block, entry: cfg.reentryID, names: names,
+	}
 }
 
 func (n *node) own(names names, cfg *config, block int) ownership {
-	return newTenure(n, names, cfg, block)
+	all := new(struct {
+		tenure
+		hold
+		queue
+	})
+	all.tenure.init(n, names, cfg, block)
+	all.seat, all.front = &all.hold, &all.queue
+	return &all.tenure
 }
 
 // labelOf takes the label out of a lock's value, if it has the form of ours: anybody can write values.
@@ -117,18 +130,16 @@ func (t *tenure) acquire(ctx context.Context, waits bool) (c *call, told bool) {
 func (t *tenure) send(ctx context.Context, waits, told bool) *call {
 	n, plan := &t.names, t.node.plan(planFor{t.ttl, t.block, waits, told})
 	if t.entry != "" {
-		return t.node.start(ctx, t.call(), reenterScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &n.entry, &t.owner, plan, &t.entry)
+		return t.node.start(ctx, t.call(), reenterScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &n.entry, &t.owner, plan, &t.entry)
 	}
-	return t.node.start(ctx, t.call(), acquireScript, t.key, &n.fence, &t.gone, &n.line, &n.waits, &t.owner, plan)
+	return t.node.start(ctx, t.call(), acquireScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &t.owner, plan)
 }
 
-// call is where the next command goes: most tenures send two.
+// call is where the next command goes.
 func (t *tenure) call() *call {
-	var c *call
-	if t.sentCalls < len(t.calls) {
-		c = &t.calls[t.sentCalls]
-		t.sentCalls++
-	} else {
+	c := t.room
+	t.room = nil
+	if c == nil {
 		c = new(call)
 	}
 	c.urgent = len(t.pending) > 0 || t.resent
@@ -137,16 +148,18 @@ func (t *tenure) call() *call {
 
 // renew asks for a lease, at once: it is for a holder that may be about to lose the lock.
 func (t *tenure) renew(ctx context.Context, lease time.Duration) *call {
-	s, args := t.renewal(lease)
-	return t.node.send(ctx, &call{urgent: true}, s, args)
+	c := t.renewal(lease)
+	c.urgent = true
+	return t.node.send(ctx, c)
 }
 
-// renewal is the script that lengthens the lease to d, with its arguments.
-func (t *tenure) renewal(d time.Duration) (*script, []any) {
+// renewal is a call that lengthens the lease to d.
+func (t *tenure) renewal(d time.Duration) *call {
+	c := &call{ctx: context.Background(), number: d.Milliseconds()}
 	if t.entry != "" {
-		return prolongScript, prolongScript.args(nil, t.key, &t.names.entry, &t.owner, d.Milliseconds())
+		return c.set(prolongScript, t.key, &t.names.entry, &t.owner, &c.number)
 	}
-	return renewScript, renewScript.args(nil, t.key, &t.owner, d.Milliseconds())
+	return c.set(renewScript, t.key, &t.owner, &c.number)
 }
 
 // planFor is what the second argument of acquire.lua depends on.
@@ -322,10 +335,9 @@ func (t *tenure) ends() time.Duration {
 func (t *tenure) settle() bool {
 	open := t.pending[:0]
 	for _, c := range t.pending {
-		select {
-		case <-c.done:
+		if c.answered.Load() {
 			t.read(c)
-		default:
+		} else {
 			open = append(open, c)
 		}
 	}
