@@ -12,13 +12,12 @@ import (
 // Replicas that have the same ticks have the same text about them, however they say it and wherever they run, and it has
 // a size that can be kept and told.
 func FuzzFingerprint(f *testing.F) {
-	for _, spec := range []string{
+	for i, spec := range []string{
 		"* * * * *", "*/5 * * * *", "30 2 * * *", "@daily", "@yearly", "@weekly", "@every 5m", "@every 0s", "@every 1.9s", "@every 2562047h", "0 0 29 2 *", "0 0 31 2 *",
 		"0 0 1,15 * mon-fri", "? ? ? ? ?", "15-45/10 3 * * 1", "\t0\t0 * * *\n", "59 23 31 12 *", "5,6,7 1 1 1 1", "0 24 * * *", "TZ=UTC 0 0 * * *",
 	} {
-		for zone := range zones {
-			f.Add(spec, byte(zone), byte(zone+1))
-		}
+		f.Add(spec, byte(i), byte(i+1))
+		f.Add(spec, byte(i+3), byte(i))
 	}
 	f.Fuzz(func(t *testing.T, spec string, here, there byte) {
 		if strings.Contains(spec, "TZ=") {
