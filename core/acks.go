@@ -121,7 +121,7 @@ func (t *tenure) startAcked(ctx context.Context, n int, within, limit time.Durat
 	t.sent = max(t.sent, c.at.mono) // undo has to outlast this lease
 	// Not EVALSHA, unlike everywhere else: behind a NOSCRIPT, WAIT would be about an older write and might use up
 	// all of the time.
-	r := t.renewal(t.ttl)
+	r := t.renewal(t.cfg.ttl)
 	renew, wait := r.script.full(r.args), []any{"wait", n, within.Milliseconds()}
 	t.node.gate.join()
 	go func() {

@@ -31,7 +31,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		if held.Key() != names.lock || !held.hold.locker.redis.same(l.redis) || held.hold.lapsed() != nil {
 			continue
 		}
-		if cfg.reentryID != "" && held.hold.tenure.data().entry == cfg.reentryID {
+		if cfg.reentryID != "" && held.hold.tenure.data().cfg.reentryID == cfg.reentryID {
 			continue // Redis lets it in
 		}
 		if !cfg.reentrant {

@@ -4,7 +4,9 @@ package core_test
 
 import (
 	"runtime"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
@@ -41,4 +43,49 @@ func TestServerAllocations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a held lock that is renewed keeps in memory, its key aside, which is the caller's.
+func TestServerAllocationsHeld(t *testing.T) {
+	server := servertest.Redis(t)
+	l := newLocker(t, server.Client())
+	const n = 8000
+	keys, locks := make([]string, n), make([]*core.Lock, n)
+	for i := range keys {
+		keys[i] = core.Key("invoice", strconv.Itoa(i))
+	}
+	hold := func(from, to int) {
+		for i := from; i < to; i++ {
+			var err error
+			if locks[i], err = l.Acquire(t.Context(), keys[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	hold(0, 100)
+	time.Sleep(200 * time.Millisecond) // for goroutines of connections and lanes to come to rest
+	before, goroutines := heap(), runtime.NumGoroutine()
+	hold(100, n)
+	if each := float64(heap()-before) / (n - 100); each > 1024+64 { // the size of maps goes in steps
+		t.Errorf("a held lock keeps %.0f bytes", each)
+	} else {
+		t.Logf("%.0f bytes each", each)
+	}
+	if more := runtime.NumGoroutine() - goroutines; more > 10 {
+		t.Errorf("%d goroutines for %d locks", more, n)
+	}
+	for _, lock := range locks {
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// heap is how many bytes are in use.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // the first leaves what pools held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

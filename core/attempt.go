@@ -61,9 +61,8 @@ type answer struct {
 
 func newAttempt(b *ballot) *attempt {
 	a := &attempt{b: b, seen: b.seen, ballots: make([]vote, len(b.q.nodes)), answers: make(chan answer, maxRounds*len(b.q.nodes))}
-	cfg := &config{label: b.label, ttl: b.ttl}
 	first := new(tenure)
-	first.init(b.q.nodes[0].node, b.names, cfg, b.block)
+	first.init(b.q.nodes[0].node, b.names, b.cfg, b.block)
 	a.owner = first.owner
 	a.parts = append(a.parts, first)
 	for _, m := range b.q.nodes[1:] {
@@ -95,7 +94,7 @@ func (a *attempt) run(ctx context.Context) verdict {
 // round proposes one token. It is undecided where a higher one is needed.
 func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 	q := a.b.q
-	timer := q.locker.timers.get(q.patience(a.b.ttl))
+	timer := q.locker.timers.get(q.patience(a.b.cfg.ttl))
 	defer q.locker.timers.rest(timer)
 	began := q.locker.clock.now().mono
 	a.propose(ctx)
@@ -115,12 +114,12 @@ func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 			// Those that have answered are enough, with a higher token. The others may hang: they get as long again as
 			// those took.
 			hurried = true // to raise
-			timer.Reset(min(q.patience(a.b.ttl), max(time.Millisecond, q.locker.clock.now().mono-began)))
+			timer.Reset(min(q.patience(a.b.cfg.ttl), max(time.Millisecond, q.locker.clock.now().mono-began)))
 		case !hurried && !pressed && a.contended():
 			// Some of those that refused may be free again in a moment: better to ask them anew than to wait for one that
 			// hangs.
 			pressed = true
-			timer.Reset(min(q.patience(a.b.ttl), a.usual()) - (q.locker.clock.now().mono - began))
+			timer.Reset(min(q.patience(a.b.cfg.ttl), a.usual()) - (q.locker.clock.now().mono - began))
 		}
 		select {
 		case r := <-a.answers:
@@ -152,7 +151,7 @@ func (a *attempt) propose(ctx context.Context) {
 		if v.call != nil {
 			t.leave(v.call) // it may still be answered; then a.count takes it
 		}
-		if !t.node.responsive(a.b.q.patience(a.b.ttl)) {
+		if !t.node.responsive(a.b.q.patience(a.b.cfg.ttl)) {
 			v.call, v.err = nil, errSilence // as it has been, for many before
 			continue
 		}
@@ -171,7 +170,7 @@ func (a *attempt) propose(ctx context.Context) {
 // plan is the second argument of vote.lua.
 func (a *attempt) plan() string {
 	b := a.b
-	lease := b.ttl.Milliseconds()
+	lease := b.cfg.ttl.Milliseconds()
 	asked := int64(0)
 	if b.q.quarantine > 0 || !b.q.allKnown() {
 		asked = 1

@@ -38,7 +38,7 @@ type ballot struct {
 	yielding  *yielding
 }
 
-func (b *ballot) patience() time.Duration { return b.q.patience(b.ttl) }
+func (b *ballot) patience() time.Duration { return b.q.patience(b.cfg.ttl) }
 
 // allowance is for all rounds, each of which keeps to its own time.
 func (b *ballot) allowance() time.Duration { return (maxRounds + 1) * b.patience() }
@@ -241,7 +241,7 @@ func (q *quorum) renewOn(i int, holds []*hold, leases []time.Duration, sums []*t
 			sums[k].add(val, err)
 		})
 		if failure != nil { // once for all, not to drown the rest
-			q.locker.cfg.traces.emit(nodeError, Event{Key: holds[sent[0]].key, Err: &memberError{m.name, failure}})
+			q.locker.cfg.traces.emit(nodeError, Event{Key: holds[sent[0]].key(), Err: &memberError{m.name, failure}})
 		}
 		which = again
 	}

@@ -17,8 +17,8 @@ func (h *hold) ask() {
 	}
 	var lease time.Duration
 	// A ballot's renewal would bring back what ran out meanwhile, whoever has had the lock since.
-	if _, quorum := h.tenure.(*ballot); h.renews && !quorum {
-		lease = h.lease(now.mono, h.ttl)
+	if _, quorum := h.tenure.(*ballot); !h.cfg.noRenew && !quorum {
+		lease = h.lease(now.mono, h.cfg.ttl)
 	}
 	timer := h.locker.timers.get(h.tenure.patience())
 	defer h.locker.timers.rest(timer)
@@ -38,7 +38,7 @@ func (h *hold) ask() {
 		h.lose(errOtherOwner)
 		return
 	case left < 0: // somebody made the key persistent
-		left = h.ttl.Milliseconds()
+		left = h.cfg.ttl.Milliseconds()
 	}
 	h.mu.Lock()
 	if h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load()) {
@@ -84,7 +84,7 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 	defer h.locker.timers.rest(timer)
 	// Most of several masters have been asked, and for long enough: it would go on to hide that from the caller.
 	_, quorum := h.tenure.(*ballot)
-	fail := &opError{act: "extend", key: h.key, outcome: ErrUnavailable}
+	fail := &opError{act: "extend", key: h.key(), outcome: ErrUnavailable}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		lapsed := h.lapsed // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
 		if quorum {

@@ -14,7 +14,7 @@ func (t *tenure) undo() {
 	go func() {
 		defer t.node.gate.leave()
 		// An answer that is about to come makes the tombstone, or the whole command, needless.
-		ctx, cancel := context.WithTimeout(context.Background(), patience(t.ttl))
+		ctx, cancel := context.WithTimeout(context.Background(), patience(t.cfg.ttl))
 		defer cancel()
 		for _, c := range t.pending {
 			select {
@@ -54,7 +54,7 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 			}
 			c = t.sendForget(ctx, nil)
 		}
-		timer.Reset(min(c.at.mono+patience(t.ttl), end) - now().mono)
+		timer.Reset(min(c.at.mono+patience(t.cfg.ttl), end) - now().mono)
 		select {
 		case <-c.done:
 			c.heard()
@@ -103,7 +103,7 @@ func (t *tenure) sendForget(ctx context.Context, then func(c *call)) *call {
 		c.then = func(any, error) { then(c) }
 	}
 	n := &t.names
-	if t.entry != "" {
+	if t.cfg.reentryID != "" {
 		return t.node.start(ctx, c, departScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &n.entry, &t.owner, &c.number, fenceLife, life)
 	}
 	if t.node.votes {
@@ -120,7 +120,7 @@ func (n *node) stray(names names, owner string) {
 		// Others may have the lock under its id, if it had named a re-entry id.
 		names.gone = names.tombstone(owner)
 		t := &tenure{node: n, key: names.lock, tainted: true}
-		t.stake = stake{owner: owner, ttl: grantLease, entry: owner, names: names}
+		t.stake = stake{owner: owner, cfg: &config{ttl: grantLease, reentryID: owner}, names: names}
 		_, _ = t.forget(n.gate.over, grantLease)
 	}()
 }

@@ -28,11 +28,8 @@ type hold struct {
 	locker *Locker
 	tenure ownership
 	queue  *queue // of which it is at the front, or nil
-	key    string
 	token  int64
-	traces traces
-	ttl    time.Duration
-	renews bool
+	cfg    *config
 	limit  time.Duration // WithMaxHold; forever without
 	began  time.Duration
 	handle weak.Pointer[Lock]
@@ -77,6 +74,8 @@ var (
 	errUnconfirmed = errors.New("the machine's clock jumped past the lease and redis did not confirm the lock")
 )
 
+func (h *hold) key() string { return h.tenure.data().names.lock }
+
 // trust sets the deadline from a command that was sent at at and left the lease with d to run. It never takes
 // the deadline back: no script shortens a lease.
 func (h *hold) trust(at instant, d time.Duration) {
@@ -89,7 +88,7 @@ func (h *hold) setLease(e lease) {
 	h.deadline.Store(int64(min(e.end.mono, h.limit)))
 	h.wall.Store(e.end.wall) // also where that is earlier: somebody set the clock back
 	h.leased.Store(int64(e.full))
-	if e.full >= h.ttl {
+	if e.full >= h.cfg.ttl {
 		h.whole.Store(true)
 	}
 }
@@ -150,7 +149,7 @@ func (h *hold) expire() {
 }
 
 func (h *hold) loss(reason error) error {
-	return &opError{act: "hold", key: h.key, outcome: ErrLost, cause: reason}
+	return &opError{act: "hold", key: h.key(), outcome: ErrLost, cause: reason}
 }
 
 // lose ends the hold at once.
@@ -184,13 +183,13 @@ func (h *hold) end(cond func() bool, err error) bool {
 		if h.queue != nil {
 			h.queue.leave()
 		}
-		h.traces.emit(lost, Event{Key: h.key, Token: h.token, Elapsed: now - h.began, Err: err})
+		h.cfg.traces.emit(lost, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: err})
 	}
 	return true
 }
 
 func (h *hold) failed(err error) {
-	h.traces.emit(nodeError, Event{Key: h.key, Token: h.token, Err: err})
+	h.cfg.traces.emit(nodeError, Event{Key: h.key(), Token: h.token, Err: err})
 }
 
 // drop counts lk out, once, and reports whether no handle is left. The context of a nested handle ends with it;
@@ -226,7 +225,7 @@ func (h *hold) release(ctx context.Context) error {
 		case <-done:
 			return h.result
 		case <-ctx.Done():
-			return &opError{act: "release", key: h.key, outcome: ErrUnavailable, context: ctx.Err()}
+			return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, context: ctx.Err()}
 		}
 	}
 
@@ -236,7 +235,7 @@ func (h *hold) release(ctx context.Context) error {
 		finished := false
 		defer func() {
 			if !finished { // a hook panicked
-				result = &opError{act: "release", key: h.key, outcome: ErrUnavailable}
+				result = &opError{act: "release", key: h.key(), outcome: ErrUnavailable}
 			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -249,7 +248,7 @@ func (h *hold) release(ctx context.Context) error {
 		finished = true
 	}()
 	now := h.locker.clock.now().mono
-	h.traces.emit(released, Event{Key: h.key, Token: h.token, Elapsed: now - h.began, Err: result})
+	h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
 	return result
 }
 
@@ -276,14 +275,14 @@ func (h *hold) finish(ctx context.Context) error {
 }
 
 func (h *hold) forget(ctx context.Context) error {
-	outcome, cause := h.tenure.forget(ctx, min(h.ttl, releasePatience))
+	outcome, cause := h.tenure.forget(ctx, min(h.cfg.ttl, releasePatience))
 	// Not before: a message of the grant that comes now would have it undone beside this release, which then looked
 	// like the release of a lock that was lost.
 	h.tenure.over()
 	if outcome == nil {
 		return nil
 	}
-	fail := &opError{act: "release", key: h.key, outcome: outcome, cause: cause}
+	fail := &opError{act: "release", key: h.key(), outcome: outcome, cause: cause}
 	if outcome == ErrUnavailable {
 		fail.context = ctx.Err()
 		h.forgetLater()
@@ -297,6 +296,6 @@ func (h *hold) forgetLater() {
 	h.locker.gate.join()
 	go func() {
 		defer h.locker.gate.leave()
-		_, _ = h.tenure.forget(h.locker.gate.over, max(h.ttl, time.Duration(h.longest.Load())))
+		_, _ = h.tenure.forget(h.locker.gate.over, max(h.cfg.ttl, time.Duration(h.longest.Load())))
 	}()
 }

@@ -59,8 +59,7 @@ func escape(b *strings.Builder, s string) {
 // names are the Redis keys of one lock.
 type names struct {
 	lock  string
-	base  string // what companions begin with: in the same Cluster slot as lock
-	fence string
+	fence string // like all companions in the same Cluster slot as lock
 	line  string // who waits, in order
 	waits string // and what is to be known of them
 	entry string // who holds it together, see entry.lua
@@ -69,12 +68,15 @@ type names struct {
 
 const tombstone = "gone:"
 
-func (n *names) tombstone(owner string) string { return n.base + tombstone + owner }
+// base is what companions begin with.
+func (n *names) base() string { return strings.TrimSuffix(n.fence, "fence") }
+
+func (n *names) tombstone(owner string) string { return n.base() + tombstone + owner }
 
 // owner is whose the tombstone is.
-func (n *names) owner() string { return n.gone[len(n.base)+len(tombstone):] }
+func (n *names) owner() string { return n.gone[len(n.base())+len(tombstone):] }
 
-func (n *names) mark() string { return n.base + "mark" }
+func (n *names) mark() string { return n.base() + "mark" }
 
 // nameKeys checks a stored key and derives its companions. A Cluster hashes what stands between the first
 // '{' and the next '}', if anything does, else the whole key; companions must land in the same slot:
@@ -122,7 +124,7 @@ func nameOwned(key, random, colon, label string) (names, error) {
 		all = all[n+suffix:]
 		return s
 	}
-	keys := names{lock: key, base: all[:n], fence: name(5), line: name(4), waits: name(4), entry: name(5)}
+	keys := names{lock: key, fence: name(5), line: name(4), waits: name(4), entry: name(5)}
 	if random != "" {
 		keys.gone = all
 	}

@@ -31,8 +31,8 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 		h = new(hold)
 	}
 	*h = hold{
-		locker: l, tenure: a.tenure, queue: a.queue, key: a.names.lock, token: t.token + int64(t.handed),
-		traces: a.cfg.traces, ttl: a.cfg.ttl, renews: !a.cfg.noRenew, began: l.clock.now().mono,
+		locker: l, tenure: a.tenure, queue: a.queue, token: t.token + int64(t.handed),
+		cfg: a.cfg, began: l.clock.now().mono,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
@@ -48,7 +48,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	h.handle = weak.Make(lock)
 	l.gate.join() // until the hold ends
 	if !l.sched.add(h) {
-		h.end(nil, &opError{act: "hold", key: h.key, outcome: ErrClosed})
+		h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
 	}
 	return lock
 }
@@ -77,7 +77,7 @@ func (lk *Lock) nest(ctx context.Context) *Lock {
 }
 
 // Key is the lock's key as stored in Redis, prefix included: the default resource for a fence.
-func (lk *Lock) Key() string { return lk.hold.key }
+func (lk *Lock) Key() string { return lk.hold.key() }
 
 // Token is the fencing token of this acquisition: larger than every token issued before for the key,
 // constant while held, positive and below 2^53.

@@ -35,10 +35,8 @@ type ownership interface {
 // stake is what the two have in common, for those who hand it on.
 type stake struct {
 	owner string // the value of the lock: an id that names this ownership alone, and the label
-	label string
-	ttl   time.Duration
-	block int    // how many tokens it reserves, from the first on
-	entry string // the re-entry id, or ""
+	cfg   *config
+	block int // how many tokens it reserves, from the first on
 	names names
 
 	token  int64         // the first; 0 until granted

@@ -175,7 +175,7 @@ func (q *queue) handOver(h *hold, e lease) bool {
 	case len(q.waiting) == 0 || !q.waiting[0].a.canHave(t),
 		t.handed+1 >= t.block || now.mono >= t.began+q.all.within,
 		e.over(now) || e.end.mono-now.mono < e.full/3, // it should have been renewed by now
-		h.longest.Load() > int64(t.ttl):               // it was extended: the next one wants no lease as long as that
+		h.longest.Load() > int64(t.cfg.ttl):           // it was extended: the next one wants no lease as long as that
 		return false
 	}
 	t.handed++
@@ -261,5 +261,5 @@ func (a *acquisition) come(t turn) {
 // canHave tells whether a may go on with a tenure that another call began: if it is for the same lease under the
 // same label, and nothing is wanted that only Redis can give.
 func (a *acquisition) canHave(t *stake) bool {
-	return a.cfg.plain() && t.ttl == a.cfg.ttl && t.label == a.cfg.label
+	return a.cfg.plain() && t.cfg.ttl == a.cfg.ttl && t.cfg.label == a.cfg.label
 }

@@ -306,6 +306,6 @@ func (q *quorum) covers(lease time.Duration) error {
 func (q *quorum) own(names names, cfg *config, block int) ownership {
 	b := &ballot{q: q}
 	names.gone = "" // each attempt has an owner id of its own
-	b.stake = stake{label: cfg.label, ttl: cfg.ttl, block: block, names: names}
+	b.stake = stake{cfg: cfg, block: block, names: names}
 	return b
 }

@@ -47,8 +47,8 @@ func (h *hold) renewPoint() time.Duration {
 	switch {
 	case end >= h.limit:
 		return forever
-	case h.renews:
-		ttl := min(h.ttl, leased)
+	case !h.cfg.noRenew:
+		ttl := min(h.cfg.ttl, leased)
 		return end + margin(ttl) - 2*ttl/3
 	case !h.whole.Load():
 		return 0
@@ -113,7 +113,7 @@ func (s *scheduler) abandon() {
 	holds := append([]*hold(nil), s.holds...)
 	s.mu.Unlock()
 	for _, h := range holds {
-		h.end(nil, &opError{act: "hold", key: h.key, outcome: ErrClosed})
+		h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
 	}
 }
 
@@ -137,11 +137,11 @@ func (s *scheduler) tick() {
 		switch {
 		case h.next <= now.mono && deadline <= now.mono:
 			expired = append(expired, h)
-			h.renewAt = now.mono + patience(h.ttl) // taken out when it has ended, and not if an answer saved it
+			h.renewAt = now.mono + patience(h.cfg.ttl) // taken out when it has ended, and not if an answer saved it
 			h.next = h.renewAt
 			heap.Fix(&s.holds, 0)
 			continue
-		case h.renewAt <= now.mono+patience(h.ttl)/8: // less than the time to the retry, or this would not end
+		case h.renewAt <= now.mono+patience(h.cfg.ttl)/8: // less than the time to the retry, or this would not end
 			if h.asked && s.locker.redis.many() { // perhaps another shard keeps its pipeline waiting
 				alone = append(alone, h)
 			} else {
@@ -152,7 +152,7 @@ func (s *scheduler) tick() {
 				h.report = 2 * held
 				long = append(long, h)
 			}
-			s.plan(h, now.mono+patience(h.ttl))
+			s.plan(h, now.mono+patience(h.cfg.ttl))
 			heap.Fix(&s.holds, 0)
 			continue
 		case h.next <= now.mono: // its deadline has moved
@@ -177,7 +177,7 @@ func (s *scheduler) tick() {
 		s.send(alone[i:i+1:i+1], now)
 	}
 	for _, h := range long {
-		h.traces.emit(longHold, Event{Key: h.key, Token: h.token, Elapsed: now.mono - h.began})
+		h.cfg.traces.emit(longHold, Event{Key: h.key(), Token: h.token, Elapsed: now.mono - h.began})
 	}
 }
 
@@ -196,7 +196,7 @@ func (s *scheduler) send(holds []*hold, now instant) {
 			continue
 		}
 		live = append(live, h)
-		leases = append(leases, h.lease(now.mono, h.ttl))
+		leases = append(leases, h.lease(now.mono, h.cfg.ttl))
 	}
 	if len(live) == 0 {
 		return
@@ -213,14 +213,14 @@ func (s *scheduler) answered(h *hold, sent instant, val any, err error) {
 		// Not at once again, where what Redis answered is no longer than what we had.
 		s.replan(h, max(h.renewPoint(), s.locker.clock.now().mono+retryRenewal(h)))
 		left := time.Duration(h.deadline.Load()) - s.locker.clock.now().mono
-		h.traces.emit(renewed, Event{Key: h.key, Token: h.token, TimeLeft: left})
+		h.cfg.traces.emit(renewed, Event{Key: h.key(), Token: h.token, TimeLeft: left})
 	} else if h.ended.Load() == nil {
 		h.failed(err)
 		s.replan(h, s.locker.clock.now().mono+retryRenewal(h))
 	}
 }
 
-func retryRenewal(h *hold) time.Duration { return max(10*time.Millisecond, h.ttl/50) }
+func retryRenewal(h *hold) time.Duration { return max(10*time.Millisecond, h.cfg.ttl/50) }
 
 // holdHeap is a container/heap of holds by next.
 type holdHeap []*hold

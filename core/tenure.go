@@ -93,7 +93,7 @@ func (t *tenure) init(n *node, names names, cfg *config, block int) {
 	}
 	t.node, t.key = n, names.lock
 	t.stake = stake{
-		owner: names.owner(), label: cfg.label, ttl: cfg.ttl, block: block, entry: cfg.reentryID, names: names,
+		owner: names.owner(), cfg: cfg, block: block, names: names,
 	}
 }
 
@@ -128,9 +128,9 @@ func (t *tenure) acquire(ctx context.Context, waits bool) (c *call, told bool) {
 }
 
 func (t *tenure) send(ctx context.Context, waits, told bool) *call {
-	n, plan := &t.names, t.node.plan(planFor{t.ttl, t.block, waits, told})
-	if t.entry != "" {
-		return t.node.start(ctx, t.call(), reenterScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &n.entry, &t.owner, plan, &t.entry)
+	n, plan := &t.names, t.node.plan(planFor{t.cfg.ttl, t.block, waits, told})
+	if t.cfg.reentryID != "" {
+		return t.node.start(ctx, t.call(), reenterScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &n.entry, &t.owner, plan, &t.cfg.reentryID)
 	}
 	return t.node.start(ctx, t.call(), acquireScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &t.owner, plan)
 }
@@ -156,7 +156,7 @@ func (t *tenure) renew(ctx context.Context, lease time.Duration) *call {
 // renewal is a call that lengthens the lease to d.
 func (t *tenure) renewal(d time.Duration) *call {
 	c := &call{ctx: context.Background(), number: d.Milliseconds()}
-	if t.entry != "" {
+	if t.cfg.reentryID != "" {
 		return c.set(prolongScript, t.key, &t.names.entry, &t.owner, &c.number)
 	}
 	return c.set(renewScript, t.key, &t.owner, &c.number)
@@ -196,7 +196,7 @@ func (n *node) plan(p planFor) *string {
 	return &text
 }
 
-func (s *stake) firstLease() time.Duration { return min(s.ttl, grantLease) }
+func (s *stake) firstLease() time.Duration { return min(s.cfg.ttl, grantLease) }
 
 // verdict is what an answered acquire means.
 type verdict struct {
@@ -310,9 +310,9 @@ func (t *tenure) onward() bool { return t.inLine || t.token > 0 }
 
 func (t *tenure) over() { t.node.inbox.remove(t) }
 
-func (t *tenure) patience() time.Duration { return patience(t.ttl) }
+func (t *tenure) patience() time.Duration { return patience(t.cfg.ttl) }
 
-func (t *tenure) allowance() time.Duration { return patience(t.ttl) }
+func (t *tenure) allowance() time.Duration { return patience(t.cfg.ttl) }
 
 // leave stops listening to an acquire.
 func (t *tenure) leave(c *call) {
@@ -327,7 +327,7 @@ func (t *tenure) ends() time.Duration {
 	for _, c := range t.pending {
 		sent = max(sent, c.at.mono)
 	}
-	return sent + max(t.ttl, entryLife*time.Millisecond+grantLease)
+	return sent + max(t.cfg.ttl, entryLife*time.Millisecond+grantLease)
 }
 
 // settle looks at the acquires nobody listens to and reports whether Redis may hold, or come to hold, the

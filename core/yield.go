@@ -39,7 +39,7 @@ func (b *ballot) yield() *yielding {
 	}
 	n := len(b.q.nodes)
 	y := &yielding{need: b.q.need, open: n, all: n, done: make(chan struct{})}
-	y.gate, y.limit = b.q.locker.gate, max(b.ttl, b.longest)
+	y.gate, y.limit = b.q.locker.gate, max(b.cfg.ttl, b.longest)
 	y.asks = make([]ask, 0, n)
 	b.yielding = y
 	for i, t := range b.won.parts {
@@ -61,7 +61,7 @@ func (b *ballot) yield() *yielding {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.open > 0 {
-		y.late = time.AfterFunc(patience(b.ttl), y.chase)
+		y.late = time.AfterFunc(patience(b.cfg.ttl), y.chase)
 		y.forced = context.AfterFunc(y.gate.over, y.chase)
 	}
 	return y
