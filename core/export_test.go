@@ -141,3 +141,6 @@ func StallTimer(l *Locker, d time.Duration) {
 		l.sched.timer.Reset(d)
 	}
 }
+
+// LaneRest is for how long the goroutine of a lane waits for the next command.
+const LaneRest = laneRest
