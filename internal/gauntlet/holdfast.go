@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+)
+
+var holdfastLibrary = library{
+	name:   "holdfast",
+	module: "github.com/holdfast-go/holdfast",
+	key:    sameKey,
+	open:   openHoldfast,
+}
+
+// ours is holdfast on clients with go-redis' default options, which it promises not to depend on.
+type ours struct {
+	locker  *holdfast.Locker
+	options []holdfast.CallOption
+	clients []*redis.Client
+}
+
+func openHoldfast(s settings) (locker, error) {
+	var o ours
+	for _, addr := range s.addrs {
+		o.clients = append(o.clients, redis.NewClient(&redis.Options{Addr: addr}))
+	}
+	if s.owner != "" {
+		o.options = append(o.options, holdfast.WithReentryID(s.owner))
+	}
+	var err error
+	if len(o.clients) > 1 {
+		o.locker, err = holdfast.NewRedLock(o.clients, holdfast.WithTTL(s.lease), holdfast.WithQuarantine(s.quarantine))
+	} else {
+		o.locker, err = holdfast.New(o.clients[0], holdfast.WithTTL(s.lease))
+	}
+	return o, err
+}
+
+func (o ours) try(ctx context.Context, key string) (lock, error) {
+	return ourResult(o.locker.TryAcquire(ctx, key, o.options...))
+}
+
+func (o ours) acquire(ctx context.Context, key string) (lock, error) {
+	return ourResult(o.locker.Acquire(ctx, key, o.options...))
+}
+
+func ourResult(l *holdfast.Lock, err error) (lock, error) {
+	if err != nil {
+		return nil, marked(err, errHeld, holdfast.ErrNotAcquired)
+	}
+	return ourLock{l}, nil
+}
+
+func (o ours) waiting(key string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	state, _ := o.locker.Inspect(ctx, key) // nobody, where it cannot be told
+	return state.Waiting
+}
+
+func (o ours) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_ = o.locker.Shutdown(ctx) // a scenario may have left it no Redis to finish with
+	for _, c := range o.clients {
+		_ = c.Close()
+	}
+}
+
+type ourLock struct{ lock *holdfast.Lock }
+
+func (l ourLock) release(ctx context.Context) error {
+	return marked(l.lock.Release(ctx), errNotHeld, holdfast.ErrLost)
+}
+
+func (l ourLock) lost() error { return l.lock.Err() }
+
+func (l ourLock) token() int64 { return l.lock.Token() }

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// library is a way to take locks.
+type library struct {
+	name   string
+	module string // whose version is told; "" for what is in this package
+	// key is the name that the lock on name has in Redis.
+	key  func(name string) string
+	open func(s settings) (locker, error)
+	// lacks says why what a scenario needs does not exist here.
+	lacks map[feature]string
+}
+
+// feature is what not every library has.
+type feature string
+
+const (
+	belief   feature = "belief"   // it tells its holder that the lock is gone
+	renewal  feature = "renewal"  // it keeps the lock for longer than a lease
+	fencing  feature = "fencing"  // tokens that rise
+	identity feature = "identity" // the caller may name the owner
+	measured feature = "measured" // the end of a lease shows without a renewal
+	reports  feature = "reports"  // a release says what came of it
+	majority feature = "majority" // locks on independent masters
+)
+
+// settings is what a scenario asks of a locker. Several lockers of one scenario are several processes.
+type settings struct {
+	addrs []string // several are independent masters
+	lease time.Duration
+	owner string // where the caller names it
+	// quarantine is for how long a master that has just started is not to be trusted.
+	quarantine time.Duration
+}
+
+// locker takes locks. Its methods may be called concurrently.
+type locker interface {
+	// try takes the lock or fails with errHeld.
+	try(ctx context.Context, key string) (lock, error)
+	// acquire waits for it until ctx ends.
+	acquire(ctx context.Context, key string) (lock, error)
+	close()
+}
+
+type lock interface {
+	// release fails with errNotHeld where the library says that the lock was not the caller's any more.
+	release(ctx context.Context) error
+	// lost is nil while the holder may go on, by all that the library tells it without asking Redis.
+	lost() error
+	token() int64 // 0 without fencing
+}
+
+// Errors of libraries are wrapped in these, so that what they say themselves can be matched too.
+var (
+	errHeld    = errors.New("held by somebody else")
+	errNotHeld = errors.New("not held any more")
+)
+
+// queued is a locker that knows how many wait in line for a key.
+type queued interface{ waiting(key string) int }
+
+var libraries = []library{holdfastLibrary, floorLibrary}
+
+func sameKey(name string) string { return name }
+
+// marked wraps err in mark if it is one of those.
+func marked(err, mark error, is ...error) error {
+	for _, e := range is {
+		if errors.Is(err, e) {
+			return errors.Join(mark, err)
+		}
+	}
+	return err
+}

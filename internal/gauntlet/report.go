@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// report is what came of a plan.
+type report struct {
+	plan
+	server   string // its version
+	findings []finding
+}
+
+func (r report) writeJSON(w io.Writer) error {
+	type about struct {
+		Name   string `json:"name"`
+		Wrong  string `json:"wrong"`
+		Source string `json:"source"`
+	}
+	out := struct {
+		Versions  map[string]string `json:"versions"`
+		Scenarios []about           `json:"scenarios"`
+		Findings  []finding         `json:"findings"`
+	}{map[string]string{"redis-server": r.server}, nil, r.findings}
+	for _, l := range r.libraries {
+		out.Versions[l.name] = version(l.module)
+	}
+	for _, s := range r.scenarios {
+		out.Scenarios = append(out.Scenarios, about{s.name, s.wrong, s.source})
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "\t")
+	return enc.Encode(out)
+}
+
+// writeMarkdown writes the table, and below it what each scenario is and what was observed.
+func (r report) writeMarkdown(w io.Writer) error {
+	var b strings.Builder
+	var names []string
+	for _, l := range r.libraries {
+		name := l.name
+		if v := version(l.module); v != "" {
+			name += " " + v
+		}
+		names = append(names, name)
+	}
+	fmt.Fprintf(&b, "Each scenario ran %d times; redis-server %s, %s/%s. fail: every time. varies: not every time, no verdict.\n\n",
+		r.times, r.server, runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintf(&b, "| | %s |\n|---%s|\n", strings.Join(names, " | "), strings.Repeat("|---", len(names)))
+	for i, s := range r.scenarios {
+		fmt.Fprintf(&b, "| %s [^%d] ", s.name, i+1)
+		for _, f := range r.of(i) {
+			cell := string(f.Outcome)
+			switch f.Outcome {
+			case fails:
+				cell = "**fail**"
+			case varies:
+				cell = fmt.Sprintf("varies: failed %d of %d", f.Fails, f.Runs)
+			}
+			fmt.Fprintf(&b, "| %s ", cell)
+		}
+		b.WriteString("|\n")
+	}
+	for i, s := range r.scenarios {
+		fmt.Fprintf(&b, "\n[^%d]: %s <%s>\n", i+1, s.wrong, s.source)
+		for _, f := range r.of(i) {
+			fmt.Fprintf(&b, "    - %s: %s: %s\n", f.Library, f.Outcome, f.Note)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// of is the findings of one scenario, in the order of the libraries.
+func (r report) of(scenario int) []finding {
+	n := len(r.libraries)
+	return r.findings[scenario*n : (scenario+1)*n]
+}
+
+// version is that of a module in this program; none for the module that it belongs to.
+func version(module string) string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == module && dep.Replace == nil {
+				return dep.Version
+			}
+		}
+	}
+	return ""
+}
+
+// serverVersion asks a server, and fails where there is none.
+func serverVersion() (v string, err error) {
+	var s stage
+	err = s.perform(func() {
+		info, err := servertest.Redis(&s).Client().InfoMap(context.Background(), "server").Result()
+		if err != nil {
+			s.Fatal(err)
+		}
+		v = info["Server"]["redis_version"]
+	})
+	return v, err
+}
