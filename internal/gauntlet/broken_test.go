@@ -231,15 +231,20 @@ var controls = map[string]struct {
 	flaw flaw
 	note string
 }{
-	"acquire-reply-lost":   {polls, "its own lost command wrote"},
-	"acquire-abandoned":    {polls, "the key is still there"},
-	"acquire-overtaken":    {polls, "the key is still there"},
-	"hung-server-deadline": {polls, "after its context ended"},
-	"hung-server-cancel":   {polls, "after its context ended"},
-	"context-error-hidden": {polls, "does not match context.DeadlineExceeded"},
-	"outage-as-held":       {polls, "held by somebody else"},
-	"owner-by-prefix":      {polls, "worker-1 got the lock"},
-	"scripts-flushed":      {polls, "NOSCRIPT"},
+	"acquire-reply-lost":    {polls, "its own lost command wrote"},
+	"acquire-abandoned":     {polls, "the key is still there"},
+	"acquire-overtaken":     {polls, "the key is still there"},
+	"hung-server-deadline":  {polls, "after its context ended"},
+	"hung-server-cancel":    {polls, "after its context ended"},
+	"context-error-hidden":  {polls, "does not match context.DeadlineExceeded"},
+	"outage-as-held":        {polls, "held by somebody else"},
+	"owner-by-prefix":       {polls, "worker-1 got the lock"},
+	"scripts-flushed":       {polls, "NOSCRIPT"},
+	"release-cancelled":     {polls, "the key is still there"},
+	"release-of-another's":  {polls, "the other's key is gone"},
+	"release-reply-lost":    {polls, "though it had been held"},
+	"renewed-after-release": {renewsOn, "the "},
+	"goroutines-left":       {polls, "after 20 locks"},
 }
 
 // names is those of some scenarios.
