@@ -245,6 +245,13 @@ var controls = map[string]struct {
 	"release-reply-lost":    {polls, "though it had been held"},
 	"renewed-after-release": {renewsOn, "the "},
 	"goroutines-left":       {polls, "after 20 locks"},
+	"late-reply":            {polls, "it goes on"},
+	"partition":             {polls, "it goes on"},
+	"outage-survived":       {polls, "the key is gone"},
+	"idle-commands":         {renewsOn, "with a lease of"},
+	"flushed":               {polls, "the holder goes on"},
+	"restarted-empty":       {polls, "the holder goes on"},
+	"token-restarts":        {polls, "its writes are refused"},
 }
 
 // names is those of some scenarios.
