@@ -252,6 +252,12 @@ var controls = map[string]struct {
 	"flushed":               {polls, "the holder goes on"},
 	"restarted-empty":       {polls, "the holder goes on"},
 	"token-restarts":        {polls, "its writes are refused"},
+	"waiters-poll":          {polls, "commands per second and waiter"},
+	"overtaken":             {lastInLine, "not in the order of arrival"},
+	"wake-up-lost":          {listens, "it still waits"},
+	"deleted-by-hand":       {listens, "it still waits"},
+	"waiter-dies":           {firstInLine, "it still waits"},
+	"waiter-gives-up":       {firstInLine, "its only waiter has given up"},
 }
 
 // names is those of some scenarios.
