@@ -258,6 +258,10 @@ var controls = map[string]struct {
 	"deleted-by-hand":       {listens, "it still waits"},
 	"waiter-dies":           {firstInLine, "it still waits"},
 	"waiter-gives-up":       {firstInLine, "its only waiter has given up"},
+	"redlock-one-hangs":     {polls, "not done after"},
+	"redlock-not-undone":    {polls, "on the third master"},
+	"redlock-abandoned":     {polls, "of 3"},
+	"redlock-restarted":     {polls, "two hold the lock"},
 }
 
 // names is those of some scenarios.
