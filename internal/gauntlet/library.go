@@ -65,7 +65,7 @@ var (
 // queued is a locker that knows how many wait in line for a key.
 type queued interface{ waiting(key string) int }
 
-var libraries = []library{holdfastLibrary, floorLibrary}
+var libraries = []library{holdfastLibrary, redislockLibrary, redsyncLibrary, rueidislockLibrary, floorLibrary}
 
 func sameKey(name string) string { return name }
 
