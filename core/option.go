@@ -190,9 +190,10 @@ func WithReentrancy() CallOption {
 
 // WithReentryID lets calls that name the same id hold the lock together, wherever they run: a job that holds a lock
 // and calls another service, which needs it too and was told the id. All have the same token, and the lock is free
-// when the last of them has released it; one that dies counts no longer than its own lease. The id should be as
-// hard to guess as the harm is great that a stranger could do who names it: take a random one per job. 1 to 128
-// bytes, for a call and not for a Locker or an adapter, where all would exclude nobody. Default: none.
+// when the last of them has released it; one that dies counts no longer than its own lease. Where the first of them
+// waited in line, the others are let in from when its Acquire returns, not from the grant, a round trip before. The id
+// should be as hard to guess as the harm is great that a stranger could do who names it: take a random one per job. 1 to
+// 128 bytes, for a call and not for a Locker or an adapter, where all would exclude nobody. Default: none.
 func WithReentryID(id string) CallOption {
 	return callOption(func(c *config) error {
 		if id == "" || len(id) > maxReentryID {

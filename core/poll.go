@@ -16,6 +16,7 @@ const claimRounds = 3
 
 // claim tries until most masters have the mark for one attempt, or most of them have it for another.
 func (q *quorum) claim(cfg *config, names names, tick int64) func(context.Context) *call {
+	mine := map[string]bool{} // whoever sends it again waits for the answer first
 	return func(ctx context.Context) *call {
 		c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
 		q.locker.gate.join()
@@ -27,7 +28,7 @@ func (q *quorum) claim(cfg *config, names names, tick int64) func(context.Contex
 				if c.err = q.dependent(); c.err != nil {
 					return
 				}
-				p := newPoll(q, cfg, names, tick)
+				p := newPoll(q, cfg, names, tick, mine)
 				decided := p.run(ctx)
 				c.err = q.dependent() // by these answers
 				if p.raised >= q.need && c.err == nil {
@@ -67,23 +68,24 @@ type poll struct {
 	calls   []*call
 	answers chan answer
 	raised  int
-	refused int
-	by      map[string]int // refusals, by who has the mark
-	out     map[int64]int  // and by the bounds of the window
-	now     int64          // of a master that the tick is out of the window for
+	mine    map[string]bool // the claimants of this call
+	by      map[string]int  // refusals, by who has the mark
+	out     map[int64]int   // and by the bounds of the window
+	now     int64           // of a master that the tick is out of the window for
 	errs    []error
 	young   QuarantineError
 	unsure  []bool // whether a master may have raised it
 }
 
-func newPoll(q *quorum, cfg *config, names names, tick int64) *poll {
+func newPoll(q *quorum, cfg *config, names names, tick int64, mine map[string]bool) *poll {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
 	p := &poll{
-		q: q, cfg: cfg, names: names, claimant: fmt.Sprintf("%x", id), by: map[string]int{}, out: map[int64]int{},
+		q: q, cfg: cfg, names: names, claimant: fmt.Sprintf("%x", id), mine: mine, by: map[string]int{}, out: map[int64]int{},
 		calls: make([]*call, len(q.nodes)), answers: make(chan answer, len(q.nodes)), unsure: make([]bool, len(q.nodes)),
 	}
 	p.gone = names.tombstone(p.claimant)
+	mine[p.claimant] = true
 	guard := 0
 	if q.quarantine > 0 {
 		guard = 1
@@ -118,10 +120,8 @@ func (p *poll) run(ctx context.Context) (decided bool) {
 		if p.raised >= need {
 			return true
 		}
-		for _, n := range p.by {
-			if n >= need {
-				return true
-			}
+		if p.taken() {
+			return true
 		}
 		if p.out[-1] > rest-need || p.out[-2] > rest-need || len(p.young.Nodes) > rest-need {
 			return true
@@ -152,9 +152,12 @@ func (p *poll) count(r answer) {
 		p.raised++
 		p.unsure[r.i] = true
 	case code == 0 && len(v) == 5:
-		p.refused++
 		tick, _ := v[3].(int64)
 		who, _ := v[4].(string)
+		if p.mine[who] || who == "-" { // an earlier attempt of this call, perhaps, or of one that has withdrawn: it has no tick
+			fail(errOwnMark)
+			return
+		}
 		p.by[fmt.Sprint(tick, " ", who)]++
 	case code == -1 || code == -2:
 		p.out[code]++
@@ -171,6 +174,18 @@ func (p *poll) count(r answer) {
 		p.unsure[r.i] = true
 		fail(errReply)
 	}
+}
+
+var errOwnMark = errors.New("an attempt that came to nothing has its mark there")
+
+// taken tells whether most masters have the mark for one other claimant. Of different ones, none may get it.
+func (p *poll) taken() bool {
+	for _, n := range p.by {
+		if n >= p.q.need {
+			return true
+		}
+	}
+	return false
 }
 
 // withdraw takes the mark back where it was raised or may have been, and waits for a moment: the next attempt would
@@ -218,7 +233,7 @@ func (p *poll) verdict() (any, error) {
 			return []any{code, p.now}, nil
 		}
 	}
-	if p.refused >= need {
+	if p.taken() {
 		return int64(0), nil
 	}
 	out := &quorumError{all: p.errs, need: all - need + 1}
@@ -227,7 +242,11 @@ func (p *poll) verdict() (any, error) {
 	}
 	if len(out.all) == 0 {
 		out.all = []error{errors.New("the masters do not agree on who claimed it")}
-		if p.raised+p.refused < need {
+		answered := p.raised
+		for _, n := range p.by {
+			answered += n
+		}
+		if answered < need {
 			out.all = []error{errSilence}
 		}
 	}
