@@ -1,0 +1,22 @@
+// Package history records what several processes see of locks and claims on real Redis servers under faults, and has
+// github.com/anishathalye/porcupine judge whether it could have happened one call after the other.
+//
+// The workers are child processes of the test, so that they can be stopped and killed in the middle of anything. Each
+// writes into a journal before and after every call; all stamps are of the one monotonic clock of the machine.
+//
+// What is judged, each in a file of its own:
+//
+//   - mutex: no two hold a lock while both count themselves as holding
+//   - fence: tokens rise, and a register that refuses older tokens loses no update
+//   - reentry: those who may hold a lock together do, and nobody beside them
+//   - claim: a tick goes to one claimant
+//
+// A call whose outcome nobody can know may have taken effect at any time after it began, or never.
+//
+// Locks and claims that are broken in one point each run through the same worlds and the same models, which must find
+// them wrong, or the models would prove nothing.
+//
+// In the normal run each history takes some seconds. make soak goes on: it takes this package, the simulations, the
+// model of the scripts and the histories of the fence in turns, with fresh seeds. SEED repeats the faults and the calls
+// of one world, of which the processes and the servers still make their own schedule.
+package history

@@ -1,0 +1,139 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// locks is what a worker tests: holdfast, or one that is broken.
+type locks interface {
+	acquire(ctx context.Context, key string, waits bool, how manner) (handle, error)
+	claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error)
+	close() error
+}
+
+// manner is how a lock is acquired.
+type manner struct {
+	bare   bool   // without renewal
+	id     string // of a re-entry
+	within *hold  // whose context the call is under, if it is nested
+}
+
+// handle is a lock that is held.
+type handle interface {
+	Token() int64
+	Deadline() time.Time
+	Err() error
+	Context() context.Context
+	Release(context.Context) error
+}
+
+// Holdfast is the lock to be tested; all others are broken, but for Plain.
+const Holdfast = "holdfast"
+
+func newLocks(o Orders) (locks, error) {
+	if flaws, ok := plain[o.Lock]; ok {
+		return newPlain(o, flaws), nil
+	}
+	opts := []core.Option{core.WithTTL(o.TTL), core.WithTickWindow(time.Minute, time.Second)}
+	if o.Apart {
+		opts = append(opts, core.WithLocalHandover(0, 0))
+	}
+	var clients []*redis.Client
+	for _, addr := range o.Nodes {
+		clients = append(clients, newClient(addr, 0))
+	}
+	var l *core.Locker
+	var err error
+	if len(clients) == 1 {
+		l, err = core.New(clients[0], opts...)
+	} else {
+		l, err = core.NewRedLock(clients, append(opts, core.WithQuarantine(o.Quarantine), core.WithNodeTimeout(o.TTL*2/5))...)
+	}
+	return holdfast{l, o.TTL}, err
+}
+
+func newClient(addr string, retries int) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: addr, MaxRetries: retries,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}
+
+type holdfast struct {
+	*core.Locker
+	ttl time.Duration
+}
+
+func (l holdfast) acquire(ctx context.Context, key string, waits bool, how manner) (handle, error) {
+	var opts []core.CallOption
+	if how.bare {
+		opts = append(opts, core.WithoutRenewal())
+	}
+	if how.id != "" {
+		opts = append(opts, core.WithReentryID(how.id))
+	}
+	if how.within != nil {
+		opts = append(opts, core.WithReentrancy())
+	}
+	take := l.TryAcquire
+	if waits {
+		take = l.Acquire
+	}
+	lock, err := take(ctx, key, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return lock, nil
+}
+
+func (l holdfast) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
+	return l.Claim(ctx, name, tick, core.WithMinGap(gap))
+}
+
+// close leaves what hangs to the end of the process.
+func (l holdfast) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*l.ttl)
+	defer cancel()
+	if err := l.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+func ofAcquire(err error) Outcome {
+	switch {
+	case errors.Is(err, core.ErrNotAcquired):
+		return Refused
+	case errors.Is(err, core.ErrInvalid), errors.Is(err, core.ErrSelfDeadlock):
+		panic(err) // the worker's own mistake
+	}
+	return Unknown
+}
+
+func ofRelease(err error) Outcome {
+	switch {
+	case err == nil:
+		return Released
+	case errors.Is(err, core.ErrLost):
+		return Lost
+	}
+	return Unknown
+}
+
+func ofClaim(got bool, err error) Outcome {
+	switch {
+	case got:
+		return Granted
+	case err == nil:
+		return Refused
+	case errors.Is(err, core.ErrTick):
+		return Nothing
+	}
+	return Unknown
+}

@@ -1,0 +1,155 @@
+package history
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+)
+
+// Plain is the simplest lock on one Redis that keeps the models: SET NX PX, a lease that counts from before it was
+// sent, a release that compares, tokens from a counter in Redis, a mark that a script raises. It renews nothing. What it
+// cannot do is in its flaws, by the names under which a worker finds it.
+const Plain = "plain"
+
+// flaws break it in one point each.
+type flaws struct {
+	blind   bool // a release deletes whatever is there
+	reply   bool // the lease counts from the reply
+	local   bool // each process counts its tokens
+	getSet  bool // a claim looks first and raises the mark then
+	shallow bool // the first release of several by one owner frees the lock
+}
+
+var plain = map[string]flaws{
+	Plain:              {},
+	"blind release":    {blind: true},
+	"lease from reply": {reply: true},
+	"local tokens":     {local: true},
+	"GET then SET":     {getSet: true},
+	"shallow release":  {shallow: true},
+}
+
+var (
+	plainTake = redis.NewScript(`
+local had = redis.call('GET', KEYS[1])
+if had and had ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if had then
+  redis.call('INCR', KEYS[1] .. ':depth')
+else
+  redis.call('SET', KEYS[1] .. ':depth', 1)
+  redis.call('INCR', KEYS[1] .. ':token')
+end
+return tonumber(redis.call('GET', KEYS[1] .. ':token'))`)
+	plainRelease = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('GET', KEYS[1] .. ':token') ~= ARGV[2] then return 0 end
+if redis.call('DECR', KEYS[1] .. ':depth') <= 0 or ARGV[3] == '1' then redis.call('DEL', KEYS[1]) end
+return 1`)
+	plainClaim = redis.NewScript(`
+local mark = tonumber(redis.call('GET', KEYS[1]) or 0)
+if mark > 0 and tonumber(ARGV[1]) < mark + math.max(tonumber(ARGV[2]), 1) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1`)
+)
+
+type plainLocks struct {
+	flaws
+	rdb    *redis.Client
+	ttl    time.Duration
+	tokens atomic.Int64
+}
+
+func newPlain(o Orders, f flaws) *plainLocks {
+	return &plainLocks{flaws: f, rdb: newClient(o.Nodes[0], -1), ttl: o.TTL} // a command that is sent twice is not safe
+}
+
+func (l *plainLocks) acquire(ctx context.Context, key string, waits bool, how manner) (handle, error) {
+	owner := how.id
+	if how.within != nil {
+		owner = how.within.handle.(*plainLock).owner
+	}
+	if owner == "" {
+		owner = rand.Text()
+	}
+	for {
+		sent := time.Now()
+		token, err := plainTake.Run(ctx, l.rdb, []string{key}, owner, l.ttl.Milliseconds()).Int64()
+		switch {
+		case err != nil:
+			return nil, err
+		case token == 0 && !waits:
+			return nil, core.ErrNotAcquired
+		case token == 0:
+			select {
+			case <-time.After(3 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return nil, fmt.Errorf("%w, %w", core.ErrNotAcquired, ctx.Err())
+			}
+		}
+		if l.reply {
+			sent = time.Now()
+		}
+		tenure := token
+		if l.local {
+			token = l.tokens.Add(1)
+		}
+		return &plainLock{plainLocks: l, key: key, owner: owner, tenure: tenure, token: token, until: sent.Add(l.ttl * 9 / 10)}, nil
+	}
+}
+
+func (l *plainLocks) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
+	at, step := tick.UnixMicro(), max(gap.Microseconds(), 1)
+	if !l.getSet {
+		n, err := plainClaim.Run(ctx, l.rdb, []string{name}, at, step).Int64()
+		return n == 1, err
+	}
+	mark, err := l.rdb.Get(ctx, name).Int64()
+	if err != nil && err != redis.Nil {
+		return false, err
+	}
+	if mark > 0 && at < mark+step {
+		return false, nil
+	}
+	return true, l.rdb.Set(ctx, name, at, 0).Err()
+}
+
+func (l *plainLocks) close() error { return l.rdb.Close() }
+
+type plainLock struct {
+	*plainLocks
+	key, owner    string
+	tenure, token int64
+	until         time.Time
+}
+
+func (lk *plainLock) Token() int64             { return lk.token }
+func (lk *plainLock) Deadline() time.Time      { return lk.until }
+func (lk *plainLock) Context() context.Context { return context.Background() }
+
+func (lk *plainLock) Err() error {
+	if time.Now().Before(lk.until) {
+		return nil
+	}
+	return core.ErrLost
+}
+
+func (lk *plainLock) Release(ctx context.Context) error {
+	if lk.blind {
+		return lk.rdb.Del(ctx, lk.key).Err()
+	}
+	all := 0
+	if lk.shallow {
+		all = 1
+	}
+	n, err := plainRelease.Run(ctx, lk.rdb, []string{lk.key}, lk.owner, lk.tenure, all).Int64()
+	if err == nil && n == 0 {
+		err = core.ErrLost
+	}
+	return err
+}

@@ -1,0 +1,211 @@
+package history
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// A Record is all that is known of what happened in a world, once it is over.
+type Record struct {
+	Logs      []*Log
+	Registers *Registers
+	Forgets   []Span // when a server may have forgotten what nothing protects
+	Quorum    bool
+}
+
+// A Log is the journal of one process.
+type Log struct {
+	Worker  int
+	Entries []Entry
+	Killed  Stamp // before it was; 0 if it was not
+}
+
+// A Span is from the first to the last moment at which something may have happened.
+type Span struct{ From, To Stamp }
+
+// op is one call of one process.
+type op struct {
+	Entry
+	worker int
+	client int
+	id     int    // of a granted acquisition, from 1
+	done   *Entry // nil if it never returned
+	looks  []Entry
+	ended  *op // its release
+	killed Stamp
+}
+
+func (o *op) out() Outcome {
+	if o.done == nil {
+		return Unknown
+	}
+	return o.done.Out
+}
+
+// back is when it had returned.
+func (o *op) back() Stamp {
+	if o.done == nil {
+		return Forever
+	}
+	return o.done.At
+}
+
+// calls puts the journals together, in the order in which the calls began.
+func (r *Record) calls() []*op {
+	var all []*op
+	clients := map[[2]int]int{}
+	for _, l := range r.Logs {
+		byOp := map[int]*op{}
+		for i := range l.Entries {
+			e := &l.Entries[i]
+			if e.Kind == Began {
+				who := [2]int{l.Worker, e.Loop}
+				if _, ok := clients[who]; !ok {
+					clients[who] = len(clients)
+				}
+				o := &op{Entry: *e, worker: l.Worker, client: clients[who], killed: l.Killed}
+				if e.What == Releasing {
+					byOp[e.Of].ended = o
+				}
+				if e.Of != 0 {
+					o.Key = byOp[e.Of].Key
+				}
+				byOp[e.Op] = o
+				all = append(all, o)
+				continue
+			}
+			o := byOp[e.Op]
+			if e.Kind == Done {
+				o.done = e
+			} else {
+				o.looks = append(o.looks, *e)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *op) int { return cmp.Compare(a.At, b.At) })
+	granted := 0
+	for _, o := range all {
+		if (o.What == Locking || o.What == Reentrant) && o.out() == Granted {
+			granted++
+			o.id = granted
+		}
+	}
+	return all
+}
+
+// end is when the hold of an acquisition ended, for others, and how.
+func (r *Record) end(o *op) (from, to Stamp, how string) {
+	from, to, how = r.counted(o)
+	for _, f := range r.Forgets {
+		if o.At <= f.To && to >= f.From {
+			from = min(from, max(f.From, o.At)) // whether its holder counted on it or not
+			how += ", forgotten"
+		}
+	}
+	return from, to, how
+}
+
+// counted is end where nothing is forgotten.
+func (r *Record) counted(o *op) (from, to Stamp, how string) {
+	last, until, noticed := o.At, o.At, Forever // if it was over when the holder heard of it
+	for _, e := range o.looks {
+		if e.Kind == Counts {
+			last, until = e.At, e.Until
+		} else {
+			noticed = min(noticed, e.At)
+		}
+	}
+	lost := noticed < Forever
+	how = "over"
+	if o.killed != 0 {
+		noticed, how = min(noticed, o.killed), "killed"
+	}
+	if o.ended != nil {
+		out := o.ended.out()
+		if out == Released {
+			return o.ended.At, o.ended.back(), string(out)
+		}
+		noticed, how = min(noticed, o.ended.At), string(out)
+		lost = lost || out == Lost
+	}
+	switch {
+	case noticed >= until:
+		return until, Forever, how // its last deadline had come
+	case lost:
+		return last, Forever, how // at some time between two looks
+	}
+	return noticed, Forever, how
+}
+
+// orphans are the handles that were let in to a hold after a server had forgotten it, by a process that did not know yet.
+// They are no more of it than their holder's word, and are left out.
+func (r *Record) orphans(all []*op) map[*op]bool {
+	type hold struct {
+		key   string
+		token int64
+	}
+	first, orphans := map[hold]*op{}, map[*op]bool{}
+	for _, o := range all {
+		if o.What != Reentrant || o.out() != Granted {
+			continue
+		}
+		h := hold{o.Key, o.done.Token}
+		if first[h] == nil {
+			first[h] = o
+			continue
+		}
+		for _, f := range r.Forgets {
+			if first[h].At <= f.To && o.back() >= f.From {
+				orphans[o] = true
+			}
+		}
+	}
+	return orphans
+}
+
+// ghosts are the acquisitions that may have had a lock without telling when, by key.
+type ghosts map[string][]*op
+
+func (r *Record) ghosts(all []*op, orphans map[*op]bool) ghosts {
+	unseen := ghosts{}
+	for _, o := range all {
+		if o.What != Locking && o.What != Reentrant {
+			continue
+		}
+		// One that waits has a place in line, which it gives up in the background; its turn may come before that.
+		// Of several servers each call has some for a while that it gives back, also where it got no majority.
+		if o.out() == Unknown || o.out() == Refused && o.Waits || r.Quorum || orphans[o] {
+			unseen[o.Key] = append(unseen[o.Key], o)
+		}
+	}
+	return unseen
+}
+
+// excuse reports whether the lock of a refused acquisition may have been somebody's who never knew.
+func (g ghosts) excuse(refused *op) bool {
+	return slices.ContainsFunc(g[refused.Key], func(o *op) bool { return o != refused && o.At <= refused.back() })
+}
+
+// kept reports whether a refused acquisition met one of its own owner that waited in line: from its grant until it has
+// answered that, it lets nobody in.
+func kept(all []*op, refused *op) bool {
+	return slices.ContainsFunc(all, func(o *op) bool {
+		return o.Key == refused.Key && o.Owner == refused.Owner && o.Waits && o != refused && o.At <= refused.back() && refused.At <= o.back()
+	})
+}
+
+// unseen reports whether one of o's owner may have had the lock.
+func (g ghosts) unseen(o *op) bool {
+	return slices.ContainsFunc(g[o.Key], func(g *op) bool { return g != o && g.Owner == o.Owner && g.out() != Granted && g.At <= o.back() })
+}
+
+// operation gives the ends of holds a row of their own in a picture, as they overlap with the next call.
+func operation(o *op, end bool, input, output any, from, to Stamp) porcupine.Operation {
+	client := 2 * o.client
+	if end {
+		client++
+	}
+	return porcupine.Operation{ClientId: client, Input: input, Output: output, Call: int64(from), Return: int64(to)}
+}

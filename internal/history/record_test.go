@@ -1,0 +1,152 @@
+package history
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// script writes the journals of two workers in a few words: "call worker op what key", "done worker op out token",
+// "counts worker op until", "gone worker op", "release worker op of", "claim worker op tick", "killed worker", "forget".
+// Each line is one moment, 10 apart.
+type script struct {
+	r  Record
+	at Stamp
+}
+
+func (s *script) log(worker int) *Log {
+	for _, l := range s.r.Logs {
+		if l.Worker == worker {
+			return l
+		}
+	}
+	s.r.Logs = append(s.r.Logs, &Log{Worker: worker})
+	return s.r.Logs[len(s.r.Logs)-1]
+}
+
+func (s *script) add(worker int, e Entry) {
+	s.at += 10
+	e.At = s.at
+	l := s.log(worker)
+	l.Entries = append(l.Entries, e)
+}
+
+func (s *script) try(worker, op int) {
+	s.add(worker, Entry{Kind: Began, Op: op, What: Locking, Key: "k"})
+}
+func (s *script) wait(worker, op int) {
+	s.add(worker, Entry{Kind: Began, Op: op, What: Locking, Key: "k", Waits: true})
+}
+func (s *script) got(worker, op int) {
+	s.add(worker, Entry{Kind: Done, Op: op, Out: Granted, Token: int64(s.at) + 10})
+}
+func (s *script) gone(worker, op int) { s.add(worker, Entry{Kind: NoMore, Op: op}) }
+func (s *script) freed(worker, op int) {
+	s.add(worker, Entry{Kind: Began, Op: op, What: Releasing, Of: op - 1})
+}
+func (s *script) killed(worker int) { s.at += 10; s.log(worker).Killed = s.at }
+func (s *script) forget()           { s.at += 10; s.r.Forgets = append(s.r.Forgets, Span{s.at, s.at + 1}) }
+
+func (s *script) out(worker, op int, out Outcome) { s.add(worker, Entry{Kind: Done, Op: op, Out: out}) }
+func (s *script) counts(worker, op int, until Stamp) {
+	s.add(worker, Entry{Kind: Counts, Op: op, Until: until})
+}
+
+func (s *script) claim(worker, op int, tick int64) {
+	s.add(worker, Entry{Kind: Began, Op: op, What: Claiming, Key: "k", Tick: tick})
+}
+
+// enter acquires at once and counts on it for long.
+func (s *script) enter(worker, op int, owner string, token int64) {
+	s.add(worker, Entry{Kind: Began, Op: op, What: Reentrant, Key: "k", Owner: owner})
+	s.add(worker, Entry{Kind: Done, Op: op, Out: Granted, Token: token})
+	s.counts(worker, op, 1000)
+}
+
+// What a journal means to the models: who held what until when.
+func TestRecord(t *testing.T) {
+	hold := func(s *script) { s.try(1, 1); s.got(1, 1); s.counts(1, 1, 100) } // until 100, noted at 30
+	take := func(s *script) { s.try(2, 1); s.got(2, 1) }
+	tests := []struct {
+		name   string
+		breach string // empty for none
+		write  func(s *script)
+	}{
+		{"released", "", func(s *script) { hold(s); s.freed(1, 2); s.out(1, 2, Released); take(s) }},
+		{"two at once", "mutex", func(s *script) { hold(s); take(s) }},
+		{"past its deadline", "", func(s *script) { hold(s); s.at = 100; take(s) }},
+		{"renewed", "mutex", func(s *script) { hold(s); s.counts(1, 1, 300); s.at = 150; take(s) }},
+		{"stopped, and released late", "mutex", func(s *script) { hold(s); s.at = 100; take(s); s.freed(1, 2); s.out(1, 2, Released) }},
+		{"stopped, and told of the loss", "", func(s *script) { hold(s); s.at = 100; take(s); s.freed(1, 2); s.out(1, 2, Lost) }},
+		{"lost before its deadline", "", func(s *script) { hold(s); take(s); s.gone(1, 1) }},
+		{"lost at its deadline", "mutex", func(s *script) { hold(s); take(s); s.at = 100; s.gone(1, 1) }},
+		{"killed", "", func(s *script) { hold(s); s.killed(1); take(s) }},
+		{"killed later", "mutex", func(s *script) { hold(s); take(s); s.killed(1) }},
+		{"unknown release", "", func(s *script) { hold(s); s.freed(1, 2); take(s); s.out(1, 2, Unknown) }},
+		{"forgotten", "", func(s *script) { hold(s); s.forget(); take(s) }},
+		{"entered again when it was forgotten", "", func(s *script) {
+			s.enter(1, 1, "a", 5)
+			s.forget()
+			s.enter(2, 1, "b", 6)
+			s.enter(1, 2, "a", 5)
+		}},
+		{"entered beside another", "reentry", func(s *script) { s.enter(1, 1, "a", 5); s.enter(2, 1, "b", 6); s.enter(1, 2, "a", 5) }},
+		{"forgotten before", "mutex", func(s *script) { s.forget(); s.at += 10; hold(s); take(s) }},
+		{"refused beside a hold", "", func(s *script) { hold(s); s.try(2, 1); s.out(2, 1, Refused); s.freed(1, 2); s.out(1, 2, Released) }},
+		{"refused by nobody", "mutex", func(s *script) { s.try(2, 1); s.out(2, 1, Refused) }},
+		{"refused beside one that hangs", "", func(s *script) { s.try(1, 1); s.try(2, 1); s.out(2, 1, Refused) }},
+		{"refused before one that hangs", "mutex", func(s *script) { s.try(2, 1); s.out(2, 1, Refused); s.try(1, 1) }},
+		{"refused after one that waited", "", func(s *script) {
+			hold(s)
+			s.wait(2, 1)
+			s.out(2, 1, Refused)
+			s.freed(1, 2)
+			s.out(1, 2, Released)
+			s.try(3, 1)
+			s.out(3, 1, Refused)
+		}},
+		{"a token that falls", "fence", func(s *script) {
+			hold(s)
+			s.freed(1, 2)
+			s.out(1, 2, Released)
+			s.try(2, 1)
+			s.add(2, Entry{Kind: Done, Op: 1, Out: Granted, Token: 1})
+		}},
+		{"claimed", "", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(1, 1, Granted); s.out(2, 1, Refused) }},
+		{"claimed twice", "claim", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(1, 1, Granted); s.out(2, 1, Granted) }},
+		{"claimed by one that hangs", "", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(2, 1, Refused) }},
+		{"claimed by nobody", "claim", func(s *script) { s.claim(2, 1, 5); s.out(2, 1, Refused) }},
+		{"claimed before it was forgotten", "", func(s *script) {
+			s.claim(1, 1, 5)
+			s.out(1, 1, Granted)
+			s.forget()
+			s.claim(2, 1, 5)
+			s.out(2, 1, Granted)
+		}},
+		{"claimed after it was forgotten", "claim", func(s *script) {
+			s.forget()
+			s.claim(1, 1, 5)
+			s.out(1, 1, Granted)
+			s.claim(2, 1, 5)
+			s.out(2, 1, Granted)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &script{}
+			tt.write(s)
+			_, breaches, err := s.r.Judge(false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			models := map[string]bool{}
+			for _, b := range breaches {
+				models[b.Model] = true
+			}
+			if got := strings.Join(slices.Sorted(maps.Keys(models)), " "); got != tt.breach {
+				t.Errorf("got breaches of %q, want %q", got, tt.breach)
+			}
+		})
+	}
+}

@@ -1,0 +1,272 @@
+package history
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	hang    = time.Minute             // longer than anything but a hang takes
+	lease   = 1200 * time.Millisecond // a command may take a quarter of it, on a machine that has other things to do
+	epoch   = 2 * time.Second
+	workers = 3 // at a time
+
+	// quarantine covers the lease, and ripe is when servers vote under it: their age is known to the second.
+	quarantine = 6500 * time.Millisecond
+	ripe       = quarantine + 2*time.Second
+)
+
+// scene is what a world is made of.
+type scene struct {
+	lock     string // Holdfast, or a control
+	nodes    int
+	faults   []fault
+	durable  bool // servers keep their data when they are killed
+	exposed  bool // no quarantine where servers forget
+	careless bool // registers take every token
+	long     int  // see Orders; 0 for the usual
+	lease    time.Duration
+	uneven   bool // the first worker holds long, the others do not
+}
+
+// ttl is the lease, unless the scene says so.
+func (s scene) ttl() time.Duration { return cmp.Or(s.lease, lease) }
+
+// world is a scene that is played.
+type world struct {
+	scene
+	t       *testing.T
+	seed    uint64
+	servers []*servertest.Server
+	admins  []*redis.Client
+	slots   [workers][]*servertest.FaultProxy // one to a server
+	orders  Orders
+	record  Record
+
+	mu       sync.Mutex // guards what follows
+	running  [workers]*process
+	gone     []*process
+	lastID   int
+	happened map[string]int // faults
+}
+
+// play plays a scene for length under its faults, and goes on without them until there is something to judge by each
+// model, if it is to.
+func (s scene) play(t *testing.T, seed uint64, length time.Duration, enough bool) *world {
+	t.Helper()
+	w := &world{scene: s, t: t, seed: seed, happened: map[string]int{}}
+	w.open()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	over, stop := context.WithTimeout(context.Background(), length)
+	defer stop()
+	var faults sync.WaitGroup
+	var own []fault // those that may end the test do it on its goroutine
+	for _, f := range s.faults {
+		mine := rand.New(rand.NewPCG(rnd.Uint64(), 2))
+		if f.own {
+			own = append(own, f)
+			continue
+		}
+		faults.Go(func() { w.haunt(over, f, mine) })
+	}
+	for _, f := range own {
+		w.haunt(over, f, rnd)
+	}
+	<-over.Done()
+	faults.Wait()
+	for end := time.Now().Add(hang); enough && !w.enough() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.close()
+	return w
+}
+
+// haunt has one fault happen again and again.
+func (w *world) haunt(over context.Context, f fault, rnd *rand.Rand) {
+	for pause(over, f.rest/2+time.Duration(rnd.Int64N(int64(f.rest)))) {
+		w.mu.Lock()
+		w.happened[f.name]++
+		w.mu.Unlock()
+		f.strike(w, over, rnd)
+	}
+}
+
+// pause reports whether the world goes on after d.
+func pause(over context.Context, d time.Duration) bool {
+	select {
+	case <-over.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (w *world) open() {
+	t := w.t
+	args := []string(nil)
+	if w.durable {
+		args = []string{"--appendonly", "yes", "--appendfsync", "always"}
+	}
+	for range w.nodes {
+		w.servers = append(w.servers, servertest.Redis(t, args...))
+	}
+	for _, s := range w.servers {
+		w.admins = append(w.admins, s.Client())
+		for i := range w.slots {
+			if w.proxied() {
+				w.slots[i] = append(w.slots[i], servertest.Proxy(t, s.Addr()))
+			}
+		}
+	}
+	registers, err := Serve(w.careless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { registers.Close(true) })
+	w.record = Record{Registers: registers, Quorum: w.nodes > 1}
+	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch, TTL: w.ttl(), Long: max(w.long, 1)}
+	w.orders.Apart = !w.durable && !w.quarantined() && w.forgetful()
+	if w.long == 0 {
+		w.orders.Long = 25
+	}
+	if w.quarantined() {
+		w.orders.Quarantine = quarantine
+		time.Sleep(ripe)
+	}
+	t.Cleanup(func() {
+		for _, p := range w.running {
+			if p != nil {
+				p.kill()
+			}
+		}
+	})
+	for i := range workers {
+		w.hire(i)
+	}
+}
+
+func (w *world) quarantined() bool {
+	return w.nodes > 1 && !w.durable && !w.exposed && slices.ContainsFunc(w.faults, func(f fault) bool { return f.restarts })
+}
+
+func (w *world) forgetful() bool {
+	return slices.ContainsFunc(w.faults, func(f fault) bool { return f.forgets })
+}
+func (w *world) proxied() bool {
+	return slices.ContainsFunc(w.faults, func(f fault) bool { return f.links })
+}
+
+// hire starts a worker in a slot. It is not called at the same time as close.
+func (w *world) hire(slot int) {
+	o := w.orders
+	if w.uneven {
+		o.Long = 1
+		if slot > 0 {
+			o.Long = 1000
+		}
+	}
+	for i, server := range w.servers {
+		addr := server.Addr()
+		if w.proxied() {
+			addr = w.slots[slot][i].Addr()
+		}
+		o.Nodes = append(o.Nodes, addr)
+	}
+	w.mu.Lock()
+	w.lastID++
+	o.ID = w.lastID
+	w.mu.Unlock()
+	p, err := start(o)
+	if err != nil {
+		w.t.Errorf("start a worker: %v", err)
+		return
+	}
+	w.mu.Lock()
+	if was := w.running[slot]; was != nil {
+		w.gone = append(w.gone, was)
+	}
+	w.running[slot] = p
+	w.mu.Unlock()
+}
+
+// victim picks a worker, rather one that holds something.
+func (w *world) victim(rnd *rand.Rand) (slot int, p *process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slot = rnd.IntN(workers)
+	if rnd.IntN(4) > 0 {
+		latest := Stamp(0)
+		for i, p := range w.running {
+			p.mu.Lock()
+			if p.counted > latest {
+				slot, latest = i, p.counted
+			}
+			p.mu.Unlock()
+		}
+	}
+	return slot, w.running[slot]
+}
+
+func (w *world) all() []*process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := append([]*process(nil), w.gone...)
+	for _, p := range w.running {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// enough reports whether there is something to judge by each model.
+func (w *world) enough() bool {
+	sum, over := map[What]int{}, 0
+	for _, p := range w.running {
+		select {
+		case <-p.over: // by itself, which is an error
+			over++
+		default:
+		}
+	}
+	for _, p := range w.all() {
+		p.mu.Lock()
+		for what, n := range p.granted {
+			sum[what] += n
+		}
+		p.mu.Unlock()
+	}
+	return over == workers || sum[Locking] >= 10 && sum[Reentrant] >= 5 && sum[Claiming] >= 5
+}
+
+// close ends the workers and completes the record.
+func (w *world) close() {
+	t := w.t
+	t.Helper()
+	var leaving sync.WaitGroup
+	for _, p := range w.running {
+		if p != nil {
+			leaving.Go(func() { p.leave(t) })
+		}
+	}
+	leaving.Wait()
+	w.record.Registers.Close(false)
+	for _, p := range w.all() {
+		w.record.Logs = append(w.record.Logs, p.log)
+	}
+}
+
+// forgot notes that a server may have forgotten its data since.
+func (w *world) forgot(since Stamp) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.record.Forgets = append(w.record.Forgets, Span{From: since, To: After(time.Now())})
+}
