@@ -16,11 +16,8 @@ check: ## formatting, staticcheck, go.mod and known vulnerabilities, then test
 	@.ci/install
 	@.ci/test
 
-soak: ## the simulation and the model for DURATION, from SEED or a random seed; then the fence's histories
-	@HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
-		go test -run 'Simulation|Soak' -count=1 -timeout 0 -v $(TESTFLAGS) ./core ./internal/model
-	@cd internal/sqltest && GOWORK=off HOLDFAST_SOAK=1 DURATION='$(DURATION)' SEED='$(SEED)' \
-		go test -run '//History' -count=1 -timeout 0 -v $(TESTFLAGS) .
+soak: ## simulations, model and recorded histories in turns, for about DURATION, from SEED or a random seed
+	@cd internal/history && GOWORK=off go run ./soak -duration '$(DURATION)' -seed '$(SEED)' -flags '$(TESTFLAGS)'
 
 fuzz: ## each fuzz target of the root module in turn, for FUZZTIME; what one finds is under its testdata/fuzz
 	@for pkg in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \

@@ -1,0 +1,70 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What the parts print today is what is counted: a part that counts nothing would look idle for ever.
+func TestCounts(t *testing.T) {
+	samples := map[string]string{
+		"simulation":         "    simulation_test.go:37: 400 schedules up to seed 440, 9000 calls, 3000 locks, 20 of them lost",
+		"redlock-simulation": "    redlock_simulation_test.go:76: 120 schedules from seed 1: {Calls:10 Served:5}",
+		"redlock-storm":      "    redlock_storm_test.go:282: 812 holds, 3 of them lost, 4 calls failed; faults map[]",
+		"model":              "    model_test.go:175: 20000 walks through each of everything, up to seed 9",
+		"fence":              "    contest_test.go:247: fence: 77 commits, 12 refusals, 0 unknown, 1 aborted; violations: 0 order",
+		"history":            "sum: 12 histories, 3456 operations, 7 unknown, 0 violations; of the controls 3 in 9",
+	}
+	want := map[string]int64{"simulation": 400, "redlock-simulation": 120, "redlock-storm": 812, "model": 20000, "fence": 77, "history": 3456}
+	for _, p := range all() {
+		text := []byte(samples[p.name] + "\n" + samples[p.name])
+		if got := sum(p.counts, text); got != 2*want[p.name] {
+			t.Errorf("%s: counted %d, want %d", p.name, got, 2*want[p.name])
+		}
+		source, err := filepath.Glob(filepath.Join("..", "..", "..", p.dir, "*_test.go"))
+		if err != nil || len(source) == 0 {
+			t.Errorf("%s: no tests in %s: %v", p.name, p.dir, err)
+		}
+	}
+}
+
+// A part gets its seed and its time, and what it prints is counted, also where it fails.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "part")
+	text := "#!/bin/sh\necho \"$SEED schedules up to seed $DURATION of $2\"\nexit $HOLDFAST_SOAK\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	parts := all()
+	p := parts[slices.IndexFunc(parts, func(p *part) bool { return p.name == "simulation" })]
+	p.binary, p.dir, p.again = script, dir, "again"
+	log := filepath.Join(dir, "log")
+	for _, tests := range []string{p.tests, p.again} {
+		if err := p.run(context.Background(), 42, time.Second, log); err == nil {
+			t.Error("a part that fails passes")
+		}
+		said, _ := os.ReadFile(log)
+		if want := "42 schedules up to seed 1s of " + tests; strings.TrimSpace(string(said)) != want {
+			t.Errorf("it said %q, want %q", said, want)
+		}
+	}
+	if p.total != 84 {
+		t.Errorf("counted %d, want 84", p.total)
+	}
+	s := &status{began: time.Now(), duration: time.Hour, parts: []*part{p}}
+	s.turn(p, 7)
+	s.ran(true)
+	for _, want := range []string{"simulation SEED=7", "84 schedules", "violations 1"} {
+		if !strings.Contains(s.String(), want) {
+			t.Errorf("the line %q lacks %q", s, want)
+		}
+	}
+}
