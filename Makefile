@@ -27,8 +27,13 @@ fuzz: ## each fuzz target of the root module in turn, for FUZZTIME; what one fin
 		done; \
 	done
 
-bench: ## holdfast beside the bare floor; BENCHFLAGS='-parts contended' or '-parts redlock' beside its peers
+bench: ## holdfast beside the bare floor and other libraries, into internal/bench/results; BENCHFLAGS='-parts redlock' only prints
+ifdef BENCHFLAGS
 	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
+else
+	@cd internal/bench && GOWORK=off go run . -parts all -json results/results.json -md results/results.md -charts results
+	@if [ -f internal/gauntlet/main.go ]; then cd internal/gauntlet && GOWORK=off go run .; fi
+endif
 
 fmt: ## gofmt
 	@gofmt -w .

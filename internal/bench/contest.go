@@ -24,43 +24,15 @@ func (s setting) open(ctx context.Context, r rival, addr string, pool int) (team
 	return openLocalTeam(ctx, r, addr, s, pool)
 }
 
-// match is all measurements of one rival in one setting.
-type match struct {
-	setting
-	rival
-	scores []score
-	base   []score // the first rival's, of the same rounds
-	trip   float64 // µs of a PING over the rival's client, as roundTrips has it
-}
-
-// contend measures all rivals in one setting. As in run, a round is short, and every other one in the opposite
-// order.
-func (p plan) contend(ctx context.Context, t *target, s setting, rivals []rival) ([]match, error) {
-	matches := make([]match, len(rivals))
-	for i, r := range rivals {
-		matches[i] = match{setting: s, rival: r}
+// contend measures all rivals in one setting.
+func (p plan) contend(ctx context.Context, t *target, s setting) ([]row[score], error) {
+	measure := p.bout
+	if s.once {
+		measure = p.serve
 	}
-	for round := range p.rounds {
-		for k := range rivals {
-			i := k
-			if round%2 == 1 {
-				i = len(rivals) - 1 - k
-			}
-			measure := p.bout
-			if s.once {
-				measure = p.serve
-			}
-			score, err := measure(ctx, t, s, rivals[i])
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", rivals[i].name, err)
-			}
-			matches[i].scores = append(matches[i].scores, score)
-		}
-	}
-	for i := range matches {
-		matches[i].base = matches[0].scores
-	}
-	return matches, nil
+	return interleave(p.rounds, names(p.rivals), func(i int) (score, error) {
+		return measure(ctx, t, s, p.rivals[i])
+	}, s.goroutines)
 }
 
 // bout is one measurement. Nothing of the other rivals is open meanwhile, so that what their connections and

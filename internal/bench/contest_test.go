@@ -27,62 +27,29 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// brief is a plan that measures every table with few goroutines for a moment.
-func brief() plan {
-	return plan{
-		parts: queued(), rivals: rivals, sizes: []int{4}, processes: 2,
-		rounds: 1, duration: 100 * time.Millisecond, idling: 100 * time.Millisecond, settle: 50 * time.Millisecond,
-	}
-}
-
-// readTables returns the rows of all tables in text, by the heads of their columns.
-func readTables(text string) []map[string]string {
-	var rows []map[string]string
-	var heads []string
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, "|") {
-			heads = nil
-			continue
-		}
-		cells := strings.Split(line, "|")
-		if heads == nil {
-			heads = cells
-			continue
-		}
-		row := map[string]string{}
-		for i := range min(len(heads), len(cells)) {
-			row[strings.TrimSpace(heads[i])] += strings.TrimSpace(cells[i])
-		}
-		if !strings.HasPrefix(row["clashes"], "--") { // the line that aligns the columns
-			rows = append(rows, row)
-		}
-	}
-	return rows
-}
-
 func TestEveryContendedTableHasEveryRival(t *testing.T) {
-	requireServer(t)
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, brief()); err != nil {
-		t.Fatal(err)
-	}
 	rows := map[string]int{}
-	for _, row := range readTables(out.String()) {
-		rows[row[""]]++
-		if !strings.HasPrefix(row[""], "holdfast") {
-			continue // a peer that fails is a finding, not a fault of this program
-		}
-		if row["failed"] != "0" || row["clashes"] != "0" || row["acquires/s"] == "0" || row["script µs"] == "–" {
-			t.Errorf("got %v, want acquires and neither failures nor clashes", row)
+	tables := measured(t, brief(queued()...))
+	for _, table := range tables {
+		for _, row := range table.Rows {
+			name := table.text(row, "")
+			rows[name]++
+			if !strings.HasPrefix(name, us) {
+				continue // a peer that fails is a finding, not a fault of this program
+			}
+			got := table.get(row, "failed") == 0 && table.get(row, "clashes") == 0
+			if table.Part != "idle" {
+				got = got && table.get(row, "hand-overs/s") > 0 && table.get(row, "script µs") > 0
+			}
+			if !got {
+				t.Errorf("%s: got %v, want hand-overs and neither failures nor clashes", table.Part, row)
+			}
 		}
 	}
 	for _, r := range rivals {
-		if want := len(contended) + 2; rows[r.name] != want { // two for those who idle
+		if want := len(crowds) + 2; rows[r.name] != want { // two for those who idle
 			t.Errorf("%s: got %d rows, want %d", r.name, rows[r.name], want)
 		}
-	}
-	if t.Failed() {
-		t.Log(out.String())
 	}
 }
 
@@ -213,12 +180,15 @@ func TestParsePlan(t *testing.T) {
 	if err != nil || !slices.Equal(p.parts, []string{uncontended}) || len(p.rivals) != len(rivals) {
 		t.Errorf("without arguments: got %v, %v", p, err)
 	}
-	p, err = parse("-parts", "uncontended,contended,redlock", "-only", "redsync,holdfast", "-sizes", "3,5")
+	p, err = parse("-parts", "uncontended,refused,contended,redlock,held,guard", "-only", "redsync,holdfast", "-sizes", "3,5")
+	if whole, _ := parse("-parts=all"); !slices.Equal(p.parts, whole.parts) {
+		t.Errorf("all parts: got %v, want %v", whole.parts, p.parts)
+	}
 	if err != nil || !slices.Equal(p.parts, partNames()) || !slices.Equal(p.sizes, []int{3, 5}) ||
 		len(p.rivals) != 2 || p.rivals[0].name != "redsync" {
 		t.Errorf("with arguments: got %v, %v", p, err)
 	}
-	for _, bad := range []string{"-parts=all", "-only=me", "-sizes=0", "-sizes=a", "-rounds=-1", "-processes=0", "-idle=1m"} {
+	for _, bad := range []string{"-parts=most", "-only=me", "-locks=0", "-sizes=0", "-sizes=a", "-rounds=-1", "-processes=0", "-idle=1m"} {
 		if _, err := parse(bad); err == nil {
 			t.Errorf("%s passed", bad)
 		}

@@ -80,7 +80,7 @@ func (c *crowd) join(ctx context.Context, me int, d *diary) {
 	w, always := c.waiters[d.Locker], context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
 		asked := now()
-		release, err := w.acquire(ctx, hot)
+		lock, err := w.acquire(ctx, hot)
 		acquired := now()
 		if err != nil {
 			if ctx.Err() == nil {
@@ -95,7 +95,7 @@ func (c *crowd) join(ctx context.Context, me int, d *diary) {
 		if last := c.section.leave(me); !first || !last {
 			d.Clashes++
 		}
-		if err := release(always); err != nil {
+		if err := lock.Release(always); err != nil {
 			d.failed(err)
 		}
 		d.Holds = append(d.Holds, hold{asked, acquired, released})

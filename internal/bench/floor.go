@@ -10,11 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var (
-	errHeld = errors.New("the key is held")
-	errLost = errors.New("the key was lost")
-)
-
 var compareAndDelete = redis.NewScript(`
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0`)
@@ -24,24 +19,49 @@ return 0`)
 // answer within the caller's deadline.
 type floor struct{ rdb *redis.Client }
 
-func openFloor(t *target) (contender, error) { return floor{t.rdb}, nil }
+func openFloor(t *target) (waiter, error) { return floor{t.rdb}, nil }
 
-func (f floor) cycle(ctx context.Context, key string) error {
+type floorLock struct {
+	rdb        *redis.Client
+	key, value string
+}
+
+func (f floor) try(ctx context.Context, key string) (held, error) {
+	value := randomValue()
+	if err := setOne(ctx, f.rdb, key, value); err != nil {
+		return nil, err
+	}
+	return &floorLock{f.rdb, key, value}, nil
+}
+
+func (l *floorLock) Release(ctx context.Context) error { return deleteOne(ctx, l.rdb, l.key, l.value) }
+
+// acquire does not wait: the floor takes part only where keys are free.
+func (f floor) acquire(ctx context.Context, key string) (held, error) { return f.try(ctx, key) }
+
+func (f floor) ping(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }
+func (f floor) close() error                   { return nil }
+
+func randomValue() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
-	value := base64.RawURLEncoding.EncodeToString(id[:])
+	return base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+func setOne(ctx context.Context, c *redis.Client, key, value string) error {
 	// Not go-redis' SetNX: that sends EX where the lease is whole seconds.
 	set := redis.NewStatusCmd(ctx, "set", key, value, "nx", "px", int64(lease/time.Millisecond))
-	if err := f.rdb.Process(ctx, set); errors.Is(err, redis.Nil) {
+	err := c.Process(ctx, set)
+	if errors.Is(err, redis.Nil) {
 		return errHeld
-	} else if err != nil {
-		return err
 	}
-	deleted, err := compareAndDelete.Run(ctx, f.rdb, []string{key}, value).Int()
+	return err
+}
+
+func deleteOne(ctx context.Context, c *redis.Client, key, value string) error {
+	deleted, err := compareAndDelete.Run(ctx, c, []string{key}, value).Int()
 	if err == nil && deleted != 1 {
 		return errLost
 	}
 	return err
 }
-
-func (f floor) close() error { return nil }

@@ -11,50 +11,43 @@ import (
 // sentByHoldfast includes what go-redis sends for subscriptions.
 var sentByHoldfast = []string{"evalsha", "eval", "subscribe", "unsubscribe", "ssubscribe", "sunsubscribe", "ping"}
 
-// withoutLocalLine is the options under which each hand-over goes through Redis, also within one process.
-var withoutLocalLine = func() []holdfast.Option { return []holdfast.Option{holdfast.WithLocalHandover(0, 0)} }
+// withoutLocalLine has each hand-over go through Redis, also within one process.
+var withoutLocalLine = holdfast.WithLocalHandover(0, 0)
 
 type ours struct {
 	locker *holdfast.Locker
 	rdb    *redis.Client
 }
 
-func openHoldfast(t *target) (contender, error) { return newOurs(t) }
-
-func openWaiting(options func() []holdfast.Option) func(*target) (waiter, error) {
+func openHoldfast(opts ...holdfast.Option) func(*target) (waiter, error) {
 	return func(t *target) (waiter, error) {
-		if options == nil {
-			return newOurs(t)
-		}
-		return newOurs(t, options()...)
+		locker, err := holdfast.New(t.rdb, append([]holdfast.Option{holdfast.WithTTL(lease)}, opts...)...)
+		return ours{locker, t.rdb}, err
 	}
 }
 
-func newOurs(t *target, opts ...holdfast.Option) (ours, error) {
-	locker, err := holdfast.New(t.rdb, append(opts, holdfast.WithTTL(lease))...)
-	return ours{locker, t.rdb}, err
+func (o ours) try(ctx context.Context, key string) (held, error) {
+	return found(o.locker.TryAcquire(ctx, key))
 }
 
-func (o ours) cycle(ctx context.Context, key string) error {
-	lock, err := o.locker.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lock.Release(ctx)
+func (o ours) acquire(ctx context.Context, key string) (held, error) {
+	return found(o.locker.Acquire(ctx, key))
 }
 
-func (o ours) acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := o.locker.Acquire(ctx, key)
+// found keeps a nil of lock's own type out of the interface.
+func found[L held](lock L, err error) (held, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lock.Release, nil
+	return lock, nil
 }
 
 func (o ours) ping(ctx context.Context) error { return o.rdb.Ping(ctx).Err() }
 
-func (o ours) close() error {
+func (o ours) close() error { return shutDown(o.locker) }
+
+func shutDown(l *holdfast.Locker) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return o.locker.Shutdown(ctx)
+	return l.Shutdown(ctx)
 }

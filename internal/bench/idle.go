@@ -10,20 +10,30 @@ import (
 
 // quiet is what a queue costs while nothing happens.
 type quiet struct {
-	setting
-	name     string
+	waiters  int
 	commands float64 // per second
 	failures int
 	reason   string
 	clashes  int
 }
 
+func (q quiet) trouble() (int, string) { return q.failures, q.reason }
+
+var idleColumns = []column[quiet]{
+	typical("commands/s", 1, func(q quiet) float64 { return q.commands }),
+	typical("for each waiter", 2, func(q quiet) float64 { return q.commands / float64(q.waiters) }),
+	failed[quiet](),
+	total("clashes", func(q quiet) int { return q.clashes }),
+}
+
+var idleSizes = []int{1, 16, 64}
+
 // sideBySide bounds how many waiters are measured at a time. Below it, those that poll leave each other enough of
 // the processors to poll as often as they want.
 const sideBySide = 256
 
 // idle measures queues that do not move. Each measurement takes seconds, so one rival's are taken side by side.
-func (p plan) idle(ctx context.Context) ([]quiet, error) {
+func (p plan) idle(ctx context.Context, _ *server) (table, error) {
 	var settings []setting
 	for _, n := range p.choose(idleSizes) {
 		settings = append(settings, setting{goroutines: n, lockers: 1})
@@ -31,7 +41,7 @@ func (p plan) idle(ctx context.Context) ([]quiet, error) {
 			settings = append(settings, setting{goroutines: n, lockers: n})
 		}
 	}
-	var all []quiet
+	var all []row[quiet]
 	for len(settings) > 0 {
 		n, waiters := 1, settings[0].goroutines
 		for n < len(settings) && waiters+settings[n].goroutines <= sideBySide {
@@ -42,17 +52,18 @@ func (p plan) idle(ctx context.Context) ([]quiet, error) {
 		for i, r := range p.rivals {
 			var err error
 			if group[i], err = p.standAll(ctx, r, settings[:n]); err != nil {
-				return nil, fmt.Errorf("%s: %w", r.name, err)
+				return table{}, fmt.Errorf("%s: %w", r.name, err)
 			}
 		}
-		for k := range n {
-			for i := range p.rivals {
-				all = append(all, group[i][k])
+		for k, s := range settings[:n] {
+			for i, r := range p.rivals {
+				all = append(all, row[quiet]{labels: []any{s.goroutines, s.lockers, r.name}, samples: group[i][k : k+1]})
 			}
 		}
 		settings = settings[n:]
 	}
-	return all, nil
+	return tabulate(fmt.Sprintf("Waiters behind a holder elsewhere that stays, for %v.", p.idling),
+		[]string{"waiters", "Lockers", ""}, idleColumns, all, ""), nil
 }
 
 func (p plan) standAll(ctx context.Context, r rival, settings []setting) ([]quiet, error) {
@@ -89,11 +100,11 @@ func (p plan) stand(ctx context.Context, r rival, s setting) (_ quiet, err error
 	if err != nil {
 		return quiet{}, err
 	}
-	if err := q.release(ctx); err != nil {
+	if err := q.holds.Release(ctx); err != nil {
 		return quiet{}, err
 	}
 	commands, _ := sent.split(r.sends)
-	result := quiet{setting: s, name: r.name, commands: float64(commands.calls) / (float64(to-from) / 1e9)}
+	result := quiet{waiters: s.goroutines, commands: float64(commands.calls) / (float64(to-from) / 1e9)}
 	for _, d := range diaries {
 		result.failures += d.Failures
 		result.reason = cmp.Or(result.reason, d.Reason)

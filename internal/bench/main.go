@@ -1,27 +1,28 @@
-// Command bench measures what holdfast costs beside the floor: the two commands that any lock on one Redis
-// has to send, through the same go-redis client. With -parts contended it measures holdfast beside other Go
-// libraries where many want the same key, and with -parts redlock locks on a majority of five servers beside redsync,
-// also while some of them are late or hang. It starts redis-servers of its own (HOLDFAST_REDIS_SERVER names another
-// program) and prints tables in Markdown.
+// Command bench measures what holdfast costs beside the floor, the two commands that any lock on one Redis has to send, and
+// beside other Go libraries: without contention, where many want the same key, on a majority of five servers, also while some
+// of them are late or hang, and with thousands of locks held. It starts redis-servers of its own (HOLDFAST_REDIS_SERVER names
+// another program) and prints tables in Markdown.
 //
 //	go run . -rounds 7 -duration 1s
 //	go run . -parts contended
 //	go run . -parts goroutines,processes -sizes 16 -only holdfast,redsync -rounds 9
+//	go run . -parts all -json results/results.json -md results/results.md -charts results
+//	go run . -from results/results.json -md results/results.md -charts results
 //
-// All take turns on one machine against one server: what the machine does beside that meets all of them alike.
-// Compare the figures of one run with each other and not with those of another run.
+// All take turns on one machine: what the machine does beside that meets all of them alike. Compare the figures of one run
+// with each other and not with those of another run.
 //
 // The benchmarks of this package measure the uncontended cycle too, for benchstat and for profiles.
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"time"
 )
 
 func main() {
@@ -44,38 +45,60 @@ func start(args []string) error {
 	return run(ctx, os.Stdout, plan)
 }
 
+// run measures, or reads what was measured, and writes all that was asked for.
 func run(ctx context.Context, w io.Writer, p plan) error {
-	s, err := startServer(ctx)
+	var r report
+	var err error
+	if p.from != "" {
+		if r, err = read(p.from); err == nil {
+			r.Targets = judgeTargets(r)
+			err = r.markdown(w)
+		}
+	} else {
+		r, err = p.report(ctx, w)
+	}
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	t := newTarget(s.addr, p.pool)
-	defer t.close()
-
-	if p.has(uncontended) {
-		if err := p.filled(5, time.Second).cycles(ctx, w, t); err != nil {
+	if p.md != "" {
+		var b bytes.Buffer
+		_ = r.markdown(&b) // a buffer takes all
+		if err := os.WriteFile(p.md, b.Bytes(), 0o644); err != nil {
 			return err
 		}
 	}
-	if err := p.filled(3, 400*time.Millisecond).contest(ctx, w, t); err != nil {
-		return err
+	if p.json != "" {
+		if err := r.save(p.json); err != nil {
+			return err
+		}
 	}
-	if p.has(several) {
-		return p.filled(5, 400*time.Millisecond).redlock(ctx, w, t)
+	if p.charts != "" {
+		return r.draw(p.charts)
 	}
 	return nil
 }
 
-// cycles writes the uncontended table.
-func (p plan) cycles(ctx context.Context, w io.Writer, t *target) error {
-	about, err := describe(ctx, t, p)
+// report measures, and writes each table as soon as it is there.
+func (p plan) report(ctx context.Context, w io.Writer) (r report, err error) {
+	s, err := startServer(ctx)
 	if err != nil {
-		return err
+		return r, err
 	}
-	rows, err := p.run(ctx, t, contenders)
+	r.Environment, err = p.environment(ctx, s)
+	s.stop()
 	if err != nil {
-		return err
+		return r, err
 	}
-	return writeReport(w, about, rows)
+	if err := r.introduce(w); err != nil {
+		return r, err
+	}
+	err = p.run(ctx, func(t table) error {
+		r.Tables = append(r.Tables, t)
+		return t.markdown(w)
+	})
+	if err != nil {
+		return r, err
+	}
+	r.Targets = judgeTargets(r)
+	return r, r.conclude(w)
 }

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
+	"io"
+	"math"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
-
-	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
 // requireServer skips a test where no server is installed, and fails it where the run was told that one is.
@@ -54,23 +51,43 @@ func sent(t *testing.T, target *target, sends []string, act func()) int64 {
 	return n.calls
 }
 
+// brief is a plan that measures every table with few goroutines for a moment.
+func brief(parts ...string) plan {
+	return plan{
+		parts: parts, rivals: rivals, takers: takers, sizes: []int{4}, processes: 2, locks: []int{100},
+		rounds: 1, duration: 100 * time.Millisecond, idling: 100 * time.Millisecond, settle: 50 * time.Millisecond,
+		holding: 300 * time.Millisecond, pool: 16,
+	}
+}
+
+// measured returns the tables of a plan.
+func measured(t *testing.T, p plan) []table {
+	t.Helper()
+	requireServer(t)
+	r, err := p.report(t.Context(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Tables
+}
+
 func TestAcquireAndReleaseAreTwoCommands(t *testing.T) {
 	target := newTestTarget(t)
-	for _, e := range contenders {
-		t.Run(e.name, func(t *testing.T) {
-			c, err := e.open(target)
+	for _, r := range soloists[:2] {
+		t.Run(r.name, func(t *testing.T) {
+			w, err := r.open(target)
 			if err != nil {
 				t.Fatal(err)
 			}
-			cycle := func() {
-				if err := c.cycle(t.Context(), "k"); err != nil {
+			once := func() {
+				if err := cycle(t.Context(), w, "k"); err != nil {
 					t.Error(err)
 				}
 			}
-			cycle() // teaches the server the scripts
-			n := sent(t, target, e.sends, func() {
+			once() // teaches the server the scripts
+			n := sent(t, target, r.sends, func() {
 				for range 10 {
-					cycle()
+					once()
 				}
 			})
 			if n != 20 {
@@ -79,100 +96,73 @@ func TestAcquireAndReleaseAreTwoCommands(t *testing.T) {
 			if n := target.rdb.Exists(t.Context(), "k").Val(); n != 0 {
 				t.Error("the key is still there after the release")
 			}
-			if err := c.close(); err != nil {
+			if err := w.close(); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-func TestRefusedTryAcquireIsOneCommand(t *testing.T) {
-	target := newTestTarget(t)
-	c, err := openHoldfast(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.close()
-	locker := c.(ours).locker
-	lock, err := locker.TryAcquire(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := sent(t, target, []string{"evalsha", "eval"}, func() {
-		if _, err := locker.TryAcquire(t.Context(), "k", holdfast.WithTTL(time.Second)); !errors.Is(err, holdfast.ErrNotAcquired) {
-			t.Errorf("got %v, want ErrNotAcquired", err)
-		}
-	})
-	if n != 1 {
-		t.Errorf("got %d commands, want 1", n)
-	}
-	if err := lock.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // A contender that does not exclude others, or reports success where it has not, measures nothing.
-func TestContendersFailWhereTheKeyIsHeld(t *testing.T) {
+func TestSoloistsFailWhereTheKeyIsHeld(t *testing.T) {
 	target := newTestTarget(t)
-	for _, e := range contenders {
-		t.Run(e.name, func(t *testing.T) {
-			c, err := e.open(target)
+	for _, r := range soloists {
+		t.Run(r.name, func(t *testing.T) {
+			for _, key := range []string{"held", "rueidislock:0:held"} { // one of the peers has a prefix
+				if err := target.rdb.Set(t.Context(), key, "somebody else", time.Minute).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w, err := r.open(target)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.close()
-			if err := target.rdb.Set(t.Context(), "held", "somebody else", time.Minute).Err(); err != nil {
-				t.Fatal(err)
-			}
+			defer w.close()
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // for those that wait
 			defer cancel()
-			if err := c.cycle(ctx, "held"); err == nil {
+			if err := cycle(ctx, w, "held"); err == nil {
 				t.Error("a cycle on a held key succeeded")
 			}
-			if v := target.rdb.Get(t.Context(), "held").Val(); v != "somebody else" {
-				t.Errorf("the holder's key became %q", v)
+			for _, key := range []string{"held", "rueidislock:0:held"} {
+				if v := target.rdb.Get(t.Context(), key).Val(); v != "somebody else" {
+					t.Errorf("the holder's key %q became %q", key, v)
+				}
 			}
 		})
 	}
 }
 
-func TestReportHasAllContenders(t *testing.T) {
-	requireServer(t)
-	var out bytes.Buffer
-	p := plan{parts: []string{uncontended}, rounds: 2, duration: time.Millisecond, pool: 64}
-	if err := run(t.Context(), &out, p); err != nil {
-		t.Fatal(err)
+func TestUncontendedTableCountsEveryCommandOfEveryCycle(t *testing.T) {
+	p := brief(uncontended)
+	p.rounds, p.duration = 2, time.Millisecond
+	table := measured(t, p)[0]
+	if got, want := len(table.Rows), len(soloists)*len(solos); got != want {
+		t.Errorf("got %d rows, want %d", got, want)
 	}
-	lines := 0
-	for line := range strings.Lines(out.String()) {
-		if !strings.HasPrefix(line, "|") {
+	for _, row := range table.Rows {
+		if name := table.text(row, ""); name != us && name != fls {
 			continue
 		}
-		if got := strings.Count(line, "|"); got != len(columns)+1 {
-			t.Errorf("%d bars in a line of %d columns: %s", got, len(columns), line)
+		if table.get(row, "commands") != 2 || table.get(row, "failed") != 0 || !(table.get(row, "cycles/s") > 0) ||
+			!(table.get(row, "client µs") > 0) {
+			t.Errorf("got %v, want 2 commands and no failures", row)
 		}
-		lines++
-	}
-	if want := 2 + len(contenders)*len(goroutines); lines != want {
-		t.Errorf("got %d lines, want %d:\n%s", lines, want, &out)
 	}
 }
 
-func TestMeasurementCountsEveryCommandOfEveryCycle(t *testing.T) {
-	target := newTestTarget(t)
-	p := plan{rounds: 2, duration: time.Millisecond}
-	rows, err := p.run(t.Context(), target, contenders)
-	if err != nil {
-		t.Fatal(err)
+func TestRefusedTryIsOneCommand(t *testing.T) {
+	p := brief("refused")
+	p.duration = 10 * time.Millisecond
+	table := measured(t, p)[0]
+	if len(table.Rows) != len(soloists) {
+		t.Errorf("got %d rows, want %d", len(table.Rows), len(soloists))
 	}
-	for _, r := range rows {
-		if len(r.samples) != p.rounds || len(r.base) != p.rounds {
-			t.Errorf("%s: got %d samples and %d to compare with, want %d", r.name, len(r.samples), len(r.base), p.rounds)
+	for _, row := range table.Rows {
+		if name := table.text(row, ""); name != us && name != fls {
+			continue
 		}
-		for _, s := range r.samples {
-			if s.commands != 2 {
-				t.Errorf("%s with %d goroutines: got %v commands per cycle, want 2", r.name, r.goroutines, s.commands)
-			}
+		if table.get(row, "commands") != 1 || table.get(row, "failed") != 0 {
+			t.Errorf("got %v, want 1 command and no failures", row)
 		}
 	}
 }
@@ -184,17 +174,20 @@ func TestMedianAndQuantile(t *testing.T) {
 	if got := median([]float64{4, 1, 2, 3}); got != 2.5 {
 		t.Errorf("median of four: got %v, want 2.5", got)
 	}
-	hundred := make([]time.Duration, 100)
+	hundred := make([]float64, 100)
 	for i := range hundred {
-		hundred[i] = time.Duration(i + 1)
+		hundred[i] = float64(i + 1)
 	}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 50, 0.99: 99, 1: 100} {
+	for q, want := range map[float64]float64{0: 1, 0.5: 50, 0.99: 99, 1: 100} {
 		if got := quantile(hundred, q); got != want {
-			t.Errorf("quantile %v of 1 to 100: got %d, want %d", q, got, want)
+			t.Errorf("quantile %v of 1 to 100: got %v, want %v", q, got, want)
 		}
 	}
 	if got := quantile(hundred[:1], 0.99); got != 1 {
-		t.Errorf("quantile of one: got %d, want 1", got)
+		t.Errorf("quantile of one: got %v, want 1", got)
+	}
+	if got := quantile(nil, 0.5); !math.IsNaN(got) {
+		t.Errorf("quantile of none: got %v, want not a number", got)
 	}
 }
 

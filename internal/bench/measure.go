@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"slices"
 	"strconv"
@@ -12,155 +10,182 @@ import (
 	"time"
 )
 
-// goroutines are the degrees of concurrency that are measured.
-var goroutines = []int{1, 8, 64}
+// solos are how the uncontended cycle is measured.
+var solos = []struct {
+	goroutines int
+	ample      bool // as many connections as goroutines, not go-redis' default
+}{{1, false}, {8, false}, {64, false}, {64, true}}
 
-// sample is one measurement of one contender.
-type sample struct {
+// spin is one measurement of one contender without contention.
+type spin struct {
 	rate     float64 // cycles per second
-	p50, p99 time.Duration
+	p50, p99 float64 // µs
 	allocs   float64 // per cycle, as are all below
 	bytes    float64
+	client   float64 // µs of the processors that this process used
 	commands float64 // sent by the client
 	inside   float64 // called by scripts
 	server   float64 // µs that Redis spent on the commands sent
+	failures int
+	reason   string
 }
 
-// row is all measurements of one contender at one degree of concurrency.
-type row struct {
-	name       string
-	goroutines int
-	samples    []sample
-	base       []sample // the first contender's, of the same rounds
+func (s spin) trouble() (int, string) { return s.failures, s.reason }
+
+var spinColumns = []column[spin]{
+	typical("cycles/s", 0, func(s spin) float64 { return s.rate }),
+	ratio("ratio", func(s spin) float64 { return s.rate }),
+	typical("p50 µs", 0, func(s spin) float64 { return s.p50 }),
+	typical("p99 µs", 0, func(s spin) float64 { return s.p99 }),
+	typical("allocs", 1, func(s spin) float64 { return s.allocs }),
+	typical("bytes", 0, func(s spin) float64 { return s.bytes }),
+	typical("client µs", 1, func(s spin) float64 { return s.client }),
+	typical("commands", 2, func(s spin) float64 { return s.commands }),
+	typical("in scripts", 2, func(s spin) float64 { return s.inside }),
+	typical("Redis µs", 1, func(s spin) float64 { return s.server }),
+	failed[spin](),
 }
 
-// run measures all contenders. A round is short and measures each of them, every other round in the opposite
-// order, so that a disturbance neither meets only one of them nor always the same.
-func (p plan) run(ctx context.Context, t *target, entries []entry) ([]row, error) {
-	open := make([]contender, len(entries))
-	for i, e := range entries {
-		c, err := e.open(t)
+const spinLegend = "A cycle is one acquire and one release. ratio: of cycles/s to the first line's. " +
+	"allocs, bytes, client µs (the client's processor time), commands (sent by the client), in scripts (commands that scripts " +
+	"called) and Redis µs (the server's time for the commands sent) are per cycle. rueidislock has a client of its own, " +
+	"with one connection."
+
+// cycles measures the uncontended cycle.
+func (p plan) cycles(ctx context.Context, server *server) (table, error) {
+	var rows []row[spin]
+	for _, s := range solos {
+		pool, named := 0, fmt.Sprintf("%d (default)", 10*runtime.GOMAXPROCS(0))
+		if s.ample {
+			pool, named = p.pool, fmt.Sprint(p.pool)
+		}
+		group, err := p.solo(ctx, server, pool, s.goroutines, named)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", e.name, err)
-		}
-		defer c.close()
-		open[i] = c
-	}
-
-	var rows []row
-	for _, n := range goroutines {
-		m := newMeter(t, n)
-		group := make([]row, len(entries))
-		for i, e := range entries {
-			group[i] = row{name: e.name, goroutines: n}
-			// Warm: connections, the script cache, and room for the latencies.
-			if _, err := m.measure(ctx, e, open[i], p.duration); err != nil {
-				return nil, err
-			}
-		}
-		for round := range p.rounds {
-			for k := range entries {
-				i := k
-				if round%2 == 1 {
-					i = len(entries) - 1 - k
-				}
-				s, err := m.measure(ctx, entries[i], open[i], p.duration)
-				if err != nil {
-					return nil, err
-				}
-				group[i].samples = append(group[i].samples, s)
-			}
-		}
-		for i := range group {
-			group[i].base = group[0].samples
+			return table{}, err
 		}
 		rows = append(rows, group...)
 	}
-	return rows, nil
+	return tabulate(fmt.Sprintf("Acquire and release, a key for each goroutine; medians of %d rounds of %v.", p.rounds, p.duration),
+		[]string{"n", "connections", ""}, spinColumns, rows, spinLegend), nil
+}
+
+func (p plan) solo(ctx context.Context, server *server, pool, goroutines int, connections string) ([]row[spin], error) {
+	t := newTarget(server.addr, pool)
+	defer t.close()
+	m := newMeter(t, goroutines)
+	open := make([]waiter, len(soloists))
+	for i, r := range soloists {
+		w, err := r.open(t)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.name, err)
+		}
+		defer w.close()
+		open[i] = w
+		// Warm: connections, the script cache, and room for the latencies.
+		if _, err := m.measure(ctx, r, w, p.duration/2); err != nil {
+			return nil, err
+		}
+	}
+	return interleave(p.rounds, names(soloists), func(i int) (spin, error) {
+		return m.measure(ctx, soloists[i], open[i], p.duration)
+	}, goroutines, connections)
 }
 
 // meter measures with a fixed number of goroutines. It keeps its memory from one measurement to the next, so
 // that what it allocates itself does not count.
 type meter struct {
-	target    *target
-	keys      []string
-	latencies [][]time.Duration // by goroutine
-	all       []time.Duration
+	target *target
+	keys   []string
+	logs   []cycleLog // by goroutine
+	all    []float64
+}
+
+type cycleLog struct {
+	took     []float64 // µs
+	failures int
+	reason   string
 }
 
 func newMeter(t *target, n int) *meter {
-	m := &meter{target: t, keys: make([]string, n), latencies: make([][]time.Duration, n)}
+	m := &meter{target: t, keys: make([]string, n), logs: make([]cycleLog, n)}
 	for i := range m.keys {
 		m.keys[i] = "bench:" + strconv.Itoa(i)
 	}
 	return m
 }
 
-func (m *meter) measure(ctx context.Context, e entry, c contender, d time.Duration) (sample, error) {
+func (m *meter) measure(ctx context.Context, r rival, w waiter, d time.Duration) (s spin, err error) {
 	if err := m.target.resetStats(ctx); err != nil {
-		return sample{}, err
+		return s, err
 	}
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	elapsed, err := m.spin(ctx, c, d)
+	used := processorTime()
+	elapsed := m.spin(ctx, w, d)
+	used = processorTime() - used
 	runtime.ReadMemStats(&after)
-	if err != nil {
-		return sample{}, fmt.Errorf("%s: %w", e.name, err)
-	}
 	stats, err := m.target.stats(ctx)
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
 
 	m.all = m.all[:0]
-	for _, l := range m.latencies {
-		m.all = append(m.all, l...)
+	for _, l := range m.logs {
+		m.all = append(m.all, l.took...)
+		s.failures += l.failures
+		if l.reason != "" {
+			s.reason = l.reason
+		}
 	}
 	slices.Sort(m.all)
 	cycles := float64(len(m.all))
-	sent, inside := stats.split(e.sends)
-	return sample{
-		rate:     cycles / elapsed.Seconds(),
-		p50:      quantile(m.all, 0.50),
-		p99:      quantile(m.all, 0.99),
-		allocs:   float64(after.Mallocs-before.Mallocs) / cycles,
-		bytes:    float64(after.TotalAlloc-before.TotalAlloc) / cycles,
-		commands: float64(sent.calls) / cycles,
-		inside:   float64(inside.calls) / cycles,
-		server:   float64(sent.usec) / cycles,
-	}, nil
+	sent, inside := stats.split(r.sends)
+	s.rate = cycles / elapsed.Seconds()
+	s.p50, s.p99 = quantile(m.all, 0.50), quantile(m.all, 0.99)
+	s.allocs = float64(after.Mallocs-before.Mallocs) / cycles
+	s.bytes = float64(after.TotalAlloc-before.TotalAlloc) / cycles
+	s.client = used * 1e6 / cycles
+	s.commands = float64(sent.calls) / cycles
+	s.inside = float64(inside.calls) / cycles
+	s.server = float64(sent.usec) / cycles
+	return s, ctx.Err()
 }
 
 // spin has every goroutine cycle on its own key for d, and at least once.
-func (m *meter) spin(ctx context.Context, c contender, d time.Duration) (time.Duration, error) {
+func (m *meter) spin(ctx context.Context, w waiter, d time.Duration) time.Duration {
 	var wg sync.WaitGroup
-	failures := make([]error, len(m.keys))
 	began := time.Now()
 	for i, key := range m.keys {
+		l := &m.logs[i]
+		*l = cycleLog{took: l.took[:0]}
 		wg.Go(func() {
-			took := m.latencies[i][:0]
-			for start := time.Now(); ; {
-				if failures[i] = c.cycle(ctx, key); failures[i] != nil {
-					break
+			for start := began; start.Sub(began) < d || len(l.took) == 0 && l.failures == 0; {
+				if err := cycle(ctx, w, key); err != nil {
+					l.failures, l.reason = l.failures+1, err.Error()
+					time.Sleep(time.Millisecond) // so that what fails at once does not spin
+					start = time.Now()
+					continue
 				}
 				now := time.Now()
-				took = append(took, now.Sub(start))
+				l.took = append(l.took, micros(now.Sub(start)))
 				start = now
-				if now.Sub(began) >= d {
-					break
-				}
 			}
-			m.latencies[i] = took
 		})
 	}
 	wg.Wait()
-	return time.Since(began), errors.Join(failures...)
+	return time.Since(began)
 }
 
-// quantile returns the smallest value of sorted, which must not be empty, that at least the share q of all does
-// not exceed.
-func quantile[T time.Duration | float64](sorted []T, q float64) T {
-	i := int(math.Ceil(q*float64(len(sorted)))) - 1
-	return sorted[max(i, 0)]
+// cycle takes a lock that is free and releases it. What waiting adds to a peer's call is left out.
+func cycle(ctx context.Context, w waiter, key string) error {
+	take := w.try
+	if ours, ok := w.(ours); ok {
+		take = ours.acquire
+	}
+	lock, err := take(ctx, key)
+	if err != nil {
+		return err
+	}
+	return lock.Release(ctx)
 }

@@ -1,131 +1,97 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
+	"time"
 )
 
 // part is one table of the report.
 type part struct {
-	name, title string
-	sizes       []int // numbers of goroutines
-	setting     func(p plan, n int) setting
-	columns     []column[match]
+	name     string
+	rounds   int           // where the command line does not say
+	duration time.Duration // likewise
+	measure  func(p plan, ctx context.Context, s *server) (table, error)
 }
 
-const uncontended, idling, several = "uncontended", "idle", "redlock"
+const uncontended, contended, all = "uncontended", "contended", "all"
 
-// contended are the parts in which goroutines want the same key.
-var contended = []part{
-	{"goroutines", "One process, one Locker, n goroutines that take the same key over and over", []int{1, 2, 16, 64, 256},
-		func(_ plan, n int) setting { return setting{goroutines: n, lockers: 1} }, crowded},
-	{"lockers", "One process, n goroutines with a Locker and a client each", []int{16, 64, 256},
-		func(_ plan, n int) setting { return setting{goroutines: n, lockers: n} }, crowded},
-	{"processes", "Processes, each with one Locker and n goroutines", []int{8},
-		func(p plan, n int) setting { return setting{goroutines: n, processes: p.processes} }, severally},
-	{"line", "n goroutines of one Locker wait behind a holder, and each takes one turn", []int{64},
-		func(_ plan, n int) setting { return setting{goroutines: n, lockers: 1, once: true} }, served},
-	{"lines", "n goroutines with a Locker and a client each wait behind a holder, and each takes one turn", []int{16, 256},
-		func(_ plan, n int) setting { return setting{goroutines: n, lockers: n, once: true} }, served},
-}
+// parts are in the order of the report.
+var parts = slices.Concat(
+	[]part{
+		{uncontended, 5, 400 * time.Millisecond, plan.cycles},
+		{"refused", 3, 100 * time.Millisecond, plan.refused},
+	},
+	crowdParts(),
+	[]part{
+		{"idle", 1, 0, plan.idle},
+		{"redlock", 3, 400 * time.Millisecond, plan.redlock},
+		{"held", 1, 0, plan.held},
+		{"guard", 1, 0, plan.guard},
+	})
 
-var idleSizes = []int{1, 16, 64, 256}
-
-// all of the parts in which somebody waits together have a name, too.
-const allContended = "contended"
-
-func partNames() []string {
-	names := []string{uncontended}
-	for _, part := range contended {
+func partNames() (names []string) {
+	for _, part := range parts {
 		names = append(names, part.name)
 	}
-	return append(names, idling, several)
+	return names
 }
 
 // queued are the names of the parts in which somebody waits.
-func queued() []string {
-	names := partNames()
-	return names[1 : len(names)-1]
+func queued() (names []string) {
+	for _, c := range crowds {
+		names = append(names, c.name)
+	}
+	return append(names, "idle")
 }
 
-// parse returns the names in a list with commas.
+// parseParts returns the names in a list with commas.
 func parseParts(list string) ([]string, error) {
 	var names []string
 	for name := range strings.SplitSeq(list, ",") {
 		switch known := partNames(); {
-		case name == allContended:
+		case name == all:
+			names = append(names, known...)
+		case name == contended:
 			names = append(names, queued()...)
 		case slices.Contains(known, name):
 			names = append(names, name)
 		default:
-			return nil, fmt.Errorf("no part is called %q; there are %s, and %s for those in which somebody waits",
-				name, strings.Join(known, ", "), allContended)
+			return nil, fmt.Errorf("no part is called %q; there are %s, %s for those in which somebody waits, and %s",
+				name, strings.Join(known, ", "), contended, all)
 		}
 	}
 	return names, nil
 }
 
-// contest measures the parts in which somebody waits, and writes their tables, each as soon as it is there.
-func (p plan) contest(ctx context.Context, w io.Writer, t *target) error {
-	if !slices.ContainsFunc(queued(), p.has) {
-		return nil
-	}
-	if err := p.introduce(ctx, w, t); err != nil {
-		return err
-	}
-	for _, part := range contended {
-		if !p.has(part.name) {
+// run measures the parts of the plan, and hands each table over as soon as it is there.
+func (p plan) run(ctx context.Context, each func(table) error) error {
+	for _, part := range parts {
+		if !slices.Contains(p.parts, part.name) {
 			continue
 		}
-		var all []match
-		for _, n := range p.choose(part.sizes) {
-			matches, err := p.contend(ctx, t, part.setting(p, n), p.rivals)
-			if err != nil {
-				return err
-			}
-			all = append(all, matches...)
-		}
-		trips := roundTrips(all)
-		for i := range all {
-			all[i].trip = trips[all[i].client]
-		}
-		if err := writeMatches(w, part, all, trips); err != nil {
-			return err
-		}
-	}
-	if p.has(idling) {
-		all, err := p.idle(ctx)
+		s, err := startServer(ctx)
 		if err != nil {
 			return err
 		}
-		if err := writeIdle(w, all); err != nil {
+		own := p
+		if p.rounds == 0 {
+			own.rounds = part.rounds
+		}
+		if p.duration == 0 {
+			own.duration = part.duration
+		}
+		t, err := part.measure(own, ctx, s)
+		s.stop()
+		if err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+		t.Part = part.name
+		if err := each(t); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", contendedLegend)
-	return err
-}
-
-// roundTrips returns what a PING takes at its best, in µs, by client. One figure for all rounds and rivals, since
-// it varies more than they do: by several times where the processors go to sleep between question and answer.
-func roundTrips(matches []match) map[string]float64 {
-	best := map[string]float64{}
-	for _, m := range matches {
-		for _, s := range m.scores {
-			best[m.client] = min(cmp.Or(best[m.client], s.trip), s.trip)
-		}
-	}
-	return best
-}
-
-// choose returns the sizes asked for, or else a part's own.
-func (p plan) choose(sizes []int) []int {
-	if len(p.sizes) > 0 {
-		return p.sizes
-	}
-	return sizes
+	return nil
 }

@@ -15,7 +15,7 @@ const stranded = 5 * time.Second
 // queue is a crowd that waits behind a holder.
 type queue struct {
 	*localTeam
-	release func(context.Context) error
+	holds held
 }
 
 // openQueue returns once all wait, and the holder, in a Locker of its own, holds.
@@ -27,7 +27,7 @@ func (p plan) openQueue(ctx context.Context, addr string, r rival, s setting) (*
 	q := &queue{localTeam: newLocalTeam(l, l.waiters[1:], s)}
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if q.release, err = l.waiters[0].acquire(limited, hot); err == nil {
+	if q.holds, err = l.waiters[0].acquire(limited, hot); err == nil {
 		err = q.begin(ctx)
 	}
 	if err == nil {
@@ -61,7 +61,7 @@ func (p plan) serve(ctx context.Context, t *target, s setting, r rival) (_ score
 		return score{}, err
 	}
 	from := now()
-	if err := q.release(ctx); err != nil {
+	if err := q.holds.Release(ctx); err != nil {
 		return score{}, err
 	}
 	late := q.crowd.wait(stranded)

@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -49,14 +46,26 @@ type spell struct {
 	reason             string // of one of them
 }
 
-// stretch is all measurements of one taker in one situation.
-type stretch struct {
-	situation
-	name       string
-	goroutines int
-	spells     []spell
-	base       []spell // the first taker's, of the same rounds
+func (s spell) trouble() (int, string) { return s.failures, s.reason }
+
+var spellColumns = []column[spell]{
+	typical("lock p50 µs", 0, func(s spell) float64 { return s.lock50 }),
+	typical("lock p99 µs", 0, func(s spell) float64 { return s.lock99 }),
+	ratio("lock ratio", func(s spell) float64 { return s.lock50 }),
+	typical("unlock p50 µs", 0, func(s spell) float64 { return s.unlock50 }),
+	typical("unlock p99 µs", 0, func(s spell) float64 { return s.unlock99 }),
+	ratio("unlock ratio", func(s spell) float64 { return s.unlock50 }),
+	typical("commands", 2, func(s spell) float64 { return s.commands }),
+	typical("Redis µs", 0, func(s spell) float64 { return s.server }),
+	typical("allocs", 0, func(s spell) float64 { return s.allocs }),
+	total("tries", func(s spell) int { return s.tries }),
+	failed[spell](),
 }
+
+const spellLegend = "A try is one acquire, and one release where it succeeded; with a late or stopped server each goroutine " +
+	"rests for 20 ms between two. floor: SET NX PX to all at once, and on at the third reply. lock: also of tries that failed. " +
+	"ratio: of the p50 to the first line's. commands: sent to each server, per try, also those that it was stopped for; " +
+	"Redis µs: its time for them. allocs: of the process while it tries, per try. –: none."
 
 // cluster is some independent servers.
 type cluster struct {
@@ -134,44 +143,43 @@ func (c *cluster) settle(ctx context.Context, s situation, sends []string) (n ta
 	}
 }
 
-// redlock measures locks on several servers and writes their table.
-func (p plan) redlock(ctx context.Context, w io.Writer, t *target) error {
+// redlock measures locks on several servers.
+func (p plan) redlock(ctx context.Context, _ *server) (table, error) {
 	c, err := startCluster(ctx, nodes, late)
 	if err != nil {
-		return err
+		return table{}, err
 	}
 	defer c.stop()
 	began := time.Now()
-	on, err := environment(ctx, t, p)
-	if err != nil {
-		return err
-	}
-	var all []stretch
+	var all []row[spell]
 	for _, s := range slices.Backward(situations) { // the servers grow old enough for the first meanwhile
 		if s.healthy() {
 			// They tell their age in whole seconds.
 			if err := pause(ctx, time.Until(began.Add(quarantine+time.Second))); err != nil {
-				return err
+				return table{}, err
 			}
 		}
-		stretches, err := p.endure(ctx, c, s)
+		rows, err := p.endure(ctx, c, s)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+			return table{}, fmt.Errorf("%s: %w", s.name, err)
 		}
-		all = append(stretches, all...)
+		all = append(rows, all...)
 	}
-	return p.writeStretches(w, on, all)
+	title := fmt.Sprintf("Locks on a majority of %d servers, a key for each goroutine; medians of %d rounds of %v (%d with "+
+		"stopped servers).", nodes, p.rounds, p.duration, min(p.rounds, 3))
+	return tabulate(title, []string{"servers", "n", ""}, spellColumns, all, spellLegend), nil
 }
 
-// endure measures all takers in one situation, in turns like plan.run.
-func (p plan) endure(ctx context.Context, c *cluster, s situation) ([]stretch, error) {
+// endure measures all takers in one situation.
+func (p plan) endure(ctx context.Context, c *cluster, s situation) ([]row[spell], error) {
 	var entries []takerEntry
+	var names []string
 	for _, e := range p.takers {
 		if !e.healthy || s.healthy() {
-			entries = append(entries, e)
+			entries, names = append(entries, e), append(names, e.name)
 		}
 	}
-	open := make([]taker, len(entries))
+	open := make([]trier, len(entries))
 	for i, e := range entries {
 		t, err := e.open(c.addrs(s), p.pool)
 		if err != nil {
@@ -188,34 +196,20 @@ func (p plan) endure(ctx context.Context, c *cluster, s situation) ([]stretch, e
 	if s.rounds > 0 {
 		rounds = min(rounds, s.rounds)
 	}
-	var all []stretch
+	var all []row[spell]
 	for _, n := range s.sizes {
-		group := make([]stretch, len(entries))
-		for i, e := range entries {
-			group[i] = stretch{situation: s, name: e.name, goroutines: n}
+		rows, err := interleave(rounds, names, func(i int) (spell, error) {
+			return c.measure(ctx, s, entries[i], open[i], n, p.duration)
+		}, s.name, n)
+		if err != nil {
+			return nil, err
 		}
-		for round := range rounds {
-			for k := range entries {
-				i := k
-				if round%2 == 1 {
-					i = len(entries) - 1 - k
-				}
-				sp, err := c.measure(ctx, s, entries[i], open[i], n, p.duration)
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", entries[i].name, err)
-				}
-				group[i].spells = append(group[i].spells, sp)
-			}
-		}
-		for i := range group {
-			group[i].base = group[0].spells
-		}
-		all = append(all, group...)
+		all = append(all, rows...)
 	}
 	return all, nil
 }
 
-func (c *cluster) measure(ctx context.Context, s situation, e takerEntry, t taker, n int, d time.Duration) (sp spell, err error) {
+func (c *cluster) measure(ctx context.Context, s situation, e takerEntry, t trier, n int, d time.Duration) (sp spell, err error) {
 	for _, t := range c.targets {
 		if err := t.rdb.FlushAll(ctx).Err(); err != nil {
 			return sp, err
@@ -245,6 +239,9 @@ func (c *cluster) measure(ctx context.Context, s situation, e takerEntry, t take
 			return sp, err
 		}
 	}
+	if w, ok := t.(interface{ wait() }); ok {
+		w.wait()
+	}
 	sent, err := c.settle(ctx, s, e.sends)
 	if err != nil {
 		return sp, err
@@ -260,10 +257,7 @@ func (c *cluster) measure(ctx context.Context, s situation, e takerEntry, t take
 	slices.Sort(unlocks)
 	sp.tries = len(locks)
 	sp.lock50, sp.lock99 = quantile(locks, 0.50), quantile(locks, 0.99)
-	sp.unlock50, sp.unlock99 = math.NaN(), math.NaN()
-	if len(unlocks) > 0 {
-		sp.unlock50, sp.unlock99 = quantile(unlocks, 0.50), quantile(unlocks, 0.99)
-	}
+	sp.unlock50, sp.unlock99 = quantile(unlocks, 0.50), quantile(unlocks, 0.99)
 	sp.commands = float64(sent.calls) / float64(len(c.servers)*sp.tries)
 	sp.server = float64(sent.usec) / float64(len(c.servers)*sp.tries)
 	sp.allocs = float64(after.Mallocs-before.Mallocs) / float64(sp.tries)
@@ -278,7 +272,7 @@ type turnLog struct {
 }
 
 // takeTurns has n goroutines take and give back a key each for d, and at least once.
-func takeTurns(ctx context.Context, s situation, t taker, n int, d time.Duration) []turnLog {
+func takeTurns(ctx context.Context, s situation, t trier, n int, d time.Duration) []turnLog {
 	logs := make([]turnLog, n)
 	var wg sync.WaitGroup
 	began := time.Now()
@@ -304,89 +298,17 @@ func takeTurns(ctx context.Context, s situation, t taker, n int, d time.Duration
 	return logs
 }
 
-func (l *turnLog) cycle(ctx context.Context, t taker, key string) {
+func (l *turnLog) cycle(ctx context.Context, t trier, key string) {
 	start := time.Now()
-	give, err := t.take(ctx, key)
+	lock, err := t.try(ctx, key)
 	taken := time.Now()
 	l.locks = append(l.locks, micros(taken.Sub(start)))
 	if err == nil {
-		err = give(ctx)
+		err = lock.Release(ctx)
 		l.unlocks = append(l.unlocks, micros(time.Since(taken)))
 	}
 	if err != nil {
 		l.failures++
 		l.reason = cmp.Or(l.reason, err.Error())
 	}
-}
-
-func micros(d time.Duration) float64 { return float64(d) / 1e3 }
-
-// usual is the median over the rounds.
-func usual(format string, figure func(spell) float64) func(stretch) string {
-	return func(s stretch) string {
-		values := make([]float64, len(s.spells))
-		for i, sp := range s.spells {
-			values[i] = figure(sp)
-		}
-		return number(format, values)
-	}
-}
-
-// beside compares round by round, like row.ratio.
-func beside(figure func(spell) float64) func(stretch) string {
-	return func(s stretch) string {
-		values := make([]float64, len(s.spells))
-		for i, sp := range s.spells {
-			values[i] = figure(sp) / figure(s.base[i])
-		}
-		return number("%.2f", values)
-	}
-}
-
-var stretchColumns = []column[stretch]{
-	{"servers", func(s stretch) string { return s.situation.name }},
-	{"n", func(s stretch) string { return fmt.Sprint(s.goroutines) }},
-	{"", func(s stretch) string { return s.name }},
-	{"lock p50 µs", usual("%.0f", func(s spell) float64 { return s.lock50 })},
-	{"lock p99 µs", usual("%.0f", func(s spell) float64 { return s.lock99 })},
-	{"lock ratio", beside(func(s spell) float64 { return s.lock50 })},
-	{"unlock p50 µs", usual("%.0f", func(s spell) float64 { return s.unlock50 })},
-	{"unlock p99 µs", usual("%.0f", func(s spell) float64 { return s.unlock99 })},
-	{"unlock ratio", beside(func(s spell) float64 { return s.unlock50 })},
-	{"commands", usual("%.2f", func(s spell) float64 { return s.commands })},
-	{"Redis µs", usual("%.0f", func(s spell) float64 { return s.server })},
-	{"allocs", usual("%.0f", func(s spell) float64 { return s.allocs })},
-	{"tries", func(s stretch) string { return fmt.Sprint(s.total(func(s spell) int { return s.tries })) }},
-	{"failed", func(s stretch) string { return fmt.Sprint(s.total(func(s spell) int { return s.failures })) }},
-}
-
-func (s stretch) total(figure func(spell) int) int {
-	sum := 0
-	for _, sp := range s.spells {
-		sum += figure(sp)
-	}
-	return sum
-}
-
-const stretchLegend = "A try is one acquire, and one release where it succeeded; with a late or stopped server each goroutine " +
-	"rests for 20 ms between two. lock: also of tries that failed. ratio: of the p50 to the first line's. commands: sent to " +
-	"each server, per try, also those that it was stopped for; Redis µs: its time for them. allocs: of the process while it tries, per try. –: none."
-
-func (p plan) writeStretches(w io.Writer, on string, all []stretch) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "\n`go run .%s`: locks on a majority of %d servers, a key for each goroutine; medians of %d rounds of %v "+
-		"(%d with stopped servers); %s, %s %s.\n\n",
-		p.line(), nodes, p.rounds, p.duration, min(p.rounds, 3), on, redsyncModule, version(redsyncModule))
-	writeTable(&b, stretchColumns, all)
-	fmt.Fprintf(&b, "\n%s\n", stretchLegend)
-	for _, s := range all {
-		for _, sp := range s.spells {
-			if sp.failures > 0 {
-				fmt.Fprintf(&b, "\n%s, n = %d: %s failed %d times of %d: %s\n", s.situation.name, s.goroutines, s.name, sp.failures, sp.tries, sp.reason)
-				break // the other rounds' reasons are hardly others
-			}
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

@@ -17,13 +17,15 @@ type score struct {
 	worst     float64 // µs that somebody waited
 	fair      float64 // Jain's index over the goroutines' acquisitions: 1 when all are equal, 1/n when one has all
 	fairEach  float64 // over those of the Lockers or processes
-	trip      float64 // µs of a PING
+	trip      float64 // µs of a PING, of the same client at its best
 	commands  float64 // sent by the clients, per hand-over
 	script    float64 // µs of Redis per EVALSHA
 	failures  int
 	reason    string // of one of them
 	clashes   int
 }
+
+func (s score) trouble() (int, string) { return s.failures, s.reason }
 
 // turn is a hold and whose it was.
 type turn struct {

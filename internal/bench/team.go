@@ -51,11 +51,11 @@ func openLockers(ctx context.Context, r rival, addr string, n, pool int) (*locke
 func warm(ctx context.Context, w waiter, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	release, err := w.acquire(ctx, key)
+	lock, err := w.acquire(ctx, key)
 	if err != nil {
 		return err
 	}
-	return release(ctx)
+	return lock.Release(ctx)
 }
 
 func (l *lockers) close() error {

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+func TestHeldTableHasEveryKeeper(t *testing.T) {
+	p := brief("held")
+	table := measured(t, p)[0]
+	if len(table.Rows) != len(keepers) {
+		t.Errorf("got %d rows, want %d", len(table.Rows), len(keepers))
+	}
+	for _, row := range table.Rows {
+		switch goroutines := table.get(row, "goroutines"); table.text(row, "") {
+		case us:
+			if !(table.get(row, "failed") == 0 && table.get(row, "heap bytes") > 0 && goroutines < 50) {
+				t.Errorf("got %v, want heap, and neither failures nor a goroutine for each lock", row)
+			}
+		case timer:
+			if !(table.get(row, "failed") == 0 && goroutines >= 90) {
+				t.Errorf("got %v, want a goroutine for each lock", row)
+			}
+		}
+	}
+}
+
+// One that does not renew would look cheap.
+func TestKeepersSeeThatLocksAreLost(t *testing.T) {
+	target := newTestTarget(t)
+	for _, e := range keepers {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			k, err := e.open(t.Context(), target.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key, other := "k:"+e.name, "other:"+e.name
+			for _, key := range []string{key, other} {
+				if err := k.hold(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := k.lost(); got != 0 {
+				t.Errorf("at first: got %d lost, want 0", got)
+			}
+			if err := target.rdb.Del(t.Context(), key, "rueidislock:0:"+key).Err(); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for k.lost() != 1 {
+				if err := pause(ctx, 20*time.Millisecond); err != nil {
+					t.Fatalf("got %d lost, want 1 of the two", k.lost())
+				}
+			}
+			var left time.Duration // of what was renewed
+			for _, key := range []string{other, "rueidislock:0:" + other} {
+				left = max(left, target.rdb.PTTL(t.Context(), key).Val())
+			}
+			if left <= heldLease-2*heldRenewal {
+				t.Errorf("the other one has %v left, so nobody renewed it", left)
+			}
+			if err := k.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lease is far longer than a cycle, so that no contender renews within one.
+const lease = 15 * time.Second
+
+// held is a lock that somebody has. It is released once.
+type held interface {
+	Release(ctx context.Context) error
+}
+
+// releaser is a held lock whose own method has another shape.
+type releaser func(ctx context.Context) error
+
+func (r releaser) Release(ctx context.Context) error { return r(ctx) }
+
+// trier takes locks that are free. Its methods may be called concurrently.
+type trier interface {
+	// try fails where the lock on key is held.
+	try(ctx context.Context, key string) (held, error)
+	close() error
+}
+
+// waiter is one way to wait for a lock that somebody else holds.
+type waiter interface {
+	trier
+	// acquire waits for the lock on key until ctx ends; ctx has a deadline. The lock stays held, also after the
+	// end of ctx, until it is released.
+	acquire(ctx context.Context, key string) (held, error)
+	// ping is one round trip on a connection of the kind that the lock's commands take.
+	ping(ctx context.Context) error
+}
+
+// rival is a waiter before the race.
+type rival struct {
+	name   string
+	client string // whose round trips it makes
+	// sends lists the commands that the client sends; no script of the rival calls them. Redis counts both alike, so
+	// that its statistics do not tell which is which. Where subscriptions and connections are kept alive with PING,
+	// that counts too.
+	sends []string
+	open  func(t *target) (waiter, error)
+}
+
+const goRedis = "go-redis"
+
+var sentByScripts = []string{"evalsha", "eval"}
+
+// sentBySetters take with SET and release with a script.
+var sentBySetters = []string{"set", "evalsha", "eval"}
+
+// rivals contend in turns. The first one is what the others are compared with.
+var rivals = []rival{
+	{"holdfast", goRedis, sentByHoldfast, openHoldfast()},
+	{"holdfast (no local line)", goRedis, sentByHoldfast, openHoldfast(withoutLocalLine)},
+	{"redislock (4–16 ms)", goRedis, sentByScripts, openRedislock(growing)},
+	{"redislock (1 ms)", goRedis, sentByScripts, openRedislock(every(time.Millisecond))},
+	{"redislock (100 ms)", goRedis, sentByScripts, openRedislock(every(100 * time.Millisecond))},
+	{"redsync", goRedis, sentBySetters, openRedsync},
+	{"rueidislock", "rueidis", sentByRueidis, openRueidislock(false)},
+	{"rueidislock (NOLOOP)", "rueidis", sentByRueidis, openRueidislock(true)},
+}
+
+// soloists take locks that are free. The first one is what the others are compared with.
+var soloists = []rival{
+	{"floor", goRedis, sentBySetters, openFloor},
+	{"holdfast", goRedis, sentByHoldfast, openHoldfast()},
+	{"redislock", goRedis, sentByScripts, openRedislock(never)},
+	{"redsync", goRedis, sentBySetters, openRedsync},
+	{"rueidislock", "rueidis", sentByRueidis, openRueidislock(false)},
+	{"rueidislock (NOLOOP)", "rueidis", sentByRueidis, openRueidislock(true)},
+}
+
+func names(rivals []rival) (all []string) {
+	for _, r := range rivals {
+		all = append(all, r.name)
+	}
+	return all
+}
+
+var (
+	errHeld = errors.New("the key is held")
+	errLost = errors.New("the key was lost")
+)
+
+// target is the server as contenders reach it.
+type target struct {
+	addr string
+	rdb  *redis.Client // shared by all that use go-redis
+}
+
+func newTarget(addr string, pool int) *target {
+	return &target{addr, redis.NewClient(&redis.Options{Addr: addr, PoolSize: pool})}
+}
+
+func (t *target) close() error { return t.rdb.Close() }

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// verdict is one target of holdfast's, and what was measured.
+type verdict struct {
+	Target string  `json:"target"`
+	Got    float64 `json:"got"`
+	Met    bool    `json:"met"`
+}
+
+// goal is a target. got returns the figure, not a number where it was not measured.
+type goal struct {
+	about string
+	least bool // the figure has to reach the bound, not to stay within it
+	bound float64
+	got   func(r report) float64
+}
+
+const (
+	us    = "holdfast"
+	timer = "goroutine and PEXPIRE"
+	fls   = "floor"
+)
+
+var goals = []goal{
+	{"uncontended, 1 goroutine: cycles/s, of the floor's", true, 0.95, func(r report) float64 {
+		return against(r, uncontended, "cycles/s", nil, is(fls), match("n", "1"))
+	}},
+	{"uncontended, 64 goroutines, default connections: cycles/s, of the floor's", true, 2.5, func(r report) float64 {
+		return against(r, uncontended, "cycles/s", math.Max, is(fls), match("n", "64"), byDefault)
+	}},
+	{"uncontended, 64 goroutines, default connections: cycles/s, of the best peer's", true, 1.5, func(r report) float64 {
+		return against(r, uncontended, "cycles/s", math.Max, isPeer, match("n", "64"), byDefault)
+	}},
+	{"a try that fails: commands", false, 1, func(r report) float64 { return of(r, "refused", "commands", nil) }},
+	hotGoal("hand-overs/s", true, 100, "16"), hotGoal("hand-overs/s", true, 100, "64"), hotGoal("hand-overs/s", true, 100, "256"),
+	hotGoal("longest wait ms", false, 0.1, "16"), hotGoal("longest wait ms", false, 0.1, "64"), hotGoal("longest wait ms", false, 0.1, "256"),
+	{"hot key, one process, 16 to 256: commands for each hand-over", false, 0.1, func(r report) float64 {
+		return of(r, "goroutines", "commands", math.Max, oneOf("n", "16", "64", "256"))
+	}},
+	{"hot key, 8 processes: hand-overs/s, of the best peer's", true, 5, func(r report) float64 {
+		return against(r, "processes", "hand-overs/s", math.Max, isPeer)
+	}},
+	{"hot key, 8 processes: commands for each hand-over", false, 2, func(r report) float64 { return of(r, "processes", "commands", math.Max) }},
+	{"hot key, 8 processes: Jain of processes", true, 0.98, func(r report) float64 { return of(r, "processes", "Jain of processes", math.Min) }},
+	{"50,000 held: heap bytes of each", false, 1024, func(r report) float64 { return of(r, "held", "heap bytes", math.Max, match("locks", "50000")) }},
+	{"50,000 held: goroutines of all", false, 100, func(r report) float64 { return of(r, "held", "goroutines", math.Max, match("locks", "50000")) }},
+	{"50,000 held: client CPU, of a goroutine and a PEXPIRE for each", false, 1. / 8, func(r report) float64 {
+		return against(r, "held", "client CPU %", math.Max, is(timer), match("locks", "50000"))
+	}},
+	{"50,000 held: client and server CPU, of a goroutine and a PEXPIRE for each", false, 1. / 8, func(r report) float64 {
+		return against(r, "held", "CPU %", math.Max, is(timer), match("locks", "50000"))
+	}},
+	quorumGoal("all healthy"), quorumGoal("one 50 ms late"), quorumGoal("two stopped"),
+	{"RedLock, three stopped, with a node timeout of 1000 ms: ms until the refusal", false, 1050, func(r report) float64 {
+		return of(r, "redlock", "lock p99 µs", math.Max, match("servers", "three stopped")) / 1e3
+	}},
+}
+
+func hotGoal(value string, least bool, bound float64, n string) goal {
+	best := math.Max
+	if !least {
+		best = math.Min
+	}
+	return goal{"hot key, one process, " + n + " goroutines: " + value + ", of the best peer's", least, bound, func(r report) float64 {
+		return against(r, "goroutines", value, best, isPeer, match("n", n))
+	}}
+}
+
+func quorumGoal(situation string) goal {
+	return goal{"RedLock, " + situation + ": median time to lock, of the floor's", false, 1.15, func(r report) float64 {
+		return of(r, "redlock", "lock ratio", math.Max, match("servers", situation))
+	}}
+}
+
+// condition says which rows are meant.
+type condition func(t table, row []any) bool
+
+func match(label, text string) condition { return oneOf(label, text) }
+
+func oneOf(label string, texts ...string) condition {
+	return func(t table, row []any) bool {
+		for _, text := range texts {
+			if t.text(row, label) == text {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func is(name string) condition { return match("", name) }
+
+// byDefault is go-redis' number of connections.
+func byDefault(t table, row []any) bool {
+	return strings.Contains(t.text(row, "connections"), "default")
+}
+
+// isPeer holds for other libraries that did what they were asked to.
+func isPeer(t table, row []any) bool {
+	name := t.text(row, "")
+	return name != fls && !strings.HasPrefix(name, us) && !(t.get(row, "clashes") > 0)
+}
+
+// figures picks one column of the rows that fulfil all conditions, and of several the one that best prefers.
+func figures(r report, part, value string, best func(a, b float64) float64, conditions ...condition) float64 {
+	t, found := r.table(part), math.NaN()
+rows:
+	for _, row := range t.Rows {
+		for _, c := range conditions {
+			if !c(t, row) {
+				continue rows
+			}
+		}
+		switch v := t.get(row, value); {
+		case math.IsNaN(v):
+		case math.IsNaN(found) || best == nil:
+			found = v
+		default:
+			found = best(found, v)
+		}
+	}
+	return found
+}
+
+// of is a figure of holdfast's, its worst of several.
+func of(r report, part, value string, worst func(a, b float64) float64, conditions ...condition) float64 {
+	return figures(r, part, value, worst, append([]condition{is(us)}, conditions...)...)
+}
+
+// against is the ratio of holdfast's figure to the best one of those that others names.
+func against(r report, part, value string, best func(a, b float64) float64, others condition, conditions ...condition) float64 {
+	return of(r, part, value, best, conditions...) / figures(r, part, value, best, append([]condition{others}, conditions...)...)
+}
+
+// judgeTargets compares what was measured with the goals.
+func judgeTargets(r report) (all []verdict) {
+	for _, g := range goals {
+		got := g.got(r)
+		if math.IsNaN(got) {
+			continue
+		}
+		bound := "at most"
+		if g.least {
+			bound = "at least"
+		}
+		met := g.least && got >= g.bound || !g.least && got <= g.bound
+		all = append(all, verdict{fmt.Sprintf("%s: %s %g", g.about, bound, g.bound), got, met})
+	}
+	return all
+}
+
+func verdictTable(all []verdict) table {
+	t := table{Part: "targets", Title: "What holdfast set out for, and these figures say.",
+		Heads: []head{{"", 0}, {"measured", 3}, {"met", 0}}}
+	for _, v := range all {
+		met := "no"
+		if v.Met {
+			met = "yes"
+		}
+		t.Rows = append(t.Rows, []any{v.Target, v.Got, met})
+	}
+	return t
+}
