@@ -44,9 +44,6 @@ func (c chart) collect(r report) (groups []barGroup) {
 		if len(c.only) > 0 && !slices.Contains(c.only, strings.Join(labels, " ")) || !(b.value > 0) {
 			continue
 		}
-		if strings.HasPrefix(heading, "1 goroutines, each with its own") {
-			heading = "1 goroutine," + strings.TrimPrefix(heading, "1 goroutines, each with its own key,")
-		}
 		if len(groups) == 0 || groups[len(groups)-1].name != heading {
 			groups = append(groups, barGroup{name: heading})
 		}

@@ -26,7 +26,7 @@ var crowds = []crowdPart{
 		func(p plan, n int) setting { return setting{goroutines: n, processes: p.processes} }, severally},
 	{"line", "n goroutines of one Locker wait behind a holder, and each takes one turn", []int{64},
 		func(_ plan, n int) setting { return setting{goroutines: n, lockers: 1, once: true} }, served},
-	{"lines", "n goroutines with a Locker and a client each wait behind a holder, and each takes one turn", []int{16, 64},
+	{"lines", "n goroutines with a Locker and a client each wait behind a holder, and each takes one turn", []int{16},
 		func(_ plan, n int) setting { return setting{goroutines: n, lockers: n, once: true} }, served},
 }
 

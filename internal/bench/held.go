@@ -58,8 +58,15 @@ const burdenLegend = "heap bytes and stack bytes are for each lock, beyond what 
 func (p plan) held(ctx context.Context, _ *server) (table, error) {
 	var rows []row[burden]
 	for _, n := range p.locks {
-		group, err := interleave(p.rounds, keeperNames(), func(i int) (burden, error) {
-			return p.burden(ctx, keepers[i], n)
+		var entries []keeperEntry
+		var names []string
+		for _, e := range keepers {
+			if e.most == 0 || n <= e.most {
+				entries, names = append(entries, e), append(names, e.name)
+			}
+		}
+		group, err := interleave(p.rounds, names, func(i int) (burden, error) {
+			return p.burden(ctx, entries[i], n)
 		}, n)
 		if err != nil {
 			return table{}, err

@@ -24,20 +24,16 @@ type keeperEntry struct {
 	name  string
 	sends []string
 	open  func(ctx context.Context, addr string) (keeper, error)
+	most  int // how many locks it is measured with at most; 0: as many as the others
 }
 
 // keepers are measured in turns. The first one is what the others are compared with.
 var keepers = []keeperEntry{
-	{"goroutine and PEXPIRE", sentBySetters, openTickers},
-	{"holdfast", sentByHoldfast, openHolder},
-	{"rueidislock (NOLOOP)", sentByRueidis, openRueidisKeeper},
-}
-
-func keeperNames() (names []string) {
-	for _, k := range keepers {
-		names = append(names, k.name)
-	}
-	return names
+	{timer, sentBySetters, openTickers, 0},
+	{us, sentByHoldfast, openHolder, 0},
+	{"rueidislock (NOLOOP)", sentByRueidis, openRueidisKeeper(true), 0},
+	// Each of its renewals changes the key, which calls for the next one at once: it takes all processors at any number.
+	{"rueidislock", sentByRueidis, openRueidisKeeper(false), 1000},
 }
 
 // warmed is a client whose connections are open.
@@ -170,17 +166,18 @@ func (t *tickers) close() error {
 	return t.rdb.Close()
 }
 
-// rueidisKeeper is rueidislock with NoLoopTracking. Without, a renewal that changes the key calls for the next one at
-// once, so that the processors are busy with as few as a hundred locks.
+// rueidisKeeper is rueidislock, which renews by itself.
 type rueidisKeeper struct {
 	locker rueidislock.Locker
 	mu     sync.Mutex // guards held
 	held   []context.Context
 }
 
-func openRueidisKeeper(ctx context.Context, addr string) (keeper, error) {
-	locker, err := newRueidislock(addr, heldLease, true)
-	return &rueidisKeeper{locker: locker}, err
+func openRueidisKeeper(noLoop bool) func(context.Context, string) (keeper, error) {
+	return func(_ context.Context, addr string) (keeper, error) {
+		locker, err := newRueidislock(addr, heldLease, noLoop)
+		return &rueidisKeeper{locker: locker}, err
+	}
 }
 
 func (k *rueidisKeeper) hold(ctx context.Context, key string) error {

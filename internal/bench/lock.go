@@ -49,6 +49,13 @@ type rival struct {
 	open  func(t *target) (waiter, error)
 }
 
+// The names of those that targets are about.
+const (
+	us    = "holdfast"
+	bare  = "floor"
+	timer = "goroutine and PEXPIRE"
+)
+
 const goRedis = "go-redis"
 
 var sentByScripts = []string{"evalsha", "eval"}
@@ -58,7 +65,7 @@ var sentBySetters = []string{"set", "evalsha", "eval"}
 
 // rivals contend in turns. The first one is what the others are compared with.
 var rivals = []rival{
-	{"holdfast", goRedis, sentByHoldfast, openHoldfast()},
+	{us, goRedis, sentByHoldfast, openHoldfast()},
 	{"holdfast (no local line)", goRedis, sentByHoldfast, openHoldfast(withoutLocalLine)},
 	{"redislock (4–16 ms)", goRedis, sentByScripts, openRedislock(growing)},
 	{"redislock (1 ms)", goRedis, sentByScripts, openRedislock(every(time.Millisecond))},
@@ -70,8 +77,8 @@ var rivals = []rival{
 
 // soloists take locks that are free. The first one is what the others are compared with.
 var soloists = []rival{
-	{"floor", goRedis, sentBySetters, openFloor},
-	{"holdfast", goRedis, sentByHoldfast, openHoldfast()},
+	{bare, goRedis, sentBySetters, openFloor},
+	{us, goRedis, sentByHoldfast, openHoldfast()},
 	{"redislock", goRedis, sentByScripts, openRedislock(never)},
 	{"redsync", goRedis, sentBySetters, openRedsync},
 	{"rueidislock", "rueidis", sentByRueidis, openRueidislock(false)},

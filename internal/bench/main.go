@@ -47,23 +47,26 @@ func start(args []string) error {
 
 // run measures, or reads what was measured, and writes all that was asked for.
 func run(ctx context.Context, w io.Writer, p plan) error {
-	var r report
-	var err error
-	if p.from != "" {
-		if r, err = read(p.from); err == nil {
-			r.Targets = judgeTargets(r)
-			err = r.markdown(w)
-		}
-	} else {
-		r, err = p.report(ctx, w)
+	if p.from == "" {
+		return p.report(ctx, w)
 	}
+	r, err := read(p.from)
 	if err != nil {
 		return err
 	}
+	r.Targets = judgeTargets(r)
+	if err := r.markdown(w); err != nil {
+		return err
+	}
+	return p.keep(r)
+}
+
+// keep writes the files that were asked for.
+func (p plan) keep(r report) error {
 	if p.md != "" {
 		var b bytes.Buffer
 		_ = r.markdown(&b) // a buffer takes all
-		if err := os.WriteFile(p.md, b.Bytes(), 0o644); err != nil {
+		if err := write(p.md, b.Bytes()); err != nil {
 			return err
 		}
 	}
@@ -78,27 +81,34 @@ func run(ctx context.Context, w io.Writer, p plan) error {
 	return nil
 }
 
-// report measures, and writes each table as soon as it is there.
-func (p plan) report(ctx context.Context, w io.Writer) (r report, err error) {
+// report measures, and writes each table as soon as it is there: what comes later may fail.
+func (p plan) report(ctx context.Context, w io.Writer) error {
 	s, err := startServer(ctx)
 	if err != nil {
-		return r, err
+		return err
 	}
+	var r report
 	r.Environment, err = p.environment(ctx, s)
 	s.stop()
 	if err != nil {
-		return r, err
+		return err
 	}
 	if err := r.introduce(w); err != nil {
-		return r, err
+		return err
+	}
+	if err := p.keep(r); err != nil {
+		return err
 	}
 	err = p.run(ctx, func(t table) error {
 		r.Tables = append(r.Tables, t)
-		return t.markdown(w)
+		r.Targets = judgeTargets(r)
+		if err := t.markdown(w); err != nil {
+			return err
+		}
+		return p.keep(r)
 	})
 	if err != nil {
-		return r, err
+		return err
 	}
-	r.Targets = judgeTargets(r)
-	return r, r.conclude(w)
+	return r.conclude(w)
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -64,7 +65,11 @@ func brief(parts ...string) plan {
 func measured(t *testing.T, p plan) []table {
 	t.Helper()
 	requireServer(t)
-	r, err := p.report(t.Context(), io.Discard)
+	p.json = filepath.Join(t.TempDir(), "new", "report.json")
+	if err := run(t.Context(), io.Discard, p); err != nil {
+		t.Fatal(err)
+	}
+	r, err := read(p.json)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +145,7 @@ func TestUncontendedTableCountsEveryCommandOfEveryCycle(t *testing.T) {
 		t.Errorf("got %d rows, want %d", got, want)
 	}
 	for _, row := range table.Rows {
-		if name := table.text(row, ""); name != us && name != fls {
+		if name := table.text(row, ""); name != us && name != bare {
 			continue
 		}
 		if table.get(row, "commands") != 2 || table.get(row, "failed") != 0 || !(table.get(row, "cycles/s") > 0) ||
@@ -158,7 +163,7 @@ func TestRefusedTryIsOneCommand(t *testing.T) {
 		t.Errorf("got %d rows, want %d", len(table.Rows), len(soloists))
 	}
 	for _, row := range table.Rows {
-		if name := table.text(row, ""); name != us && name != fls {
+		if name := table.text(row, ""); name != us && name != bare {
 			continue
 		}
 		if table.get(row, "commands") != 1 || table.get(row, "failed") != 0 {

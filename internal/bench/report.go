@@ -64,7 +64,15 @@ func (r report) save(file string) error {
 		return err
 	}
 	text = flat.ReplaceAllFunc(text, func(array []byte) []byte { return breaks.ReplaceAll(array, nil) })
-	return os.WriteFile(file, append(text, '\n'), 0o644)
+	return write(file, append(text, '\n'))
+}
+
+// write makes the directory too.
+func write(file string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o644)
 }
 
 func read(file string) (r report, err error) {
@@ -80,15 +88,12 @@ func read(file string) (r report, err error) {
 
 // draw writes those charts into dir of which the parts were measured.
 func (r report) draw(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	for _, c := range charts {
 		var b strings.Builder
 		if !c.draw(&b, r) {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, c.file), []byte(b.String()), 0o644); err != nil {
+		if err := write(filepath.Join(dir, c.file), []byte(b.String())); err != nil {
 			return err
 		}
 	}

@@ -23,8 +23,8 @@ type takerEntry struct {
 
 // takers are measured in turns. The first one is what the others are compared with.
 var takers = []takerEntry{
-	{name: "floor", sends: sentBySetters, open: openQuorumFloor},
-	{name: "holdfast", sends: sentByHoldfast, open: openRedLock(holdfast.WithTTL(lease), holdfast.WithQuarantine(0))},
+	{name: bare, sends: sentBySetters, open: openQuorumFloor},
+	{name: us, sends: sentByHoldfast, open: openRedLock(holdfast.WithTTL(lease), holdfast.WithQuarantine(0))},
 	{name: "holdfast (quarantine)", sends: sentByHoldfast, healthy: true,
 		open: openRedLock(holdfast.WithTTL(time.Second), holdfast.WithQuarantine(quarantine))},
 	{name: "redsync", sends: sentBySetters, open: openRedsyncQuorum(false)},

@@ -21,35 +21,29 @@ type goal struct {
 	got   func(r report) float64
 }
 
-const (
-	us    = "holdfast"
-	timer = "goroutine and PEXPIRE"
-	fls   = "floor"
-)
-
 var goals = []goal{
 	{"uncontended, 1 goroutine: cycles/s, of the floor's", true, 0.95, func(r report) float64 {
-		return against(r, uncontended, "cycles/s", nil, is(fls), match("n", "1"))
+		return against(r, uncontended, "ratio", nil, is(bare), match("n", "1"))
 	}},
 	{"uncontended, 64 goroutines, default connections: cycles/s, of the floor's", true, 2.5, func(r report) float64 {
-		return against(r, uncontended, "cycles/s", math.Max, is(fls), match("n", "64"), byDefault)
+		return against(r, uncontended, "ratio", math.Max, is(bare), match("n", "64"), byDefault)
 	}},
 	{"uncontended, 64 goroutines, default connections: cycles/s, of the best peer's", true, 1.5, func(r report) float64 {
-		return against(r, uncontended, "cycles/s", math.Max, isPeer, match("n", "64"), byDefault)
+		return against(r, uncontended, "ratio", math.Max, isPeer, match("n", "64"), byDefault)
 	}},
 	{"a try that fails: commands", false, 1, func(r report) float64 { return of(r, "refused", "commands", nil) }},
-	hotGoal("hand-overs/s", true, 100, "16"), hotGoal("hand-overs/s", true, 100, "64"), hotGoal("hand-overs/s", true, 100, "256"),
-	hotGoal("longest wait ms", false, 0.1, "16"), hotGoal("longest wait ms", false, 0.1, "64"), hotGoal("longest wait ms", false, 0.1, "256"),
+	hotGoal("16"), hotGoal("64"), hotGoal("256"),
+	waitGoal("16"), waitGoal("64"), waitGoal("256"),
 	{"hot key, one process, 16 to 256: commands for each hand-over", false, 0.1, func(r report) float64 {
 		return of(r, "goroutines", "commands", math.Max, oneOf("n", "16", "64", "256"))
 	}},
 	{"hot key, 8 processes: hand-overs/s, of the best peer's", true, 5, func(r report) float64 {
-		return against(r, "processes", "hand-overs/s", math.Max, isPeer)
+		return against(r, "processes", "ratio", math.Max, isPeer)
 	}},
 	{"hot key, 8 processes: commands for each hand-over", false, 2, func(r report) float64 { return of(r, "processes", "commands", math.Max) }},
 	{"hot key, 8 processes: Jain of processes", true, 0.98, func(r report) float64 { return of(r, "processes", "Jain of processes", math.Min) }},
 	{"50,000 held: heap bytes of each", false, 1024, func(r report) float64 { return of(r, "held", "heap bytes", math.Max, match("locks", "50000")) }},
-	{"50,000 held: goroutines of all", false, 100, func(r report) float64 { return of(r, "held", "goroutines", math.Max, match("locks", "50000")) }},
+	{"50,000 held: goroutines of all", false, 500, func(r report) float64 { return of(r, "held", "goroutines", math.Max, match("locks", "50000")) }},
 	{"50,000 held: client CPU, of a goroutine and a PEXPIRE for each", false, 1. / 8, func(r report) float64 {
 		return against(r, "held", "client CPU %", math.Max, is(timer), match("locks", "50000"))
 	}},
@@ -62,13 +56,15 @@ var goals = []goal{
 	}},
 }
 
-func hotGoal(value string, least bool, bound float64, n string) goal {
-	best := math.Max
-	if !least {
-		best = math.Min
-	}
-	return goal{"hot key, one process, " + n + " goroutines: " + value + ", of the best peer's", least, bound, func(r report) float64 {
-		return against(r, "goroutines", value, best, isPeer, match("n", n))
+func hotGoal(n string) goal {
+	return goal{"hot key, one process, " + n + " goroutines: hand-overs/s, of the best peer's", true, 100, func(r report) float64 {
+		return against(r, "goroutines", "ratio", math.Max, isPeer, match("n", n))
+	}}
+}
+
+func waitGoal(n string) goal {
+	return goal{"hot key, one process, " + n + " goroutines: longest wait, of the best peer's", false, 0.1, func(r report) float64 {
+		return against(r, "goroutines", "longest wait ms", math.Min, isPeer, match("n", n))
 	}}
 }
 
@@ -104,7 +100,7 @@ func byDefault(t table, row []any) bool {
 // isPeer holds for other libraries that did what they were asked to.
 func isPeer(t table, row []any) bool {
 	name := t.text(row, "")
-	return name != fls && !strings.HasPrefix(name, us) && !(t.get(row, "clashes") > 0)
+	return name != bare && !strings.HasPrefix(name, us) && !(t.get(row, "clashes") > 0)
 }
 
 // figures picks one column of the rows that fulfil all conditions, and of several the one that best prefers.
@@ -133,7 +129,8 @@ func of(r report, part, value string, worst func(a, b float64) float64, conditio
 	return figures(r, part, value, worst, append([]condition{is(us)}, conditions...)...)
 }
 
-// against is the ratio of holdfast's figure to the best one of those that others names.
+// against is the ratio of the figures of holdfast and of the best one that others names. Those of the column ratio were compared
+// round by round with the same first line before.
 func against(r report, part, value string, best func(a, b float64) float64, others condition, conditions ...condition) float64 {
 	return of(r, part, value, best, conditions...) / figures(r, part, value, best, append([]condition{others}, conditions...)...)
 }
