@@ -48,11 +48,12 @@ var burdenColumns = []column[burden]{
 	typical("server CPU %", 1, func(b burden) float64 { return 100 * b.server }),
 	typical("CPU %", 1, func(b burden) float64 { return 100 * b.processors() }),
 	ratio("CPU ratio", burden.processors),
+	typical("CPU µs each", 1, func(b burden) float64 { return 1e6 * b.processors() / b.commands }),
 	failed[burden](),
 }
 
 const burdenLegend = "heap bytes and stack bytes are for each lock, beyond what the client had before. CPU %: of one processor, " +
-	"of client and server together; ratio: to the first line's. failed: locks that could not be taken, or were lost."
+	"of client and server together; ratio: to the first line's. each: for one command. failed: locks that could not be taken, or were lost."
 
 // held measures locks that are held and renewed.
 func (p plan) held(ctx context.Context, _ *server) (table, error) {
@@ -96,7 +97,10 @@ func (p plan) burden(ctx context.Context, e keeperEntry, n int) (b burden, err e
 	}
 	defer func() { err = errors.Join(err, k.close()) }()
 
-	if err := pause(ctx, 50*time.Millisecond); err != nil { // for what is coming to its end
+	if _, err := watcher.processorTime(ctx); err != nil { // opens its connection
+		return b, err
+	}
+	if err := pause(ctx, min(p.holding/4, time.Second)); err != nil { // goroutines of the clients' starts end meanwhile
 		return b, err
 	}
 	goroutines, heap, stacks := footprint()
