@@ -75,8 +75,8 @@ func scale(groups []barGroup) (length func(float64) float64, log bool) {
 const (
 	chartWidth  = 760
 	chartMargin = 16
-	barStart    = 190
-	barRoom     = 470 // beyond it there is room for the figure
+	barStart    = 200
+	barRoom     = 460 // beyond it there is room for the figure
 	barStep     = 22
 	barHeight   = 15
 )

@@ -21,7 +21,7 @@ const uncontended, contended, all = "uncontended", "contended", "all"
 // parts are in the order of the report.
 var parts = slices.Concat(
 	[]part{
-		{uncontended, 9, 200 * time.Millisecond, plan.cycles},
+		{uncontended, 7, 300 * time.Millisecond, plan.cycles},
 		{"refused", 3, 100 * time.Millisecond, plan.refused},
 	},
 	crowdParts(),
