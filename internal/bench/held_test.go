@@ -29,6 +29,7 @@ func TestHeldTableHasEveryKeeper(t *testing.T) {
 
 // One that does not renew would look cheap.
 func TestKeepersSeeThatLocksAreLost(t *testing.T) {
+	t.Parallel()
 	target := newTestTarget(t)
 	for _, e := range keepers[:3] { // the last one keeps the processors from the others
 		t.Run(e.name, func(t *testing.T) {

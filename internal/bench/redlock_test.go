@@ -8,6 +8,7 @@ import (
 )
 
 func TestRedLockTableHasEveryTaker(t *testing.T) {
+	t.Parallel() // most of it is waiting until the servers are old enough
 	p := brief("redlock")
 	p.takers, p.duration = takers[:4], 30*time.Millisecond // the last would take seconds more
 	rows := map[string]int{}
