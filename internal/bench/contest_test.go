@@ -56,7 +56,7 @@ func TestEveryContendedTableHasEveryRival(t *testing.T) {
 // The server counts what scripts call like what clients send, so the lists of the rivals have to be right.
 func TestRivalsSendWhatTheyAreSaidTo(t *testing.T) {
 	target := newTestTarget(t)
-	for _, r := range rivals {
+	for _, r := range append(slices.Clone(rivals), soloists[0]) {
 		t.Run(r.name, func(t *testing.T) {
 			link := servertest.Proxy(t, target.addr)
 			team, err := openLocalTeam(t.Context(), r, link.Addr(), setting{goroutines: 4, lockers: 2}, 0)
