@@ -32,7 +32,8 @@ ifdef BENCHFLAGS
 	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
 else
 	@cd internal/bench && GOWORK=off go run . -parts all -json results/results.json -md results/results.md -charts results
-	@if [ -f internal/gauntlet/main.go ]; then cd internal/gauntlet && GOWORK=off go run .; fi
+	@cd internal/gauntlet && GOWORK=off go run . -times 3 >results.md
+	@cat internal/gauntlet/results.md
 endif
 
 fmt: ## gofmt
