@@ -1,0 +1,285 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+)
+
+// exampleRedis is a Redis inside the process.
+func exampleRedis() (rdb *redis.Client, closeAll func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+func exampleLocker(rdb *redis.Client, opts ...holdfast.Option) *holdfast.Locker {
+	locker, err := holdfast.New(rdb, opts...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return locker
+}
+
+func ExampleLocker_Do() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+
+	err := locker.Do(context.Background(), "report", func(ctx context.Context) error {
+		return errors.New("no paper") // the lock is released all the same
+	})
+	switch {
+	case errors.Is(err, holdfast.ErrLost):
+		fmt.Println("it may have run beside another holder")
+	case errors.Is(err, holdfast.ErrNotAcquired), errors.Is(err, holdfast.ErrUnavailable):
+		fmt.Println("it did not run, or Redis did not confirm the release")
+	default:
+		fmt.Println(err)
+	}
+	// Output: no paper
+}
+
+// The lease of another library, moved over: bounded in its wait, and as long as it was taken for.
+func ExampleLocker_Acquire() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "order:42",
+		holdfast.WithTTL(8*time.Second), holdfast.WithWait(5*time.Second), holdfast.WithoutRenewal())
+	if err != nil {
+		log.Fatal(err) // holdfast.ErrNotAcquired: somebody else had it for 5 s
+	}
+	defer lock.Release(ctx)
+	fmt.Println(lock.Key(), lock.Err())
+	// Output: order:42 <nil>
+}
+
+// A cron job of a millisecond, on two replicas whose timers do not fire at the same time.
+func ExampleLocker_Claim() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	here, there := exampleLocker(rdb), exampleLocker(rdb)
+	ctx := context.Background()
+
+	tick := time.Now().Truncate(time.Minute) // the nominal time, the same on all replicas
+	for _, replica := range []*holdfast.Locker{here, there} {
+		mine, err := replica.Claim(ctx, "invoices", tick)
+		fmt.Println(mine, err)
+	}
+	// Output:
+	// true <nil>
+	// false <nil>
+}
+
+func ExampleLocker_Inspect() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb, holdfast.WithLabel("api-7f9c"))
+	ctx := context.Background()
+
+	err := locker.Do(ctx, "report", func(context.Context) error {
+		state, err := locker.Inspect(ctx, "report")
+		fmt.Println(state.Held, state.Label, state.Waiting)
+		return err
+	})
+	state, _ := locker.Inspect(ctx, "report")
+	fmt.Println(state.Held, err)
+	// Output:
+	// true api-7f9c 0
+	// false <nil>
+}
+
+// Behind the servers and workers that use it, and in front of the client.
+func ExampleLocker_Shutdown() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	fmt.Println(locker.Shutdown(ctx)) // waits for the holders; at the end of ctx their contexts end
+
+	_, err := locker.TryAcquire(ctx, "report")
+	fmt.Println(errors.Is(err, holdfast.ErrClosed))
+	// Output:
+	// <nil>
+	// true
+}
+
+func ExampleLocker_Client() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+
+	fmt.Println(locker.Client().Ping(context.Background()).Val())
+	// Output: PONG
+}
+
+// Work under a lock takes the lock's context, not the one that the lock was acquired with.
+func ExampleLock_Context() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	under := lock.Context()
+	fmt.Println(under.Err(), ctx.Err())
+	_ = lock.Release(ctx)
+	fmt.Println(under.Err(), ctx.Err())
+	// Output:
+	// <nil> <nil>
+	// context canceled <nil>
+}
+
+// A step that is known to take longer than the lease.
+func ExampleLock_Extend() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb, holdfast.WithoutRenewal())
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Release(ctx)
+	before := lock.Deadline()
+	err = lock.Extend(ctx, 10*time.Minute)
+	fmt.Println(err, lock.Deadline().Sub(before) > 5*time.Minute)
+	// Output: <nil> true
+}
+
+// Between two steps that no context can break off.
+func ExampleLock_Err() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := lock.Err(); err != nil {
+		return // lost: holdfast.ErrLost
+	}
+	fmt.Println("held until", time.Until(lock.Deadline()) > 0)
+	_ = lock.Release(ctx)
+	fmt.Println(lock.Err() != nil)
+	// Output:
+	// held until true
+	// true
+}
+
+// A write to something that is not a database of sqlfence takes the token along, to be compared there.
+func ExampleLock_Token() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	var seen int64 // by the storage
+	store := func(token int64) error {
+		if token < seen {
+			return fmt.Errorf("a newer holder was here")
+		}
+		seen = token
+		return nil
+	}
+	var tokens []int64
+	for range 2 {
+		_ = locker.Do(ctx, "report", func(ctx context.Context) error {
+			token := holdfast.Held(ctx)[0].Token()
+			tokens = append(tokens, token)
+			return store(token)
+		})
+	}
+	fmt.Println(tokens[0] < tokens[1])
+	fmt.Println(store(tokens[0])) // the first holder, who was paused
+	// Output:
+	// true
+	// a newer holder was here
+}
+
+func ExampleLock_Release() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	lock, err := locker.Acquire(ctx, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	cancel()
+	fmt.Println(lock.Context().Err(), lock.Err()) // the work is called off, the lock is still held
+	fmt.Println(lock.Release(context.Background()))
+	fmt.Println(lock.Release(context.Background())) // as before
+	// Output:
+	// context canceled <nil>
+	// <nil>
+	// <nil>
+}
+
+func ExampleHeld() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+
+	err := locker.Do(context.Background(), "warehouse", func(ctx context.Context) error {
+		return locker.Do(ctx, "shelf", func(ctx context.Context) error {
+			for _, lock := range holdfast.Held(ctx) {
+				fmt.Println(lock.Key())
+			}
+			return nil
+		})
+	})
+	fmt.Println(err, len(holdfast.Held(context.Background())))
+	// Output:
+	// shelf
+	// warehouse
+	// <nil> 0
+}
+
+func ExampleHeldError() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	here, there := exampleLocker(rdb, holdfast.WithLabel("worker-3")), exampleLocker(rdb)
+	ctx := context.Background()
+
+	lock, err := here.Acquire(ctx, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Release(ctx)
+	_, err = there.Acquire(ctx, "report", holdfast.WithWait(0))
+	var held *holdfast.HeldError
+	if errors.As(err, &held) {
+		fmt.Println(held.Key, "is with", held.Label)
+		fmt.Println("come back in 15 s at most:", held.TimeLeft <= 15*time.Second)
+	}
+	fmt.Println(errors.Is(err, holdfast.ErrNotAcquired))
+	// Output:
+	// report is with worker-3
+	// come back in 15 s at most: true
+	// true
+}

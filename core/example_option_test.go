@@ -1,0 +1,267 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"os"
+	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
+)
+
+// A Locker's options are for all of its calls; a call's own win.
+func ExampleNew() {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"})
+	defer rdb.Close()
+
+	_, err := holdfast.New(rdb, holdfast.WithTTL(30*time.Second), holdfast.WithLabel("api-7f9c"), holdfast.WithPrefix("shop:"))
+	fmt.Println(err) // nothing was sent yet
+
+	_, err = holdfast.New(rdb, holdfast.WithTTL(time.Millisecond))
+	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
+	// Output:
+	// <nil>
+	// true
+}
+
+func ExampleWithTTL() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb) // 15 s
+	ctx := context.Background()
+
+	// A holder that dies is waited for for a minute; one that lives is renewed every 20 s.
+	lock, err := locker.Acquire(ctx, "import", holdfast.WithTTL(time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(time.Until(lock.Deadline()) > 15*time.Second)
+	_ = lock.Release(ctx)
+	// Output: true
+}
+
+func ExampleWithWait() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	here, there := exampleLocker(rdb), exampleLocker(rdb)
+	ctx := context.Background()
+
+	err := here.Do(ctx, "report", func(context.Context) error {
+		_, err := there.Acquire(ctx, "report", holdfast.WithWait(10*time.Millisecond))
+		return err
+	})
+	fmt.Println(errors.Is(err, holdfast.ErrNotAcquired))
+	// Output: true
+}
+
+// A lease that ends by itself, for work that nobody could break off.
+func ExampleWithoutRenewal() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "report", holdfast.WithTTL(time.Hour), holdfast.WithoutRenewal())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(lock.Err(), lock.Deadline().Before(time.Now().Add(time.Hour)))
+	_ = lock.Release(ctx)
+	// Output: <nil> true
+}
+
+// A handler that hangs has the lock for 20 s, however well it is renewed.
+func ExampleWithMaxHold() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "report", holdfast.WithMaxHold(20*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = lock.Extend(ctx, time.Hour)
+	fmt.Println(err, time.Until(lock.Deadline()) <= 20*time.Second)
+	_ = lock.Release(ctx)
+	// Output: <nil> true
+}
+
+// A function that locks what its caller may have locked already.
+func ExampleWithReentrancy() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+
+	deposit := func(ctx context.Context, opts ...holdfast.CallOption) error {
+		return locker.Do(ctx, "account", func(context.Context) error { return nil }, opts...)
+	}
+	_ = locker.Do(context.Background(), "account", func(ctx context.Context) error {
+		fmt.Println(errors.Is(deposit(ctx), holdfast.ErrSelfDeadlock))
+		fmt.Println(deposit(ctx, holdfast.WithReentrancy()))
+		return nil
+	})
+	// Output:
+	// true
+	// <nil>
+}
+
+// A job and the service that it calls hold one lock together.
+func ExampleWithReentryID() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	job, service, stranger := exampleLocker(rdb), exampleLocker(rdb), exampleLocker(rdb)
+	ctx := context.Background()
+	id := holdfast.WithReentryID("0d9e6a1c-5f0b") // random, and sent along with the call
+
+	first, err := job.TryAcquire(ctx, "account", id)
+	if err != nil {
+		log.Fatal(err)
+	}
+	second, err := service.TryAcquire(ctx, "account", id)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first.Token() == second.Token())
+
+	_ = first.Release(ctx)
+	_, err = stranger.TryAcquire(ctx, "account")
+	fmt.Println(errors.Is(err, holdfast.ErrNotAcquired))
+	_ = second.Release(ctx)
+	// Output:
+	// true
+	// true
+}
+
+func ExampleWithReplicaAcks() {
+	rdb, closeAll := exampleRedis() // which has no replica
+	defer closeAll()
+	locker := exampleLocker(rdb, holdfast.WithReplicaAcks(1, 100*time.Millisecond))
+
+	_, err := locker.TryAcquire(context.Background(), "report")
+	fmt.Println(errors.Is(err, holdfast.ErrUnavailable))
+	// Output: true
+}
+
+// Periods that every replica counts for itself: their ticks differ, and one in a minute is run.
+func ExampleWithMinGap() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	start := time.Now().Add(-3 * time.Minute)
+	for _, after := range []time.Duration{0, 20 * time.Second, 60 * time.Second, 80 * time.Second} {
+		mine, err := locker.Claim(ctx, "clean-up", start.Add(after), holdfast.WithMinGap(time.Minute))
+		fmt.Println(after, mine, err)
+	}
+	// Output:
+	// 0s true <nil>
+	// 20s false <nil>
+	// 1m0s true <nil>
+	// 1m20s false <nil>
+}
+
+func ExampleWithTickWindow() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	tick := time.Now().Add(-2 * time.Hour)
+	_, err := locker.Claim(ctx, "invoices", tick)
+	fmt.Println(errors.Is(err, holdfast.ErrTick))
+	mine, err := locker.Claim(ctx, "invoices", tick, holdfast.WithTickWindow(24*time.Hour, 10*time.Second))
+	fmt.Println(mine, err)
+	// Output:
+	// true
+	// true <nil>
+}
+
+// Metrics and logs hang off the hooks.
+func ExampleWithTrace() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb, holdfast.WithTrace(&holdfast.Trace{
+		Acquired: func(e holdfast.Event) { fmt.Println("acquired", e.Key, "looks:", e.Attempts) },
+		Released: func(e holdfast.Event) { fmt.Println("released", e.Key, e.Err) },
+		Lost:     func(e holdfast.Event) { fmt.Println("lost", e.Key, "after", e.Elapsed) },
+	}))
+
+	_ = locker.Do(context.Background(), "report", func(context.Context) error { return nil })
+	// Output:
+	// acquired report looks: 1
+	// released report <nil>
+}
+
+func ExampleLogTrace() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		Level: slog.LevelDebug, // slog.LevelInfo leaves losses, long holds and what Redis does not answer
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.MessageKey || a.Key == "key" {
+				return a
+			}
+			return slog.Attr{} // what differs from run to run
+		},
+	}))
+	locker := exampleLocker(rdb, holdfast.WithTrace(holdfast.LogTrace(log)))
+
+	_ = locker.Do(context.Background(), "report", func(context.Context) error { return nil })
+	// Output:
+	// msg="holdfast: acquired" key=report
+	// msg="holdfast: released" key=report
+}
+
+// Who has the lock, for people.
+func ExampleWithLabel() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	here, there := exampleLocker(rdb, holdfast.WithLabel("api-7f9c")), exampleLocker(rdb)
+	ctx := context.Background()
+
+	_ = here.Do(ctx, "report", func(context.Context) error {
+		_, err := there.TryAcquire(ctx, "report")
+		var held *holdfast.HeldError
+		fmt.Println(errors.As(err, &held), held.Label)
+		return nil
+	})
+	// Output: true api-7f9c
+}
+
+func ExampleWithPrefix() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb, holdfast.WithPrefix("shop:"))
+
+	_ = locker.Do(context.Background(), "report", func(ctx context.Context) error {
+		fmt.Println(holdfast.Held(ctx)[0].Key())
+		return nil
+	})
+	// Output: shop:report
+}
+
+// Calls of one process pass the lock on ten times, or for 20 ms, before others have their turn.
+func ExampleWithLocalHandover() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+
+	locker, err := holdfast.New(rdb, holdfast.WithLocalHandover(10, 20*time.Millisecond))
+	fmt.Println(locker != nil, err)
+	// Output: true <nil>
+}
+
+// For a Redis whose ACL does not allow SUBSCRIBE.
+func ExampleWithPolling() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+
+	locker, err := holdfast.New(rdb, holdfast.WithPolling(50*time.Millisecond, time.Second))
+	fmt.Println(locker != nil, err)
+	// Output: true <nil>
+}

@@ -1,0 +1,156 @@
+package ginlock_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/ginlock"
+	"github.com/redis/go-redis/v9"
+)
+
+// New panics on what can never work, at the start of the program and not in a request.
+func ExampleNew() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	defer func() { fmt.Println("refused:", recover() != nil) }()
+	ginlock.New(locker, "", ginlock.Param("id"))
+	// Output: refused: true
+}
+
+// The lock itself, for its token or its key.
+func ExampleGet() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
+		lock := ginlock.Get(c)
+		c.String(http.StatusOK, fmt.Sprint(lock.Key(), " with a token: ", lock.Token() > 0))
+	})
+	fmt.Println(post(router, "/orders/42"))
+	// Output: 200 order:42 with a token: true
+}
+
+// 0 refuses at once; the default of 100 ms lets requests follow each other.
+func ExampleWithWait() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithWait(0)), key)
+	worker, _ := locker.Acquire(context.Background(), holdfast.Key("order", "42"))
+	fmt.Println(post(router, "/orders/42"))
+	_ = worker.Release(context.Background())
+	// Output: 409 Conflict
+}
+
+// A handler that hangs does not keep its order for longer than a minute.
+func ExampleWithLock() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	bound := ginlock.WithLock(holdfast.WithMaxHold(time.Minute), holdfast.WithLabel("api-7f9c"))
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), bound), func(c *gin.Context) {
+		state, _ := locker.Inspect(c.Request.Context(), "order:42")
+		c.String(http.StatusOK, state.Label)
+	})
+	fmt.Println(post(router, "/orders/42"))
+	// Output: 200 api-7f9c
+}
+
+// On a group, all but what only reads.
+func ExampleWithSkipper() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	reads := func(c *gin.Context) bool { return c.Query("dry") != "" }
+	orders := router.Group("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithSkipper(reads)))
+	orders.POST("/pay", func(c *gin.Context) {
+		c.String(http.StatusOK, fmt.Sprint("under a lock: ", ginlock.Get(c) != nil))
+	})
+	fmt.Println(post(router, "/orders/42/pay"))
+	fmt.Println(post(router, "/orders/42/pay?dry=1"))
+	// Output:
+	// 200 under a lock: true
+	// 200 under a lock: false
+}
+
+// A cache is warmed once rather than by every replica; without Redis by every one.
+func ExampleWithFailOpen() {
+	locker, closeRedis := newDownLocker()
+	defer closeRedis()
+
+	router := gin.New()
+	router.POST("/warm/:id", ginlock.New(locker, "warm", ginlock.Param("id"), ginlock.WithFailOpen(), ginlock.WithWait(0)), func(c *gin.Context) {
+		c.String(http.StatusOK, fmt.Sprint("under a lock: ", ginlock.Get(c) != nil))
+	})
+	fmt.Println(post(router, "/warm/42"))
+	// Output: 200 under a lock: false
+}
+
+// newDownLocker makes a Locker whose Redis is away.
+func newDownLocker() (locker *holdfast.Locker, closeAll func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	server.Close()
+	// A quarter of the TTL is how long a Redis that does not answer is given.
+	if locker, err = holdfast.New(rdb, holdfast.WithTTL(100*time.Millisecond)); err != nil {
+		panic(err)
+	}
+	return locker, func() {
+		_ = locker.Shutdown(context.Background())
+		_ = rdb.Close()
+	}
+}
+
+// The answers of a route under a lock, without a double: a second Locker is the other replica, a Redis that is away the
+// outage.
+func Example_unitTest() {
+	locker, closeAll := newExampleLocker() // on miniredis.RunT(t) in a test
+	defer closeAll()
+	down, closeDown := newDownLocker()
+	defer closeDown()
+	routes := func(l *holdfast.Locker) http.Handler {
+		router := gin.New()
+		router.POST("/orders/:id", ginlock.New(l, "order", ginlock.Param("id"), ginlock.WithWait(0)), key)
+		return router
+	}
+
+	fmt.Println("free:", post(routes(locker), "/orders/42"))
+	held, _ := locker.TryAcquire(context.Background(), holdfast.Key("order", "42"))
+	fmt.Println("held:", post(routes(locker), "/orders/42"))
+	_ = held.Release(context.Background())
+	fmt.Println("unavailable:", post(routes(down), "/orders/42"))
+	// Output:
+	// free: 200 order:42
+	// held: 409 Conflict
+	// unavailable: 503 Service Unavailable
+}
+
+// Respond is the answer of a middleware without WithErrorHandler, for handlers that leave some cases to it.
+func ExampleRespond() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithWait(0),
+		ginlock.WithErrorHandler(func(c *gin.Context, err error) {
+			c.Header("Locked", "yes")
+			ginlock.Respond(c, err)
+		})))
+	worker, _ := locker.Acquire(context.Background(), holdfast.Key("order", "42"))
+	fmt.Println(post(router, "/orders/42"))
+	_ = worker.Release(context.Background())
+	// Output: 409 Conflict
+}

@@ -1,0 +1,92 @@
+package ginlock_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/ginlock"
+)
+
+// key answers with the key that the request runs under.
+func key(c *gin.Context) { c.String(http.StatusOK, ginlock.Get(c).Key()) }
+
+func ExampleParam() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), key)
+	fmt.Println(post(router, "/orders/42/pay"))
+	// Output: 200 order:42
+}
+
+// What several values name together.
+func ExampleParts() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	part := ginlock.Parts(ginlock.Param("tenant"), ginlock.Param("id"))
+	router.POST("/:tenant/orders/:id", ginlock.New(locker, "order", part), key)
+	fmt.Println(post(router, "/acme/orders/42"))
+	// Output: 200 order:acme:42
+}
+
+func ExampleQuery() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.POST("/export", ginlock.New(locker, "export", ginlock.Query("year")), key)
+	fmt.Println(post(router, "/export?year=2026"))
+	fmt.Println(post(router, "/export"))
+	// Output:
+	// 200 export:2026
+	// 400 Bad Request
+}
+
+func ExampleHeader() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.POST("/events", ginlock.New(locker, "device", ginlock.Header("Device-Id")), key)
+	fmt.Println(post(router, "/events", "Device-Id", "meter 7"))
+	// Output: 200 device:meter%207
+}
+
+// What a middleware further out knows, such as authentication.
+func ExampleValue() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.Use(func(c *gin.Context) { c.Set("user", 7) })
+	router.POST("/basket", ginlock.New(locker, "basket", ginlock.Value("user")), key)
+	fmt.Println(post(router, "/basket"))
+	// Output: 200 basket:7
+}
+
+// Any function of this form will do: here one that brings two ways to write an order into one.
+func ExamplePart() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	number := func(c *gin.Context) ([]string, error) {
+		id := strings.TrimLeft(c.Param("id"), "0")
+		if id == "" {
+			return nil, fmt.Errorf("%w: no order has the number 0", core.ErrInvalid) // a 400
+		}
+		return []string{id}, nil
+	}
+	router := gin.New()
+	router.POST("/orders/:id", ginlock.New(locker, "order", number), key)
+	fmt.Println(post(router, "/orders/0042"))
+	fmt.Println(post(router, "/orders/0"))
+	// Output:
+	// 200 order:42
+	// 400 Bad Request
+}
