@@ -1,0 +1,190 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	holdfast "github.com/holdfast-go/holdfast/core"
+)
+
+// runTask has a guarded handler process a task as a server with the Guard's Config would, without a server.
+func runTask(guard *asynqlock.Guard, handler asynq.HandlerFunc, task *asynq.Task) error {
+	ctx := guard.Config(asynq.Config{}).BaseContext()
+	return guard.Wrap(handler).ProcessTask(ctx, task)
+}
+
+func payout(account int) *asynq.Task {
+	return asynq.NewTask("payout", fmt.Appendf(nil, `{"account_id": %d}`, account))
+}
+
+func ExampleField() {
+	account := asynqlock.Field("account_id")
+	fmt.Println(account(asynq.NewTask("payout", []byte(`{"account_id": 42}`))))
+	_, err := account(asynq.NewTask("payout", []byte(`{}`)))
+	fmt.Println(errors.Is(err, asynq.SkipRetry)) // it will not get better: asynq archives the task
+	// Output:
+	// [42] <nil>
+	// true
+}
+
+func ExampleParts() {
+	part := asynqlock.Parts(asynqlock.Field("tenant"), asynqlock.Field("account_id"))
+	fmt.Println(part(asynq.NewTask("payout", []byte(`{"tenant": "acme", "account_id": 42}`))))
+	// Output: [acme 42] <nil>
+}
+
+// Any function of this form will do, for payloads that are not JSON.
+func ExamplePart() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	whole := func(t *asynq.Task) ([]string, error) { return []string{string(t.Payload())}, nil }
+
+	guard := asynqlock.New(locker, "account", whole)
+	err = runTask(guard, func(ctx context.Context, _ *asynq.Task) error {
+		fmt.Println(holdfast.Held(ctx)[0].Key())
+		return nil
+	}, asynq.NewTask("payout", []byte("42")))
+	fmt.Println(err)
+	// Output:
+	// account:42
+	// <nil>
+}
+
+// Two Guards on one server, for tasks that exclude each other by different names.
+func ExampleGuard_Wrap() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
+
+	accounts := asynqlock.New(locker, "account", asynqlock.Field("account_id"))
+	reports := asynqlock.New(locker, "report", asynqlock.Field("year"))
+	mux := asynq.NewServeMux()
+	mux.Handle("payout", accounts.Wrap(handler))
+	mux.Handle("report", reports.Wrap(handler))
+	mux.Handle("mail", handler) // under no lock
+
+	ctx := accounts.Config(asynq.Config{}).BaseContext() // one Config will do for both
+	fmt.Println(mux.ProcessTask(ctx, payout(42)), mux.ProcessTask(ctx, asynq.NewTask("report", []byte(`{"year": 2026}`))))
+	// Output: <nil> <nil>
+}
+
+// A handler that runs without the Guard's Config is refused: a task that gives way would be archived.
+func ExampleGuard_Config() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"))
+	handler := guard.Wrap(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+
+	plain := asynq.Config{Concurrency: 10, Queues: map[string]int{"payouts": 1}}
+	guarded := guard.Config(plain)
+	fmt.Println(guarded.Concurrency, guarded.Queues)
+	fmt.Println(handler.ProcessTask(guarded.BaseContext(), payout(42)))
+	fmt.Println(handler.ProcessTask(context.Background(), payout(42)) != nil)
+	// Output:
+	// 10 map[payouts:1]
+	// <nil>
+	// true
+}
+
+// A second task adds nothing while the first one is at work.
+func ExampleWithBusy() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	report := func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Key, e.Kind) }
+	guard := asynqlock.New(locker, "index", asynqlock.Field("shop"),
+		asynqlock.WithBusy(asynqlock.Skip()), asynqlock.WithReport(report))
+
+	first, err := locker.TryAcquire(context.Background(), holdfast.Key("index", "7"))
+	if err != nil {
+		panic(err)
+	}
+	defer first.Release(context.Background())
+	err = runTask(guard, func(context.Context, *asynq.Task) error {
+		fmt.Println("not reached")
+		return nil
+	}, asynq.NewTask("index", []byte(`{"shop": 7}`)))
+	fmt.Println(err)
+	// Output:
+	// index:7 skipped
+	// <nil>
+}
+
+// The policies for a busy key. Defer is the default.
+func ExamplePolicy() {
+	for _, policy := range []asynqlock.Policy{
+		asynqlock.Defer(),                      // come back later, without spending a retry
+		asynqlock.Wait(200 * time.Millisecond), // stand in line for that long, then come back later
+		asynqlock.Skip(),                       // complete without running
+		asynqlock.Fail(),                       // fail, by asynq's rules
+	} {
+		_ = asynqlock.WithBusy(policy)
+	}
+}
+
+// The options of the lock: who has it, and for how long at most.
+func ExampleWithLock() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"),
+		asynqlock.WithLock(holdfast.WithLabel("worker-3"), holdfast.WithMaxHold(10*time.Minute)))
+
+	err = runTask(guard, func(ctx context.Context, _ *asynq.Task) error {
+		state, err := locker.Inspect(ctx, "account:42")
+		fmt.Println(state.Held, state.Label)
+		return err
+	}, payout(42))
+	fmt.Println(err)
+	// Output:
+	// true worker-3
+	// <nil>
+}
+
+// A task whose lock was lost counts as done where its writes were fenced: what was refused is done by another run.
+func ExampleWithLost() {
+	_ = asynqlock.WithLost(func(_ context.Context, t *asynq.Task, lost error) error {
+		fmt.Println(t.Type(), "ran to its end after its lock was lost:", lost)
+		return nil // a success; the default is to return lost, a failure that is retried
+	})
+}
+
+// A handler under a Guard, without a server: a second Locker is the other worker.
+func Example_unitTest() {
+	rdb, closeAll := newExampleRedis() // on miniredis.RunT(t) in a test
+	defer closeAll()
+	locker, _ := holdfast.New(rdb)
+	other, _ := holdfast.New(rdb)
+	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"), asynqlock.WithBusy(asynqlock.Fail()))
+	handler := func(context.Context, *asynq.Task) error { return nil }
+
+	fmt.Println("free:", runTask(guard, handler, payout(42)))
+	held, _ := other.TryAcquire(context.Background(), holdfast.Key("account", "42"))
+	fmt.Println("held:", errors.Is(runTask(guard, handler, payout(42)), holdfast.ErrNotAcquired))
+	_ = held.Release(context.Background())
+	// Output:
+	// free: <nil>
+	// held: true
+}

@@ -1,0 +1,70 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	holdfast "github.com/holdfast-go/holdfast/core"
+)
+
+// In a time zone of its own, with a report of each tick for the metrics.
+func ExampleNewScheduler() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	scheduler := asynqlock.NewScheduler(locker,
+		asynqlock.ScheduleIn(time.FixedZone("UTC+1", 3600)),
+		asynqlock.ScheduleWithin(10*time.Second),
+		asynqlock.ScheduleReport(func(e asynqlock.TickEvent) { fmt.Println(e.Name, e.Kind, e.Err) }))
+	fmt.Println(scheduler.Register("invoices", "0 6 * * *", asynq.NewTask("invoices", nil), asynq.Queue("low")))
+	fmt.Println(scheduler.Shutdown(context.Background()))
+	// Output:
+	// <nil>
+	// <nil>
+}
+
+func ExampleScheduler_Register() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	scheduler := asynqlock.NewScheduler(locker)
+
+	task := asynq.NewTask("invoices", nil)
+	fmt.Println(scheduler.Register("invoices", "@daily", task))
+	fmt.Println(errors.Is(scheduler.Register("invoices", "@hourly", task), holdfast.ErrInvalid)) // the name is taken
+	fmt.Println(errors.Is(scheduler.Register("reports", "at six", task), holdfast.ErrInvalid))
+	fmt.Println(scheduler.Unregister("invoices"))
+	// Output:
+	// <nil>
+	// true
+	// true
+	// <nil>
+}
+
+// The tick that a task was enqueued for, in its handler.
+func ExampleTick() {
+	_ = asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if name, tick, ok := asynqlock.Tick(ctx, task); ok {
+			fmt.Println(name, "of", tick.Format(time.RFC3339))
+		}
+		return nil
+	})
+}
+
+// The ID to be idempotent by, also where a task on its last retry went on as a new one.
+func ExampleOrigin() {
+	_ = asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		fmt.Println("payment", asynqlock.Origin(ctx, task))
+		return nil
+	})
+}
