@@ -143,7 +143,7 @@ func requireBreaches(mod modFile) []string {
 var topLevel = []string{
 	"go.mod", "go.sum", "go.work", "go.work.sum",
 	"core", "ginlock", "asynqlock", "cronlock", "sqlfence", "examples", "internal",
-	"README.md", "LICENSE", "CHANGELOG.md", "Makefile",
+	"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile",
 }
 
 // topLevelBreaches checks the first elements of slash-separated file names.
