@@ -11,10 +11,11 @@ test: ## vet and race tests, on real servers, which are installed where possible
 	@.ci/install
 	@.ci/test
 
-check: ## formatting, staticcheck, go.mod and known vulnerabilities, then test
+check: ## formatting, staticcheck, go.mod and known vulnerabilities, then test, and again with the latest requirements
 	@.ci/lint
 	@.ci/install
 	@.ci/test
+	@.ci/latest
 
 soak: ## simulations, model and recorded histories in turns, for about DURATION, from SEED or a random seed
 	@cd internal/history && GOWORK=off go run ./soak -duration '$(DURATION)' -seed '$(SEED)' -flags '$(TESTFLAGS)'
