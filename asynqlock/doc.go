@@ -72,6 +72,19 @@
 // Shut down the server before the Locker. With a ShutdownTimeout below what handlers need, asynq puts their tasks back
 // while they run.
 //
+// # Errors
+//
+// What a run ends with, and what asynq makes of it:
+//
+//	*DeferredError             the key is busy, or Redis away: the task comes back, no retry is spent
+//	core.ErrNotAcquired        the key is busy, with Fail or beyond WithMaxDeferral: a failure, retried
+//	core.ErrLost               the lock was lost while the handler ran: a failure, retried, see WithLost
+//	core.ErrInvalid            no value to lock by: archived at once (it matches asynq.SkipRetry); also
+//	                           a server whose Config did not go through Guard.Config: a failure
+//	what the handler returned  by asynq's rules, joined with the loss where there was one
+//
+// A DeferredError matches what the acquisition failed with: core.ErrNotAcquired, core.ErrUnavailable or core.ErrClosed.
+//
 // # Keys
 //
 // Beside the lock's, which core describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a sorted set

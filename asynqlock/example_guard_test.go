@@ -58,6 +58,22 @@ func ExamplePart() {
 	// <nil>
 }
 
+// A Locker whose Redis is not that of asynq, and tasks that give way for six hours altogether and a minute at a time.
+func ExampleNew() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	queues, closeQueues := newExampleRedis()
+	defer closeQueues()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"), asynqlock.WithRedis(queues),
+		asynqlock.WithMaxDeferral(6*time.Hour), asynqlock.WithMaxDelay(time.Minute))
+	fmt.Println(runTask(guard, func(context.Context, *asynq.Task) error { return nil }, payout(42)))
+	// Output: <nil>
+}
+
 // Two Guards on one server, for tasks that exclude each other by different names.
 func ExampleGuard_Wrap() {
 	rdb, closeAll := newExampleRedis()

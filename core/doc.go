@@ -69,6 +69,22 @@
 // A call returns in time also where Redis is silent, but go-redis does not interrupt a read: its goroutine
 // and its connection stay until the client's ReadTimeout (3 s by default). Leave it set.
 //
+// # Errors
+//
+// They are matched with errors.Is, those with a type with errors.As:
+//
+//	ErrNotAcquired   somebody else holds the lock: nothing ran; a *HeldError tells who, and for how long at least
+//	ErrUnavailable   Redis did not answer, or refused: nothing ran; of a Release, the key may stay for its lease.
+//	                 With a *QuarantineError most masters have started too recently to vote
+//	ErrLost          the lease is over, or the key is another's: what ran may have run beside another holder
+//	ErrClosed        the Locker was shut down: nothing ran; of Lock.Err, the lock was given up in a Shutdown
+//	ErrSelfDeadlock  the context has this very lock: nothing ran
+//	ErrTick          of Claim, a tick outside of the window: nothing was claimed
+//	ErrInvalid       a key, an option or another argument that can never work
+//
+// Where the context ended a wait, the error matches the context's too. Do joins the error of its function with that of the
+// release.
+//
 // # RedLock
 //
 // [NewRedLock] takes locks on independent masters, so that one of them, or two of five, may be gone. It is the

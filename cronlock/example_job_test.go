@@ -27,6 +27,18 @@ func ExampleGuard_AddFunc() {
 	// true
 }
 
+// Options for all jobs: no tick is begun more than ten seconds late, and a replica whose clock is ahead by more than five runs none.
+func ExampleNew() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+	c := cron.New(cron.WithLocation(time.UTC)) // the same on all replicas
+	guard := cronlock.New(locker, c, cronlock.WithLateness(10*time.Second), cronlock.WithTickWindow(time.Hour, 5*time.Second))
+
+	_, err := guard.AddFunc("0 6 * * *", "invoices", func(context.Context) error { return nil })
+	fmt.Println(err, len(c.Entries()))
+	// Output: <nil> 1
+}
+
 // A job for a cron.Schedule of one's own.
 func ExampleGuard_Job() {
 	locker, closeAll := newExampleLocker()

@@ -75,6 +75,20 @@
 // Values are compared byte by byte: "42" and "042" are two orders to the lock. Where the handler takes them for
 // one, use a [Part] that brings them into one form.
 //
+// # Errors
+//
+// What the client sees, and a handler given to [WithErrorHandler] gets:
+//
+//	core.ErrNotAcquired   409, Retry-After   somebody else had the lock for all of WithWait
+//	core.ErrUnavailable   503, Retry-After   Redis did not answer; see WithFailOpen
+//	core.ErrClosed        503, Retry-After   the Locker was shut down
+//	core.ErrLost          503                the lock was lost while the chain ran: its outcome is unknown
+//	core.ErrInvalid       400                no value for a part, or a malformed one
+//	any other             500                a Part failed
+//
+// The chain ran for core.ErrLost alone, and where it has answered itself, its answer stays.
+// All but 409 and 400 are in c.Errors as well, and so is a release that Redis did not confirm.
+//
 // # Tests
 //
 // A handler under a lock needs no special double: use a miniredis, a second Locker on it that holds the key for

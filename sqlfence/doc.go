@@ -78,8 +78,15 @@
 //
 // # Errors
 //
-// A stale holder gets a [*StaleError]; it must not go on. [ErrCommitUnknown] is apart: the connection broke
-// at COMMIT. What can be repeated is told by SQLSTATE 40001, 40P01 and 55P03 on PostgreSQL (pgx, lib/pq), by
+//	ErrStale           a newer holder was here: nothing is written; a *StaleError tells both tokens; do not go on
+//	ErrCommitUnknown   the connection broke at COMMIT: written or not; read before doing it again
+//	ErrNoToken         the context carries neither a lock nor a token: nothing is written
+//	core.ErrLost       the lock in the context is over: nothing is written
+//	core.ErrInvalid    arguments that can never work: nothing is written
+//	sql.ErrNoRows      ExecRow alone: the row is not there afterwards, and is rolled back
+//	any other          what the database said, or the function returned: rolled back
+//
+// Where the context ended, the error matches the context's too. What can be repeated is told by SQLSTATE 40001, 40P01 and 55P03 on PostgreSQL (pgx, lib/pq), by
 // number 1205, 1213, 1020 and 3572 on MySQL (go-sql-driver), by the codes BUSY and LOCKED on SQLite (modernc.org,
 // mattn, ncruces), and by [WithRetryable] for other drivers. No driver is imported. Tested on PostgreSQL 15,
 // MariaDB 10.11 and SQLite 3; the statements are MySQL's too, on which they have not been run.
