@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
 )
 
 // runTask has a guarded handler process a task as a server with the Guard's Config would, without a server.
@@ -177,6 +179,49 @@ func ExampleWithLock() {
 	// Output:
 	// true worker-3
 	// <nil>
+}
+
+// Mails that had better go out twice than not at all: without Redis the lock is done without. (asynq's own Redis is another.)
+func ExampleWithFailOpen() {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	server.Close() // Redis is away
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	queues, closeQueues := newExampleRedis()
+	defer closeQueues()
+	guard := asynqlock.New(locker, "mail", asynqlock.Field("to"), asynqlock.WithRedis(queues), asynqlock.WithFailOpen(),
+		asynqlock.WithLock(holdfast.WithTTL(200*time.Millisecond))) // a quarter of it is how long Redis is asked
+
+	err = runTask(guard, func(ctx context.Context, _ *asynq.Task) error {
+		fmt.Println("locks:", len(holdfast.Held(ctx)))
+		return nil
+	}, asynq.NewTask("mail", []byte(`{"to": "a"}`)))
+	fmt.Println(err)
+	// Output:
+	// locks: 0
+	// <nil>
+}
+
+// A middleware in front of the Guard that counts failures leaves deferrals out.
+func ExampleDeferredError() {
+	failures := 0
+	_ = asynq.MiddlewareFunc(func(next asynq.Handler) asynq.Handler {
+		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			err := next.ProcessTask(ctx, task)
+			var deferred *asynqlock.DeferredError
+			if err != nil && !errors.As(err, &deferred) {
+				failures++
+			}
+			return err // as it is, or wrapped with %w
+		})
+	})
 }
 
 // A task whose lock was lost counts as done where its writes were fenced: what was refused is done by another run.
