@@ -30,13 +30,7 @@ type State struct {
 //
 // Errors: [ErrUnavailable] (matching ctx.Err() where that ended it), [ErrClosed], [ErrInvalid].
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
-	if ctx == nil {
-		return State{}, invalid("nil context")
-	}
-	if key == "" {
-		return State{}, invalid("empty key")
-	}
-	names, err := nameKeys(l.cfg.prefix + key)
+	names, err := l.inspectable(ctx, key)
 	if err != nil {
 		return State{}, err
 	}
@@ -61,15 +55,10 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			return State{}, fail
 		}
 		if c.err == nil {
-			value, n, ok := readState(c.val)
+			s, ok := newState(names.lock, c.val)
 			if !ok {
 				fail.cause = errReply
 				return State{}, fail
-			}
-			left := n[0]
-			s := State{Key: names.lock, Held: left != -2, Label: labelOf(value), Token: n[1], Waiting: int(n[2])}
-			if left > 0 {
-				s.TimeLeft = millis(left)
 			}
 			return s, nil
 		}
@@ -79,6 +68,31 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			return State{}, fail
 		}
 	}
+}
+
+// inspectable checks what Inspect and InspectAll are given.
+func (l *Locker) inspectable(ctx context.Context, key string) (names, error) {
+	if ctx == nil {
+		return names{}, invalid("nil context")
+	}
+	if key == "" {
+		return names{}, invalid("empty key")
+	}
+	return nameKeys(l.cfg.prefix + key)
+}
+
+// newState is what a reply of inspect.lua tells of a key.
+func newState(key string, val any) (s State, ok bool) {
+	value, n, ok := readState(val)
+	if !ok {
+		return State{}, false
+	}
+	left := n[0]
+	s = State{Key: key, Held: left != -2, Label: labelOf(value), Token: n[1], Waiting: int(n[2])}
+	if left > 0 {
+		s.TimeLeft = millis(left)
+	}
+	return s, true
 }
 
 // readState takes a reply of inspect.lua apart.
