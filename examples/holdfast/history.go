@@ -1,0 +1,89 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// history is what a fence remembers of a lock.
+type history struct {
+	Last int64 `json:"last"` // the largest token that was issued
+	// Live is the token of the latest tenure while nobody has released it. Where the lock is free its lease ran out, and
+	// the next tenure will count it as lost.
+	Live   int64   `json:"live,omitempty"`
+	Since  int64   `json:"since"` // of every token from here on it is known how its tenure ended
+	Lost   []int64 `json:"lost,omitempty"`
+	LeftMS int64   `json:"remembered_ms"`
+}
+
+// newHistory takes a fence apart: last live since lost... It is nil without one, and for what is none.
+func newHistory(fence string, left time.Duration) *history {
+	var all []int64
+	for text := range strings.FieldsSeq(fence) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 || n > 1<<53 {
+			return nil
+		}
+		all = append(all, n)
+	}
+	if len(all) < 3 {
+		return nil
+	}
+	return &history{Last: all[0], Live: all[1], Since: all[2], Lost: all[3:], LeftMS: max(0, left.Milliseconds())}
+}
+
+// tokenTime is when a token was issued, by the clock of Redis: it is that clock in µs, unless many were issued at once or
+// the clock was set back.
+func tokenTime(token int64) string {
+	return time.UnixMicro(token).UTC().Format("2006-01-02 15:04:05")
+}
+
+// waiter is one who stands in line.
+type waiter struct {
+	Label string `json:"label,omitempty"`
+	// Told says that Redis will tell it of its turn; else it looks from time to time.
+	Told bool `json:"told"`
+	// Gone says that it has not been heard of for too long: it will be passed over.
+	Gone bool `json:"gone,omitempty"`
+}
+
+// newWaiter is made of an id in line and of what is kept of that: "expiry ... inbox", the expiry in ms by the clock of
+// Redis.
+func newWaiter(id, entry string, now time.Time) waiter {
+	label, _ := ownLabel(id)
+	fields := strings.Fields(entry)
+	if len(fields) < 2 {
+		return waiter{Label: label, Gone: true}
+	}
+	expiry, err := strconv.ParseInt(fields[0], 10, 64)
+	return waiter{Label: label, Told: fields[len(fields)-1] != "-", Gone: err != nil || now.UnixMilli() >= expiry}
+}
+
+// member is one of several who hold a lock together, as they named the same re-entry id.
+type member struct {
+	Label  string `json:"label,omitempty"`
+	LeftMS int64  `json:"time_left_ms"`
+}
+
+// newMembers is made of the hash of a lock that value holds; nil where it is not about that, or nobody is in it.
+func newMembers(entry map[string]string, value string, now time.Time) (all []member) {
+	if value == "" || entry["of"] != value {
+		return nil
+	}
+	for field, until := range entry {
+		owner, ok := strings.CutPrefix(field, "@")
+		ms, err := strconv.ParseInt(until, 10, 64)
+		if !ok || err != nil || ms <= now.UnixMilli() {
+			continue
+		}
+		label, _ := ownLabel(owner)
+		all = append(all, member{Label: label, LeftMS: ms - now.UnixMilli()})
+	}
+	slices.SortFunc(all, func(a, b member) int {
+		return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.LeftMS, b.LeftMS))
+	})
+	return all
+}

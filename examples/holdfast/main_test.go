@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// output is what a run has written so far.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// result is what a run of the program came to.
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("status %d\n--- stdout\n%s--- stderr\n%s", r.status, r.stdout, r.stderr)
+}
+
+// play runs the program in this process, on the Redis at addr; again where a busy machine kept a pipeline waiting for
+// more than the second that InspectAll grants it.
+func play(t *testing.T, addr string, args ...string) result {
+	t.Helper()
+	return playWith(t, connect, addr, args...)
+}
+
+// playOn runs it with a client of the test's.
+func playOn(t *testing.T, client func() redis.UniversalClient, args ...string) result {
+	t.Helper()
+	return playWith(t, func(string, bool) (redis.UniversalClient, error) { return client(), nil }, "", args...)
+}
+
+func playWith(t *testing.T, connect func(string, bool) (redis.UniversalClient, error), addr string, args ...string) result {
+	t.Helper()
+	env := map[string]string{"REDIS_URL": addr}
+	for end := time.Now().Add(hang); ; {
+		var stdout, stderr output
+		a := &app{stdout: &stdout, stderr: &stderr, getenv: func(k string) string { return env[k] }, connect: connect}
+		status := a.run(t.Context(), args)
+		r := result{status, stdout.String(), stderr.String()}
+		if !strings.Contains(r.stderr, "no answer in time") || time.Now().After(end) {
+			return r
+		}
+	}
+}
+
+// onServers runs a test on miniredis and on a real server.
+func onServers(t *testing.T, test func(t *testing.T, addr string, rdb *redis.Client)) {
+	t.Run("miniredis", func(t *testing.T) {
+		addr := miniredis.RunT(t).Addr()
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = rdb.Close() })
+		test(t, addr, rdb)
+	})
+	t.Run("server", func(t *testing.T) {
+		s := servertest.Redis(t)
+		test(t, s.Addr(), s.Client())
+	})
+}
+
+// newLocker is a process that takes locks, until the end of the test.
+func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...core.Option) *core.Locker {
+	t.Helper()
+	l, err := core.New(rdb, append([]core.Option{core.WithTTL(time.Minute)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func acquire(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
+	t.Helper()
+	lock, err := l.Acquire(t.Context(), key, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Release(context.Background()) })
+	return lock
+}
+
+// wait has another process wait for key, and returns when it is in line.
+func wait(t *testing.T, rdb redis.UniversalClient, key, label string, line int) {
+	t.Helper()
+	l := newLocker(t, rdb)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if lock, err := l.Acquire(ctx, key, core.WithLabel(label)); err == nil {
+			_ = lock.Release(context.Background())
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	until(t, "it waits", func() bool { s, err := l.Inspect(t.Context(), key); return err == nil && s.Waiting == line })
+}
+
+// hang only bounds tests that hang.
+const hang = time.Minute
+
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(hang); !cond(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not so after %v", what, hang)
+		}
+	}
+}
+
+func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		status int
+		text   string
+	}{
+		{nil, 2, "usage:"},
+		{[]string{"rm"}, 2, "no command rm"},
+		{[]string{"\x1b[2J"}, 2, `no command "\x1b[2J"`},
+		{[]string{"ls", "-x"}, 2, "-x"},
+		{[]string{"ls", "a", "b"}, 2, "one argument"},
+		{[]string{"ls", "[a"}, 2, "without ]"},
+		{[]string{"watch", `a\`}, 2, "at the end"},
+		{[]string{"watch", "-n", "1ms"}, 2, "100ms"},
+		{[]string{"show"}, 2, "needs a key"},
+		{[]string{"show", "-quoted", "a"}, 2, "not quoted"},
+		{[]string{"ls", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
+		{[]string{"ls", "-cluster", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
+		{[]string{"ls", "-h"}, 0, "-redis"},
+		{[]string{"help"}, 0, "usage:"},
+	} {
+		r := play(t, "127.0.0.1:1", c.args...)
+		if r.status != c.status || !strings.Contains(r.stdout+r.stderr, c.text) {
+			t.Errorf("%q: want status %d and %q, got %v", c.args, c.status, c.text, r)
+		}
+	}
+}
+
+func TestThePasswordIsInNoError(t *testing.T) {
+	t.Parallel() // it waits for dials that fail
+	for _, address := range []string{
+		"redis://user:secret@127.0.0.1:port", "redis://user:secret@127.0.0.1:1/x", "redis://user:secret@%zz", "user:secret@\x7f",
+		"redis://user:secret@127.0.0.1:1", "rediss://user:secret@127.0.0.1:1?nonsense=1", "redis://:secret@127.0.0.1:1?master_name=m&db=x",
+	} {
+		for _, args := range [][]string{{"ls"}, {"ls", "-cluster"}, {"show", "k"}} {
+			if strings.Contains(address, "master_name") && args[0] == "show" {
+				continue // it differs by its flags only
+			}
+			if r := play(t, address, args...); r.status == 0 || r.stderr == "" || strings.Contains(r.stderr, "secret") {
+				t.Errorf("%q %v: %v", address, args, r)
+			}
+		}
+	}
+}
+
+func TestConnectByURL(t *testing.T) {
+	for address, want := range map[string]string{
+		"":                             "127.0.0.1:6379",
+		"host:7":                       "host:7",
+		"redis://host":                 "host:6379",
+		"redis://host:7?master_name=m": "FailoverClient",
+		"rediss://u:p@host:7/3":        "host:7 TLS u p 3",
+		"unix://u:p@/run/redis.sock":   "/run/redis.sock u p",
+	} {
+		client, err := connect(address, false)
+		if err != nil {
+			t.Errorf("%q: %v", address, err)
+			continue
+		}
+		o := client.(*redis.Client).Options()
+		got := o.Addr
+		if o.TLSConfig != nil {
+			got += " TLS"
+		}
+		if o.Username != "" {
+			got += " " + o.Username + " " + o.Password
+		}
+		if o.DB != 0 {
+			got += fmt.Sprint(" ", o.DB)
+		}
+		if got != want {
+			t.Errorf("%q: got %q, want %q", address, got, want)
+		}
+		_ = client.Close()
+	}
+	client, err := connect("rediss://u:p@a:1?addr=b:2", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if o := client.(*redis.ClusterClient).Options(); strings.Join(o.Addrs, " ") != "a:1 b:2" || o.TLSConfig == nil || o.Password != "p" {
+		t.Errorf("a Cluster: %+v", o)
+	}
+}
+
+func TestWhatRedisRefusesIsExplained(t *testing.T) {
+	s := servertest.Redis(t)
+	rdb := s.Client()
+	rdb.ConfigSet(t.Context(), "requirepass", "right")
+	for _, c := range []struct {
+		user   *url.Userinfo
+		args   []string
+		status int
+		text   string
+	}{
+		{nil, []string{"ls"}, 1, "the password goes into the URL"},
+		{url.UserPassword("default", "wrong"), []string{"show", "k"}, 1, "the password goes into the URL"},
+		{url.UserPassword("default", "right"), []string{"ls"}, 0, ""},
+		{url.UserPassword("default", "right"), []string{"show", "k"}, 3, "nothing is known"},
+		{url.UserPassword("default", "right"), []string{"ls", "-cluster"}, 1, "leave -cluster out"},
+	} {
+		u := url.URL{Scheme: "redis", Host: s.Addr(), User: c.user}
+		if r := play(t, u.String(), c.args...); r.status != c.status || !strings.Contains(r.stderr, c.text) {
+			t.Errorf("%v %v: want status %d and %q, got %v", c.user, c.args, c.status, c.text, r)
+		}
+	}
+	s.Kill()
+	if r := play(t, s.Addr(), "ls"); r.status != 1 || !strings.Contains(r.stderr, "refused") || r.stdout != "" {
+		t.Errorf("nobody there: %v", r)
+	}
+}
+
+func TestStoppedListSaysSo(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, stderr output
+	a := &app{stdout: &stdout, stderr: &stderr, getenv: func(string) string { return miniredis.RunT(t).Addr() }, connect: connect}
+	if status := a.run(ctx, []string{"ls"}); status != 130 || stdout.String() != "" {
+		t.Errorf("got %v", result{status, stdout.String(), stderr.String()})
+	}
+}
+
+// The least that an ACL must allow, as README.md has it.
+func TestServerACL(t *testing.T) {
+	s := servertest.Redis(t)
+	rdb := s.Client()
+	acquire(t, newLocker(t, rdb), "k", core.WithLabel("me"))
+	wait(t, rdb, "k", "w", 1)
+	rdb.Set(t.Context(), "long", "AAECAwQFBgcICQoLDA0ODw:me", 0)
+	for user, commands := range map[string]string{
+		"ls":   "SCAN EVALSHA EVAL GET PTTL LLEN GETRANGE",
+		"show": "MULTI EXEC GETRANGE PTTL LRANGE LLEN HGETALL HMGET TIME",
+	} {
+		acl := []any{"ACL", "SETUSER", user, "on", ">p", "~*", "-@all"}
+		for _, command := range strings.Fields(commands) {
+			acl = append(acl, "+"+strings.ToLower(command))
+		}
+		if err := rdb.Do(t.Context(), acl...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"ls"}, {"ls", "-all"}, {"show", "k"}} {
+		u := url.URL{Scheme: "redis", Host: s.Addr(), User: url.UserPassword(args[0], "p")}
+		if r := play(t, u.String(), args...); r.status != 0 || !strings.Contains(r.stdout, "me") {
+			t.Errorf("%v: %v", args, r)
+		}
+	}
+	// Without GETRANGE, -all must not say that there is nothing.
+	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "ls", "-getrange").Err(); err != nil {
+		t.Fatal(err)
+	}
+	u := url.URL{Scheme: "redis", Host: s.Addr(), User: url.UserPassword("ls", "p")}
+	if r := play(t, u.String(), "ls", "-all"); r.status != 1 || !strings.Contains(r.stderr, "NOPERM") {
+		t.Errorf("without GETRANGE: %v", r)
+	}
+}

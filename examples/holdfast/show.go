@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// maxLine is how many of a line show tells of.
+const maxLine = 100
+
+var errNothing = errors.New("nothing is known of this key: nobody holds it, and no fence remembers that anybody did")
+
+// details is all that is known of a key.
+type details struct {
+	row
+	History *history `json:"fence,omitempty"`
+	Line    []waiter `json:"line,omitempty"`    // the first of those who wait
+	Members []member `json:"members,omitempty"` // who hold it together
+	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
+}
+
+func (a *app) show(ctx context.Context, client redis.UniversalClient, s settings, key string) error {
+	d, err := look(ctx, client, key)
+	if err != nil {
+		return err
+	}
+	empty := d.State == free && d.History == nil && d.Waiting == 0 && d.Tick == ""
+	switch {
+	case s.json:
+		err = writeJSON(a.stdout, d)
+	case !empty:
+		err = d.write(a.stdout)
+	}
+	if err == nil && empty {
+		err = fmt.Errorf("%s: %w", printable(key), errNothing)
+	}
+	return err
+}
+
+// look reads a lock and its companions at one moment, and what is to be known of those in line right after. It does not
+// go through a Locker, which tells neither history nor line.
+func look(ctx context.Context, client redis.UniversalClient, key string) (*details, error) {
+	base, ok := baseOf(key)
+	if !ok {
+		return nil, fmt.Errorf("%s can be no lock's key", printable(key))
+	}
+	var (
+		value, fence, mark *redis.StringCmd
+		left, fenceLeft    *redis.DurationCmd
+		line               *redis.StringSliceCmd
+		waiting            *redis.IntCmd
+		entry              *redis.MapStringStringCmd
+		now                *redis.TimeCmd
+	)
+	cmds, err := client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		value, left = tx.GetRange(ctx, key, 0, int64(valueHead)), tx.PTTL(ctx, key)
+		fence, fenceLeft = tx.GetRange(ctx, base+"fence", 0, 255), tx.PTTL(ctx, base+"fence")
+		line, waiting = tx.LRange(ctx, base+"line", 0, maxLine-1), tx.LLen(ctx, base+"line")
+		entry, mark = tx.HGetAll(ctx, base+"entry"), tx.GetRange(ctx, base+"mark", 0, 63)
+		now = tx.Time(ctx) // a Cluster client sends what has no key along with the rest
+		return nil
+	})
+	if redis.HasErrorPrefix(value.Err(), "WRONGTYPE") {
+		return nil, fmt.Errorf("%s holds another type of data than a lock's: %w", printable(key), value.Err())
+	}
+	for _, cmd := range cmds { // a companion of another type is damaged: the rest is worth telling
+		if cmd.Err() != nil && !redis.HasErrorPrefix(cmd.Err(), "WRONGTYPE") {
+			return nil, cmd.Err()
+		}
+	}
+	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil, err
+	}
+	d := &details{row: newRow(key), History: newHistory(fence.Val(), fenceLeft.Val())}
+	d.Waiting = int(waiting.Val())
+	d.Members = newMembers(entry.Val(), value.Val(), now.Val())
+	if n := left.Val(); n != -2 { // go-redis leaves -1 and -2 as they are
+		d.State, d.NoExpiry, d.LeftMS = held, n == -1, max(0, n.Milliseconds())
+		own := false
+		if d.Label, own = ownLabel(value.Val()); !own {
+			d.State, d.Label, d.Value = foreign, "", value.Val()
+		}
+	}
+	if d.History != nil {
+		d.Token = d.History.Last
+		if d.History.Live != 0 {
+			d.Token = d.History.Live
+		}
+	}
+	if us, _, _ := strings.Cut(mark.Val(), " "); us != "" {
+		if n, err := strconv.ParseInt(us, 10, 64); err == nil {
+			d.Tick = time.UnixMicro(n).UTC().Format(time.RFC3339Nano)
+		}
+	}
+	if ids := line.Val(); len(ids) > 0 {
+		entries, err := client.HMGet(ctx, base+"wait", ids...).Result()
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return nil, err
+		}
+		entries = append(entries, make([]any, len(ids)-len(entries))...)
+		for i, id := range ids {
+			text, _ := entries[i].(string)
+			d.Line = append(d.Line, newWaiter(id, text, now.Val()))
+		}
+	}
+	return d, nil
+}
+
+func (d *details) write(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(t, "%s\t"+format+"\n", append([]any{name}, args...)...)
+	}
+	line("key", "%s", printable(d.Key))
+	line("state", "%s", d.State)
+	if d.State != free {
+		line("holder", "%s", d.holder())
+		line("time left", "%s", d.left())
+	}
+	for _, m := range d.Members {
+		line("held together", "%s, %s left", orDash(m.Label), brief(time.Duration(m.LeftMS)*time.Millisecond))
+	}
+	if h := d.History; h != nil {
+		line("token", "%s", d.token())
+		switch {
+		case h.Live != 0 && d.State == held:
+			line("", "issued %s UTC", tokenTime(h.Live))
+		case h.Live != 0:
+			line("", "issued %s UTC, and not released: its lease ran out, or Redis forgot the lock", tokenTime(h.Live))
+		default:
+			line("", "released")
+		}
+		if h.Last != d.Token {
+			line("last token", "%d, the end of a block that is reserved", h.Last)
+		}
+		for _, token := range h.Lost {
+			line("lost", "%d, issued %s UTC, ended without a release", token, tokenTime(token))
+		}
+		line("known since", "token %d", h.Since)
+		line("remembered", "for %s more", brief(time.Duration(h.LeftMS)*time.Millisecond))
+	} else {
+		line("token", "not remembered: a fence lives for a TTL and a minute after an acquisition")
+	}
+	line("waiting", "%d", d.Waiting)
+	for i, one := range d.Line {
+		how := "looks from time to time"
+		switch {
+		case one.Gone:
+			how = "gone, to be passed over"
+		case one.Told:
+			how = "will be told of its turn"
+		}
+		line("", "%d. %s, %s", i+1, orDash(one.Label), how)
+	}
+	if rest := d.Waiting - len(d.Line); rest > 0 && len(d.Line) > 0 {
+		line("", "and %d more", rest)
+	}
+	if d.Tick != "" {
+		line("claimed", "the tick of %s", d.Tick)
+	}
+	return t.Flush()
+}
+
+func orDash(label string) string {
+	if label == "" {
+		return "-"
+	}
+	return printable(label)
+}

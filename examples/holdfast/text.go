@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// printable is s as it can be printed to a terminal: what anybody can write into Redis must not move the cursor, or
+// pass for something else. What is odd is quoted as Go has it; show -quoted takes that back.
+func printable(s string) string {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' || r == '"' || r == '\\' }
+	if s != "" && s != "-" && utf8.ValidString(s) && !strings.ContainsFunc(s, odd) {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+// printableText is for a text of several words.
+func printableText(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
+
+func unquote(s string) (string, error) {
+	key, err := strconv.Unquote(s)
+	if err != nil {
+		return "", fmt.Errorf("show -quoted %s: it is not quoted as Go has it", printable(s))
+	}
+	return key, nil
+}
+
+// brief is a duration with no more digits than anybody reads.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Truncate(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Truncate(100 * time.Millisecond).String()
+	}
+	return d.Truncate(time.Second).String()
+}
