@@ -1,0 +1,34 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/examples/internal/backend"
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+)
+
+func TestReplicasRunATickOnce(t *testing.T) {
+	server, err := backend.Miniredis()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	t.Setenv("REDIS_ADDR", server.Addr())
+	program := exampletest.Start(t, exampletest.Replicas(3, run))
+	program.Await(2, "invoices of ")
+	program.Await(1, "cleaning up")
+	program.Stop()
+
+	seen := map[string]bool{}
+	for _, line := range program.Await(2, "invoices of ") {
+		tick, token, _ := strings.Cut(line, ", token ")
+		if seen[tick] {
+			t.Errorf("%s ran twice", tick)
+		}
+		seen[tick] = true
+		if len(token) != 16 {
+			t.Errorf("got token %q in %q", token, line)
+		}
+	}
+}
