@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/examples/internal/backend"
+	"github.com/redis/go-redis/v9"
+)
+
+// startCluster makes three nodes share the slots, as "redis-cli --cluster create" would.
+func startCluster(ctx context.Context) (nodes []*backend.Server, err error) {
+	const slots, n = 16384, 3
+	defer func() {
+		if err != nil {
+			for _, node := range nodes {
+				node.Stop()
+			}
+		}
+	}()
+	var clients []*redis.Client
+	for i := range n {
+		node, err := backend.StartServer(ctx, "--cluster-enabled", "yes")
+		if err != nil {
+			return nodes, err
+		}
+		nodes = append(nodes, node)
+		rdb := redis.NewClient(&redis.Options{Addr: node.Addr})
+		defer rdb.Close()
+		clients = append(clients, rdb)
+		err = errors.Join(
+			rdb.ClusterAddSlotsRange(ctx, i*slots/n, (i+1)*slots/n-1).Err(),
+			rdb.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
+		if err != nil {
+			return nodes, err
+		}
+	}
+	for _, rdb := range clients {
+		err := backend.Until(ctx, func() error {
+			info, err := rdb.ClusterInfo(ctx).Result()
+			if err != nil || strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", n)) {
+				return err
+			}
+			// Again and again, as a node forgets a handshake that takes too long.
+			for _, node := range nodes {
+				host, port := node.HostPort()
+				_ = rdb.ClusterMeet(ctx, host, port).Err()
+			}
+			return errors.New("the cluster is not whole:\n" + info)
+		})
+		if err != nil {
+			return nodes, err
+		}
+	}
+	return nodes, nil
+}
