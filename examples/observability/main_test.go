@@ -1,0 +1,67 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+)
+
+func TestMetricsLogsAndSpansTellOfLocks(t *testing.T) {
+	t.Setenv("REDIS_ADDR", "") // the embedded one
+	t.Setenv("LISTEN_ADDR", "127.0.0.1:0")
+	program := exampletest.Start(t, run)
+	url := strings.TrimPrefix(program.Await(1, "listening on ")[0], "listening on ")
+	for _, line := range []string{
+		`holdfast_events_total{event="acquired",resource="order"} 4`,
+		`holdfast_events_total{event="released",resource="order"} 4`,
+		`holdfast_events_total{event="acquired",resource="report"} 1`,
+		`holdfast_events_total{event="lost",resource="report"} 1`,
+		`holdfast_wait_seconds_count{resource="order"} 4`,
+		`holdfast_hold_seconds_count{resource="order"} 4`,
+		`holdfast_hold_seconds_count{resource="report"} 1`,
+	} {
+		// Hooks may be called a moment later than calls return.
+		for deadline := time.Now().Add(20 * time.Second); !strings.Contains(get(t, url), line+"\n"); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no %s in the metrics\n%s", line, get(t, url))
+			}
+		}
+	}
+
+	for text, n := range map[string]int{
+		`span "lock order" took `:                          4,
+		`span "lock report" took `:                         1,
+		`level=WARN msg="holdfast: lost" key=report:daily`: 1,
+	} {
+		for _, line := range program.Await(n, text) {
+			if strings.Contains(line, "order") && !strings.Contains(line, " lock.key=order:42 lock.token=") {
+				t.Errorf("got span %s", line)
+			}
+			if strings.Contains(line, `"lock report"`) && !strings.HasSuffix(line, " acquired exception Error") {
+				t.Errorf("got span %s", line)
+			}
+		}
+	}
+	program.Stop()
+	if t.Failed() {
+		t.Log(program.Output())
+	}
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
