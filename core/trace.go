@@ -17,7 +17,8 @@ type Trace struct {
 	Acquired func(Event)
 	// Renewed: the lease was lengthened; TimeLeft is what it has now.
 	Renewed func(Event)
-	// Lost: Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how long it was held.
+	// Lost: Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how long it was held. It may come after
+	// Released, and after the call under the lock has returned.
 	Lost func(Event)
 	// Released: Elapsed is how long it was held; Err is what Release returned.
 	Released func(Event)
