@@ -28,12 +28,12 @@ func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	}
 	defer func() { err = errors.Join(err, closeBooks()) }()
 	// They end before the books do.
-	first, err := startProcess(ctx, st, a, "replica-1")
+	first, err := startProcess(ctx, st, role{Name: "replica-1", Tables: a.tables, Fenced: a.fenced, Lease: shortLease})
 	if err != nil {
 		return nil, err
 	}
 	defer first.kill()
-	second, err := startProcess(ctx, st, a, "replica-2")
+	second, err := startProcess(ctx, st, role{Name: "replica-2", Tables: a.tables, Fenced: a.fenced, Lease: shortLease})
 	if err != nil {
 		return nil, err
 	}

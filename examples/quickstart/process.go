@@ -23,12 +23,13 @@ type process struct {
 // event is a line that a replica writes.
 type event struct{ kind, text string }
 
-func startProcess(ctx context.Context, st *stage, a act, name string) (_ *process, err error) {
+// startProcess fills in what follows from the stage.
+func startProcess(ctx context.Context, st *stage, r role) (_ *process, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: name, cmd: exec.Command(exe), events: make(chan event, 16)}
+	p := &process{name: r.Name, cmd: exec.Command(exe), events: make(chan event, 16)}
 	p.cmd.Env = append(os.Environ(), processEnv+"=1")
 	p.cmd.Stderr = st.errOut
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -39,7 +40,7 @@ func startProcess(ctx context.Context, st *stage, a act, name string) (_ *proces
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+		return nil, fmt.Errorf("start %s: %w", r.Name, err)
 	}
 	defer func() {
 		if err != nil {
@@ -55,12 +56,9 @@ func startProcess(ctx context.Context, st *stage, a act, name string) (_ *proces
 	}()
 	d := st.servers.database
 	// By a pipe, and not by arguments, which everybody can read: the addresses may hold passwords.
-	err = json.NewEncoder(p.stdin).Encode(role{
-		Name: name, Prefix: st.name, Tables: a.tables, Fenced: a.fenced, Lease: shortLease,
-		Redis: st.servers.redisAddr, Driver: d.driver, DSN: d.dsn, Dialect: d.dialect,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+	r.Prefix, r.Redis, r.Driver, r.DSN, r.Dialect = st.name, st.servers.redisAddr, d.driver, d.dsn, d.dialect
+	if err = json.NewEncoder(p.stdin).Encode(r); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Name, err)
 	}
 	p.url, err = p.hear(ctx, "listening")
 	return p, err
