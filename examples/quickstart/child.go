@@ -30,6 +30,12 @@ type role struct {
 	Tables             string
 	Fenced             bool
 	Lease              time.Duration
+
+	// Of a replica of the page: see liveReplica.
+	Live     bool
+	Products []string
+	Payment  time.Duration
+	Soft     bool
 }
 
 // replicaProcess returns the exit status.
@@ -56,8 +62,12 @@ func serve(in *bufio.Scanner, out io.Writer) error {
 		return err
 	}
 	d := &database{driver: r.Driver, dsn: r.DSN, dialect: r.Dialect, conns: 2}
+	st := &stage{name: r.Prefix, servers: &servers{redis: options, database: d}}
+	if r.Live {
+		return liveReplica(in, out, r, st)
+	}
 	paid := make(chan struct{})
-	replica, err := startReplica(context.Background(), &stage{name: r.Prefix, servers: &servers{redis: options, database: d}}, plan{
+	replica, err := startReplica(context.Background(), st, plan{
 		name:   r.Name,
 		tables: d.tables(r.Prefix, r.Tables),
 		locked: true,

@@ -11,6 +11,10 @@
 //
 //	go run ./examples/quickstart
 //	go run ./examples/quickstart -requests 1000 -products 8 -stock 30 -replicas 5
+//	go run ./examples/quickstart -serve
+//
+// With -serve it plays no scenes. It runs the shop until Ctrl-C, each replica a process, and shows on a page, whose address
+// it prints, who holds what: with buttons to pause a replica, to kill it and to flush Redis.
 //
 // It needs nothing but Go: Redis and the database are embedded (miniredis and SQLite, gone afterwards). Two
 // variables switch to real ones:
@@ -23,7 +27,7 @@
 // a prefix made the same way and expire by themselves.
 //
 // The exit status is 1 if, with the lock or the fence, anything was sold twice or another invariant broke, and if a
-// server could not be reached; 2 for wrong flags; 130 after Ctrl-C.
+// server could not be reached; 2 for wrong flags; 130 after Ctrl-C, which is how -serve ends and gives 0 there.
 package main
 
 import (
@@ -47,7 +51,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C does not wait for the clean-up
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes}
+	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes, live: liveDefaults()}
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
@@ -56,10 +60,13 @@ type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	scenes         []scene
+	live           live
 }
 
 type config struct {
 	requests, products, stock, replicas int
+	serve                               bool
+	addr                                string
 }
 
 // run returns the exit status.
@@ -92,15 +99,25 @@ func (a *app) parse(args []string) (config, error) {
 	fs.IntVar(&cfg.products, "products", 4, "different products")
 	fs.IntVar(&cfg.stock, "stock", 20, "units of each product")
 	fs.IntVar(&cfg.replicas, "replicas", 3, "replicas of the shop")
+	fs.BoolVar(&cfg.serve, "serve", false, "show on a page who holds what, until Ctrl-C")
+	fs.StringVar(&cfg.addr, "addr", "127.0.0.1:0", "with -serve: where the page is")
 	if err := fs.Parse(args); err != nil {
 		return cfg, err
 	}
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	var err error
 	switch {
 	case fs.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case cfg.requests < 1 || cfg.products < 1 || cfg.stock < 1 || cfg.replicas < 1:
 		err = errors.New("every number must be at least 1")
+	case given["addr"] && !cfg.serve:
+		err = errors.New("-addr is for -serve")
+	case cfg.serve && (given["requests"] || given["stock"]):
+		err = errors.New("-requests and -stock are for the scenes, and -serve plays none")
+	case cfg.serve && (cfg.replicas > mostReplicas || cfg.products > mostProducts):
+		err = fmt.Errorf("the page has room for %d replicas and %d products", mostReplicas, mostProducts)
 	}
 	if err != nil {
 		fmt.Fprintln(a.stderr, "quickstart:", err)
@@ -125,6 +142,9 @@ func (a *app) play(ctx context.Context, cfg config) (err error) {
 	st.servers = servers
 
 	fmt.Fprintf(a.stdout, "Redis: %s. Database: %s.\n", servers.redisName, servers.database.name)
+	if cfg.serve {
+		return a.show(ctx, st, a.live)
+	}
 	var broken []string
 	for i, sc := range a.scenes {
 		fmt.Fprintf(a.stdout, "\n%d. %s\n", i+1, sc.title)

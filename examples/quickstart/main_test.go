@@ -156,6 +156,10 @@ func TestExitStatusOfWhatCannotStart(t *testing.T) {
 		"unknown flag":             {args: []string{"-colour"}, status: 2, stderr: "-colour"},
 		"argument":                 {args: []string{"now"}, status: 2, stderr: `"now"`},
 		"no stock":                 {args: []string{"-stock", "0"}, status: 2, stderr: "at least 1"},
+		"address without a page":   {args: []string{"-addr", "127.0.0.1:0"}, status: 2, stderr: "-addr is for -serve"},
+		"page with a stock":        {args: []string{"-serve", "-stock", "3"}, status: 2, stderr: "plays none"},
+		"too many for a page":      {args: []string{"-serve", "-replicas", "13"}, status: 2, stderr: "12 replicas"},
+		"no such address":          {args: []string{"-serve", "-addr", "127.0.0.1:99999"}, status: 1, stderr: "-addr: "},
 		"help is not a wrong flag": {args: []string{"-h"}, status: 0, stderr: "-replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,6 +34,7 @@ type plan struct {
 	lock           []holdfast.Option
 	charge         func(context.Context) error // takes the payment
 	middleware     []gin.HandlerFunc
+	inside         func(*replica) gin.HandlerFunc // as a middleware behind the lock; nil for none
 }
 
 // startReplica returns a replica that accepts requests.
@@ -54,6 +55,9 @@ func startReplica(ctx context.Context, st *stage, p plan) (_ *replica, err error
 	middleware := p.middleware
 	if p.locked {
 		middleware = append(middleware, onePerProduct(r.locker))
+	}
+	if p.inside != nil {
+		middleware = append(middleware, p.inside(r))
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// fleet is the replicas of the page, with their customers.
+type fleet struct {
+	stage    *stage
+	live     live
+	products []string
+	board    *board
+	members  []*member
+}
+
+func newFleet(st *stage, l live, products []string) *fleet {
+	f := &fleet{stage: st, live: l, products: products}
+	var names []string
+	for i := range st.cfg.replicas {
+		m := &member{fleet: f, name: fmt.Sprintf("replica-%d", i+1)}
+		f.members = append(f.members, m)
+		names = append(names, m.name)
+	}
+	f.board = newBoard(l, names, products)
+	return f
+}
+
+// run returns when ctx has ended and all processes have.
+func (f *fleet) run(ctx context.Context) {
+	transport := &http.Transport{MaxIdleConnsPerHost: len(f.products)}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, m := range f.members {
+		wg.Go(func() { m.run(ctx) })
+		for _, p := range f.products {
+			wg.Go(func() { m.serve(ctx, client, p) })
+		}
+	}
+}
+
+func (f *fleet) member(name string) *member {
+	for _, m := range f.members {
+		if m.name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// member is a replica that comes back when it has ended.
+type member struct {
+	fleet *fleet
+	name  string
+
+	mu             sync.Mutex
+	proc           *process // nil while none runs
+	pausing, still bool     // still: it is paused
+	killed         bool
+}
+
+func (m *member) run(ctx context.Context) {
+	f, b := m.fleet, m.fleet.board
+	for ctx.Err() == nil {
+		p, err := startProcess(ctx, f.stage, role{
+			Name: m.name, Tables: "live", Fenced: true, Lease: f.live.lease,
+			Live: true, Products: f.products, Payment: f.live.payment, Soft: f.live.soft,
+		})
+		if err == nil {
+			m.set(p)
+			b.become(m.name, "running", p.cmd.Process.Pid, entry{What: "started", Text: fmt.Sprintf("started, process %d", p.cmd.Process.Pid)})
+			err = m.follow(ctx, p)
+		}
+		e := entry{What: "ended", Text: "ended"}
+		switch {
+		case m.set(nil):
+			e.What, e.Text = "killed", "killed (SIGKILL); Redis keeps its leases until they end"
+		case err != nil && ctx.Err() == nil:
+			e.Text = "ended: " + err.Error()
+		}
+		b.become(m.name, "ended", 0, e)
+		if sleep(ctx, f.live.comeBack) == nil {
+			b.become(m.name, "starting", 0, entry{})
+		}
+	}
+}
+
+// set returns whether the process before was killed on purpose.
+func (m *member) set(p *process) (killed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	killed = m.killed
+	m.proc, m.pausing, m.still, m.killed = p, false, false, false
+	return killed
+}
+
+// follow passes on what the process reports until it has ended, which it is made to when ctx ends.
+func (m *member) follow(ctx context.Context, p *process) error {
+	farewell := context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		_ = p.end()
+		m.pausing = false // too late to be stopped
+		if m.still {
+			_ = p.cmd.Process.Kill() // a stopped one cannot end itself
+		}
+	})
+	defer farewell()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-over:
+			return
+		}
+		timer := time.NewTimer(goodbye)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			_ = p.cmd.Process.Kill()
+		case <-over:
+		}
+	}()
+	for e := range p.events {
+		if e.kind != "report" {
+			continue
+		}
+		var r report
+		if err := json.Unmarshal([]byte(e.text), &r); err != nil {
+			_ = p.cmd.Process.Kill()
+			return errors.Join(err, p.ended())
+		}
+		if r.What == "ready" {
+			m.halt(p)
+			continue
+		}
+		m.fleet.board.report(m.name, r)
+	}
+	return p.ended()
+}
+
+var errNotNow = errors.New("not in the state for that")
+
+// pause has the replica say when a payment is under way; see halt.
+func (m *member) pause() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc == nil || m.pausing || m.still {
+		return errNotNow
+	}
+	if _, err := io.WriteString(m.proc.stdin, "pause\n"); err != nil {
+		return err
+	}
+	m.pausing = true
+	m.fleet.board.become(m.name, "pausing", 0, entry{})
+	return nil
+}
+
+// halt stops a replica that is ready for it.
+func (m *member) halt(p *process) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.pausing {
+		return
+	}
+	m.pausing = false
+	text := "paused in the middle of a payment (this system has no SIGSTOP: it holds up its own messages)"
+	if !m.fleet.live.soft {
+		text = "paused (SIGSTOP) in the middle of a payment"
+		if err := p.stop(); err != nil {
+			m.fleet.board.become(m.name, "running", 0, entry{What: "failed", Text: "not paused: " + err.Error()})
+			_, _ = io.WriteString(p.stdin, "resume\n") // or it is ending
+			return
+		}
+	}
+	m.still = true
+	m.fleet.board.become(m.name, "paused", 0, entry{What: "paused", Text: text})
+}
+
+func (m *member) resume() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.still {
+		return errNotNow
+	}
+	// Before it goes on, so that what it reports then comes later.
+	m.still = false
+	m.fleet.board.become(m.name, "running", 0, entry{What: "resumed", Text: "resumed: its payment went through, and it goes on to write"})
+	_, err := io.WriteString(m.proc.stdin, "resume\n")
+	if !m.fleet.live.soft {
+		err = errors.Join(err, m.proc.goOn())
+	}
+	return err
+}
+
+func (m *member) kill() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc == nil {
+		return errNotNow
+	}
+	m.killed = true
+	if err := m.proc.cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return errNotNow
+}
+
+// serve is the customers of one product at one replica: one after the other.
+func (m *member) serve(ctx context.Context, client *http.Client, product string) {
+	for n := 1; sleep(ctx, m.fleet.live.think+rand.N(2*m.fleet.live.think)) == nil; n++ {
+		a := &answer{product: product, order: fmt.Sprintf("%s-%s-%d", m.name, product, n)}
+		for ctx.Err() == nil && a.verdict == failed {
+			m.mu.Lock()
+			p := m.proc
+			m.mu.Unlock()
+			pause := m.fleet.live.think
+			if p != nil {
+				// Asking again is safe, whatever became of the replica meanwhile: the shop recognises the order.
+				if asked, err := ask(ctx, client, p.url, a); err != nil && asked > 0 {
+					pause = asked
+				}
+			}
+			if a.verdict == failed {
+				_ = sleep(ctx, pause)
+			}
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+//go:embed page.html
+var page string
+
+// pageTimeout bounds how long one message may take to a page whose connection is stuck.
+const pageTimeout = 5 * time.Second
+
+func routes(b *board, f *fleet, w *watch) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", servePage)
+	mux.HandleFunc("GET /events", b.serve)
+	for act, do := range map[string]func(*member) error{"pause": (*member).pause, "resume": (*member).resume, "kill": (*member).kill} {
+		mux.HandleFunc("POST /replicas/{name}/"+act, func(rw http.ResponseWriter, r *http.Request) {
+			m := f.member(r.PathValue("name"))
+			if m == nil {
+				http.NotFound(rw, r)
+				return
+			}
+			answerTo(rw, m.name, do(m))
+		})
+	}
+	mux.HandleFunc("POST /redis/flush", func(rw http.ResponseWriter, r *http.Request) {
+		answerTo(rw, "redis", w.flush(r.Context()))
+	})
+	return mux
+}
+
+func answerTo(rw http.ResponseWriter, who string, err error) {
+	switch {
+	case errors.Is(err, errNotNow):
+		http.Error(rw, who+" is "+err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(rw, who+": "+err.Error(), http.StatusInternalServerError)
+	default:
+		rw.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// guarded keeps other sites out. Their pages must not post, which the browser tells by Sec-Fetch-Site or Origin. Nor may
+// they come by a name of theirs that leads here, as the browser would take them for the page itself: so Host has to be an
+// address, localhost, or what -addr says.
+func guarded(addr string, h http.Handler) http.Handler {
+	given, _, _ := net.SplitHostPort(addr)
+	h = http.NewCrossOriginProtection().Handler(h)
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		host := (&url.URL{Host: r.Host}).Hostname()
+		if net.ParseIP(host) == nil && !strings.EqualFold(host, "localhost") && (given == "" || !strings.EqualFold(host, given)) {
+			http.Error(rw, "unknown host", http.StatusMisdirectedRequest)
+			return
+		}
+		h.ServeHTTP(rw, r)
+	})
+}
+
+// servePage sends the page. Nothing but what came with it may run in it, load anything or show it.
+func servePage(rw http.ResponseWriter, _ *http.Request) {
+	nonce := rand.Text()
+	header := rw.Header()
+	header.Set("Content-Security-Policy", "default-src 'none'; connect-src 'self'; script-src 'nonce-"+nonce+
+		"'; style-src 'nonce-"+nonce+"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("X-Content-Type-Options", "nosniff")
+	_, _ = io.WriteString(rw, strings.ReplaceAll(page, "NONCE", nonce))
+}
+
+// serve streams the board to one page.
+func (b *board) serve(rw http.ResponseWriter, r *http.Request) {
+	w := b.watch()
+	if w == nil {
+		http.Error(rw, "too many pages, or the end", http.StatusServiceUnavailable)
+		return
+	}
+	defer b.unwatch(w)
+	// The page may be gone while nothing happens.
+	defer context.AfterFunc(r.Context(), func() { b.unwatch(w) })()
+	header := rw.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Connection", "close") // the deadline of the last message must not meet another answer
+	header.Set("X-Content-Type-Options", "nosniff")
+	out := http.NewResponseController(rw)
+	for m := range w.messages {
+		if err := out.SetWriteDeadline(time.Now().Add(pageTimeout)); err != nil {
+			return
+		}
+		if _, err := rw.Write(m); err != nil {
+			return
+		}
+		if err := out.Flush(); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/sqlfence"
+)
+
+// report is a line that a replica of the page writes: what it saw, by its own clock.
+type report struct {
+	What    string // see reporter and board.report
+	At      int64  // ms since 1970, like all times here
+	Product string
+	Token   int64  `json:",omitempty"`
+	Until   int64  `json:",omitempty"` // end of the lease, as the replica knows it
+	Elapsed int64  `json:",omitempty"` // ms
+	Current int64  `json:",omitempty"` // the token that the database has seen
+	Text    string `json:",omitempty"`
+}
+
+// reporter writes reports.
+type reporter struct {
+	gate   *gate
+	names  map[string]string // of the products, by lock key
+	mu     sync.Mutex        // guards out
+	out    io.Writer
+	failed error
+}
+
+func (rp *reporter) say(r report) {
+	rp.gate.thawed()
+	r.At = time.Now().UnixMilli()
+	if p, ok := rp.names[r.Product]; ok {
+		r.Product = p
+	}
+	line, err := json.Marshal(r)
+	rp.mu.Lock()
+	defer rp.mu.Unlock()
+	if err == nil {
+		_, err = fmt.Fprintf(rp.out, "report %s\n", line)
+	}
+	rp.failed = errors.Join(rp.failed, err)
+}
+
+// trace is all that the page knows of the locks of a replica, but for the end of a lease that has not been renewed yet.
+func (rp *reporter) trace() *holdfast.Trace {
+	hook := func(what string) func(holdfast.Event) {
+		return func(e holdfast.Event) {
+			r := report{What: what, Product: e.Key, Token: e.Token, Elapsed: e.Elapsed.Milliseconds()}
+			if e.TimeLeft > 0 && what == "renewed" {
+				r.Until = time.Now().Add(e.TimeLeft).UnixMilli()
+			}
+			if e.Err != nil {
+				r.Text = e.Err.Error()
+			}
+			rp.say(r)
+		}
+	}
+	return &holdfast.Trace{
+		Waiting: hook("waiting"), Acquired: hook("acquired"), Renewed: hook("renewed"), Lost: hook("lost"),
+		Released: hook("released"), NodeError: hook("redis"),
+	}
+}
+
+// outside runs around the lock: when a request has ended, so has its wait.
+func (rp *reporter) outside(c *gin.Context) {
+	c.Next()
+	rp.say(report{What: "done", Product: c.Param("id"), Text: http.StatusText(c.Writer.Status())})
+}
+
+// inside runs under the lock. From Advance on the database refuses the holder before, whose write could otherwise still
+// come between what this one reads and what it writes.
+func (rp *reporter) inside(r *replica) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		rp.gate.enter()
+		defer rp.gate.leave()
+		ctx, product := c.Request.Context(), c.Param("id")
+		lock := holdfast.Held(ctx)[0]
+		rp.say(report{What: "lease", Product: product, Token: lock.Token(), Until: lock.Deadline().UnixMilli()})
+		if err := r.books.fence.Advance(ctx, r.books.db); err != nil {
+			_ = c.Error(err)
+			c.Header("Retry-After", "0")
+			c.AbortWithStatusJSON(http.StatusServiceUnavailable, gin.H{"error": err.Error()})
+		} else {
+			c.Next()
+		}
+		for _, e := range c.Errors {
+			if stale := (*sqlfence.StaleError)(nil); errors.As(e.Err, &stale) {
+				rp.say(report{What: "refused", Product: product, Token: stale.Token, Current: stale.Current})
+			}
+		}
+		if c.Writer.Status() == http.StatusOK {
+			rp.say(report{What: "sold", Product: product, Token: lock.Token()})
+		}
+	}
+}
+
+// liveReplica is a replica of the page. Each further line of its input pauses it or lets it go on.
+func liveReplica(in *bufio.Scanner, out io.Writer, r role, st *stage) error {
+	g := newGate()
+	if r.Soft {
+		g.dial(st.servers.redis)
+	}
+	rp := &reporter{gate: g, out: out, names: map[string]string{}}
+	for _, p := range r.Products {
+		rp.names[r.Prefix+":"+holdfast.Key("product", p)] = p
+	}
+	closing := make(chan struct{})
+	replica, err := startReplica(context.Background(), st, plan{
+		name:       r.Name,
+		tables:     st.servers.database.tables(r.Prefix, r.Tables),
+		locked:     true,
+		fenced:     true,
+		deaf:       true,
+		lock:       []holdfast.Option{holdfast.WithTTL(r.Lease), holdfast.WithTrace(rp.trace())},
+		middleware: []gin.HandlerFunc{rp.outside},
+		inside:     rp.inside,
+		charge: func(context.Context) error { // as deaf as the write after it
+			var err error
+			g.pay(func() { err = atWork(r.Payment, closing) })
+			return err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	rp.mu.Lock()
+	_, err = fmt.Fprintln(out, "listening", replica.url)
+	rp.mu.Unlock()
+	var pauses sync.WaitGroup
+	for in.Scan() {
+		switch line := strings.TrimSpace(in.Text()); line {
+		case "pause":
+			pauses.Go(func() {
+				g.close()
+				rp.say(report{What: "ready"})
+				if r.Soft {
+					g.freeze()
+				}
+			})
+		case "resume":
+			g.open()
+		}
+	}
+	close(closing)
+	g.open()
+	err = errors.Join(err, replica.stop(context.Background()))
+	g.open() // for a pause that was asked for just before
+	pauses.Wait()
+	return errors.Join(err, rp.failed)
+}
+
+var errClosing = errors.New("the shop is closing")
+
+// atWork lasts as long as d or up to three times that.
+func atWork(d time.Duration, closing <-chan struct{}) error {
+	timer := time.NewTimer(d + rand.N(2*d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-closing:
+		return errClosing
+	}
+}

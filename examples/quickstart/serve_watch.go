@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+)
+
+const lookEvery = 200 * time.Millisecond
+
+// watch asks the servers themselves, beside what the replicas say.
+type watch struct {
+	stage    *stage
+	board    *board
+	products []string
+	books    *store
+	client   *redis.Client
+	locker   *holdfast.Locker
+}
+
+func newWatch(st *stage, b *board, products []string, books *store) (*watch, error) {
+	w := &watch{stage: st, board: b, products: products, books: books, client: redis.NewClient(st.servers.redis)}
+	var err error
+	if w.locker, err = holdfast.New(w.client, holdfast.WithPrefix(st.name+":")); err != nil {
+		return nil, errors.Join(err, w.client.Close())
+	}
+	return w, nil
+}
+
+func (w *watch) close() error {
+	return errors.Join(atEnd(context.Background(), w.locker.Shutdown), w.client.Close())
+}
+
+func (w *watch) run(ctx context.Context) {
+	for sleep(ctx, lookEvery) == nil {
+		seen := make([]product, len(w.products))
+		redisErr := w.askRedis(ctx, seen)
+		databaseErr := w.askDatabase(ctx, seen)
+		if ctx.Err() != nil {
+			return
+		}
+		w.board.change(func() {
+			for i, p := range seen {
+				old := w.board.picture.Products[i]
+				if redisErr != nil { // what was true last stays, and the page says that it is old
+					p.Held, p.Holder, p.Token, p.Until, p.Waiting = old.Held, old.Holder, old.Token, old.Until, old.Waiting
+				}
+				if databaseErr != nil {
+					p.Sold, p.Twice, p.Fence = old.Sold, old.Twice, old.Fence
+				}
+				w.board.picture.Products[i] = p
+			}
+			w.board.picture.Redis, w.board.picture.Database = text(redisErr), text(databaseErr)
+		})
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (w *watch) askRedis(ctx context.Context, seen []product) error {
+	for i, name := range w.products {
+		s, err := w.locker.Inspect(ctx, holdfast.Key("product", name))
+		if err != nil {
+			return err
+		}
+		p := &seen[i]
+		p.Name, p.Held, p.Holder, p.Token, p.Waiting = name, s.Held, s.Label, s.Token, s.Waiting
+		if s.Held {
+			p.Until = time.Now().Add(s.TimeLeft).UnixMilli()
+		}
+	}
+	return nil
+}
+
+func (w *watch) askDatabase(ctx context.Context, seen []product) error {
+	counts, err := w.books.counts(ctx)
+	if err != nil {
+		return err
+	}
+	for i, name := range w.products {
+		p := &seen[i]
+		p.Name, p.Sold, p.Twice = name, counts[name].sold, counts[name].twice
+		p.Fence, err = w.books.fence.Current(ctx, w.books.db, w.stage.name+":"+holdfast.Key("product", name))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flush makes Redis forget every lock, with its tokens and its line: an embedded one everything, another one what is
+// this program's.
+func (w *watch) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	defer cancel()
+	// In the log before it is done, as others may acquire before the reply is here.
+	embedded := w.stage.servers.embedded != nil
+	what := "FLUSHALL: Redis forgets who holds what"
+	if !embedded {
+		what = "Redis forgets this program's keys"
+	}
+	w.board.change(func() { w.board.note(entry{What: "flushed", Text: what}) })
+	var err error
+	if embedded {
+		err = w.client.FlushAll(ctx).Err()
+	} else {
+		for _, pattern := range []string{w.stage.name + ":*", "{" + w.stage.name + ":*"} {
+			keys := w.client.Scan(ctx, 0, pattern, 1000).Iterator()
+			for keys.Next(ctx) {
+				err = errors.Join(err, w.client.Del(ctx, keys.Val()).Err())
+			}
+			err = errors.Join(err, keys.Err())
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("not flushed: %w", err)
+		w.board.change(func() { w.board.note(entry{What: "failed", Text: err.Error()}) })
+	}
+	return err
+}
+
+// count is what the books say of a product.
+type count struct{ sold, twice, left int }
+
+func (s *store) counts(ctx context.Context) (map[string]count, error) {
+	counts := map[string]count{}
+	err := s.each(ctx, `SELECT p.id, p.stock, COUNT(s.serial), COUNT(DISTINCT s.serial) FROM PRODUCTS p
+		LEFT JOIN SALES s ON s.product = p.id GROUP BY p.id, p.stock`, func(rows *sql.Rows) error {
+		var id string
+		var left, sold, units int
+		err := rows.Scan(&id, &left, &sold, &units)
+		counts[id] = count{sold: sold, twice: sold - units, left: left}
+		return err
+	})
+	return counts, err
+}
