@@ -118,7 +118,7 @@ func (n *node) stray(names names, owner string) {
 	go func() {
 		defer n.gate.leave()
 		// Others may have the lock under its id, if it had named a re-entry id.
-		names.gone = names.tombstone(owner)
+		names.gone, names.entry = names.tombstone(owner), names.base()+"entry"
 		t := &tenure{node: n, key: names.lock, tainted: true}
 		t.stake = stake{owner: owner, cfg: &config{ttl: grantLease, reentryID: owner}, names: names}
 		_, _ = t.forget(n.gate.over, grantLease)

@@ -62,7 +62,7 @@ type names struct {
 	fence string // like all companions in the same Cluster slot as lock
 	line  string // who waits, in order
 	waits string // and what is to be known of them
-	entry string // who holds it together, see entry.lua
+	entry string // who holds it together, see entry.lua; "" without a re-entry id
 	gone  string // the tombstone of one owner; "" without one
 }
 
@@ -117,14 +117,14 @@ func nameOwned(key, random, colon, label string) (names, error) {
 	}
 	// One string for all of them, as they are made for each acquisition.
 	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" +
-		before + key + after + "entry" + before + key + after + tombstone + random + colon + label
+		before + key + after + tombstone + random + colon + label
 	n := len(before) + len(key) + len(after)
 	name := func(suffix int) string {
 		s := all[:n+suffix]
 		all = all[n+suffix:]
 		return s
 	}
-	keys := names{lock: key, fence: name(5), line: name(4), waits: name(4), entry: name(5)}
+	keys := names{lock: key, fence: name(5), line: name(4), waits: name(4)}
 	if random != "" {
 		keys.gone = all
 	}

@@ -91,6 +91,9 @@ func (t *tenure) init(n *node, names names, cfg *config, block int) {
 		random, colon := newOwner(cfg.label)
 		names.gone = names.tombstone(string(random[:]) + colon + cfg.label)
 	}
+	if cfg.reentryID != "" {
+		names.entry = names.base() + "entry"
+	}
 	t.node, t.key = n, names.lock
 	t.stake = stake{
 		owner: names.owner(), cfg: cfg, block: block, names: names,
