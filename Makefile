@@ -33,7 +33,7 @@ ifdef BENCHFLAGS
 	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
 else
 	@cd internal/bench && GOWORK=off go run . -parts all -json results/results.json -md results/results.md -charts results
-	@cd internal/gauntlet && GOWORK=off go run . -times 3 >results.md
+	@cd internal/gauntlet && GOWORK=off go run . -times 3 -parallel 8 >results.md
 	@cat internal/gauntlet/results.md
 endif
 
