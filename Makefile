@@ -14,7 +14,7 @@ test: ## vet and race tests, on real servers, which are installed where possible
 check: ## formatting, staticcheck, go.mod and known vulnerabilities, then test, and again with the latest requirements
 	@.ci/lint
 	@.ci/install
-	@.ci/test
+	@HOLDFAST_BROWSER=1 .ci/test
 	@.ci/latest
 
 soak: ## simulations, model and recorded histories in turns, for about DURATION, from SEED or a random seed
