@@ -147,7 +147,7 @@ func (b *ballot) renewal(i int, lease time.Duration) *call {
 	return c.set(sustainScript, t.key, &b.names.fence, &t.names.gone, &t.owner, b.sustainPlan(lease))
 }
 
-// renewed notes that a renewal was answered, or surely did nothing.
+// answered notes that a renewal was, or surely did nothing.
 func (b *ballot) answered(i int, lease time.Duration, err error) {
 	if lease == 0 || err != nil && !harmless(err) {
 		return

@@ -86,7 +86,7 @@ func (s *sweep) inspect(keys []string) ([]State, []error) {
 		return states, errs
 	}
 	defer l.gate.leave()
-	dependent := error(nil)
+	var dependent error
 	if q, ok := l.redis.(*quorum); ok {
 		dependent = q.dependent()
 	}

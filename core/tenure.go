@@ -275,6 +275,10 @@ func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
 	return verdict{held: newHeldError(t.names.lock, left, value), place: int(place), foreign: strings.HasPrefix(rest, "0 ")}, true
 }
 
+func (t *tenure) accept(now instant) (at instant, ok bool) {
+	return t.judge(t.node.inbox.take(t), now)
+}
+
 // judge looks at a grant that the inbox received: whether the tenure can rely on it, and if so from when on its
 // first lease is to be counted.
 //
@@ -283,10 +287,6 @@ func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
 // speed of two clocks. Where more time has passed there than here, one of them was set or stood still, and
 // only a new look can tell. The same goes for a grant that is not newer than the look, by its token or, where Redis
 // has forgotten the tokens, its time: then we held the lock and lost it in between, and have joined the line again.
-func (t *tenure) accept(now instant) (at instant, ok bool) {
-	return t.judge(t.node.inbox.take(t), now)
-}
-
 func (t *tenure) judge(g grant, now instant) (at instant, ok bool) {
 	span := time.Duration(g.time-t.seen) * time.Microsecond
 	passed := now.mono - t.look.mono
