@@ -28,8 +28,8 @@
 // error that says who has the key and since when the task is deferred. It comes back when what the holder's lease had
 // left is over, and a random part more, bounded by [WithMaxDelay]; asynq looks for such tasks every 5 s. Mostly it
 // comes back much sooner: a task that ends wakes the one that gave way first. (A request or a cron job that had
-// the lock wakes none.) Another may be quicker all the same, a new task or one that waits. Where order matters, [Wait] a little: those who wait are served in
-// line, at the moment of the release.
+// the lock wakes none.) Another may be quicker all the same, a new task or one that waits. Where order matters, [Wait] a
+// little: those who wait are served in line, at the moment of the release.
 //
 // asynq archives a task without retries left before it asks whether there was a failure. So where a task has none, with
 // MaxRetry(0) or on its last retry, a new one takes its place: the same type, payload, headers, queue, timeout, deadline

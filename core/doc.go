@@ -105,12 +105,13 @@
 //   - Messages may be delayed without bound. A majority that comes together too late is no lock: time counts from
 //     before the first command, by the monotonic clock. A command that arrives after its own clean-up finds a
 //     tombstone.
-//   - It relies on clocks. Leases rely on the rate of clocks: a master's must not run faster than the holder's by more
-//     than 1 % and 2 ms within a lease. A clock of a master that is set forward lets go of its leases early, and counts as the loss
-//     of that master's memory without a restart: it takes one beyond those that a majority can spare, and then two may hold until the
-//     first one's next renewal. A clock set back does no harm. The wall clock of a client matters to no lease; one
-//     that is hours off costs its first acquisition a retry. Masters whose clocks differ from those of the
-//     others by more than 2 s refuse the tokens that these take, and so are of no use: keep NTP running.
+//   - It relies on clocks. Leases rely on the rate of clocks: a master's must not run faster than the holder's by
+//     more than 1 % and 2 ms within a lease. A clock of a master that is set forward lets go of its leases early, and
+//     counts as the loss of that master's memory without a restart: it takes one beyond those that a majority can
+//     spare, and then two may hold until the first one's next renewal. A clock set back does no harm. The wall clock
+//     of a client matters to no lease; one that is hours off costs its first acquisition a retry. Masters whose
+//     clocks differ from those of the others by more than 2 s refuse the tokens that these take, and so are of no
+//     use: keep NTP running.
 //   - A master that crashes and restarts may have forgotten a lock, and gives it away again. It does not vote for
 //     [WithQuarantine] after its start, and tells who asks until when. What restarts from an append-only file that was
 //     not synced counts the same.
@@ -120,14 +121,15 @@
 //     monotonic clock as well; one that did not has nothing to compare with.
 //
 // What remains: FLUSHALL, eviction, a restored backup, and a replica that is promoted behind the same address while
-// its run goes on, make a master forget without a restart. Keep maxmemory-policy at noeviction, and do not let masters fail over. A cold
-// start of all masters means no locks for the quarantine. [Locker.Claim] withdraws what it raised where it did not get
-// a majority; a claimant that dies in the middle of it leaves the tick to nobody, and the tick is not run: never
-// twice, but perhaps not at all. A master takes no claim of a tick that it may have granted before it started.
+// its run goes on, make a master forget without a restart. Keep maxmemory-policy at noeviction, and do not let
+// masters fail over. A cold start of all masters means no locks for the quarantine. [Locker.Claim] withdraws what it
+// raised where it did not get a majority; a claimant that dies in the middle of it leaves the tick to nobody, and the
+// tick is not run: never twice, but perhaps not at all. A master takes no claim of a tick that it may have granted
+// before it started.
 //
-// Those who wait stand in a line on each master. A release tells the first in line on each that the lock is free
-// and keeps it for that one for a moment, at most a node timeout; as masters may disagree on who is first, the order is that of
-// arrival in the long run only. One call per process and key contends, the others queue behind it. Acquire
+// Those who wait stand in a line on each master. A release tells the first in line on each that the lock is free and
+// keeps it for that one for a moment, at most a node timeout; as masters may disagree on who is first, the order is
+// that of arrival in the long run only. One call per process and key contends, the others queue behind it. Acquire
 // waits out an outage of the majority for as long as a lease, TryAcquire, Release and Extend for a node timeout.
 //
 // # Keys, commands and ACL
@@ -157,7 +159,7 @@
 //
 // Acquiring, renewing and releasing are one Lua script each. An acquisition is a tenure with an owner id of
 // its own, the value of the key; what makes lost, resent and delayed commands harmless is written down at
-// the type tenure; on several masters it is a ballot, see the types ballot and attempt. The scheduler of renewals is a timer and a heap, and holds are ended by comparing
-// clocks; see the types scheduler and hold. The line is in line.lua and the type inbox; the calls of one process
-// stand in a queue, and what they send at once travels together, see lanes.
+// the type tenure; on several masters it is a ballot, see the types ballot and attempt. The scheduler of renewals is a
+// timer and a heap, and holds are ended by comparing clocks; see the types scheduler and hold. The line is in line.lua
+// and the type inbox; the calls of one process stand in a queue, and what they send at once travels together, see lanes.
 package core

@@ -113,8 +113,8 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*
 	return l.acquire(ctx, key, opts, false)
 }
 
-// TryAcquire is Acquire without waiting for another holder, and does not jump the line of those who wait. It returns within ctx and, where Redis does not
-// answer, within a quarter of the TTL, at most 1 s.
+// TryAcquire is Acquire without waiting for another holder, and does not jump the line of those who wait. It returns
+// within ctx and, where Redis does not answer, within a quarter of the TTL, at most 1 s.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
 }

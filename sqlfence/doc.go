@@ -86,10 +86,10 @@
 //	sql.ErrNoRows      ExecRow alone: the row is not there afterwards, and is rolled back
 //	any other          what the database said, or the function returned: rolled back
 //
-// Where the context ended, the error matches the context's too. What can be repeated is told by SQLSTATE 40001, 40P01 and 55P03 on PostgreSQL (pgx, lib/pq), by
-// number 1205, 1213, 1020 and 3572 on MySQL (go-sql-driver), by the codes BUSY and LOCKED on SQLite (modernc.org,
-// mattn, ncruces), and by [WithRetryable] for other drivers. No driver is imported. Tested on PostgreSQL 15,
-// MariaDB 10.11 and SQLite 3; the statements are MySQL's too, on which they have not been run.
+// Where the context ended, the error matches the context's too. What can be repeated is told by SQLSTATE 40001, 40P01
+// and 55P03 on PostgreSQL (pgx, lib/pq), by number 1205, 1213, 1020 and 3572 on MySQL (go-sql-driver), by the codes BUSY
+// and LOCKED on SQLite (modernc.org, mattn, ncruces), and by [WithRetryable] for other drivers. No driver is imported.
+// Tested on PostgreSQL 15, MariaDB 10.11 and SQLite 3; the statements are MySQL's too, on which they have not been run.
 //
 // # With other libraries
 //
