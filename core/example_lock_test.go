@@ -104,6 +104,31 @@ func ExampleLocker_Inspect() {
 	// false <nil>
 }
 
+// A page for operators: many keys, in a pipeline.
+func ExampleLocker_InspectAll() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb, holdfast.WithLabel("api-7f9c"))
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "order:42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for state, err := range locker.InspectAll(ctx, "order:41", "order:42", "") {
+		if err != nil {
+			fmt.Printf("%q: %v\n", state.Key, err) // of this key alone
+			continue
+		}
+		fmt.Printf("%q: held %v, by %q\n", state.Key, state.Held, state.Label)
+	}
+	_ = lock.Release(ctx)
+	// Output:
+	// "order:41": held false, by ""
+	// "order:42": held true, by "api-7f9c"
+	// "": holdfast: empty key
+}
+
 // Behind the servers and workers that use it, and in front of the client.
 func ExampleLocker_Shutdown() {
 	rdb, closeAll := exampleRedis()
@@ -148,6 +173,26 @@ func ExampleLock_Context() {
 	// Output:
 	// <nil> <nil>
 	// context canceled <nil>
+}
+
+// What a program may want to tell of its lock: the name in Redis, and until when it can be relied on without a renewal.
+func ExampleLock_Deadline() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb, holdfast.WithPrefix("shop:"))
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, holdfast.Key("order", "42"), holdfast.WithTTL(30*time.Second), holdfast.WithoutRenewal())
+	if err != nil {
+		log.Fatal(err)
+	}
+	expiry := time.Now().Add(rdb.PTTL(ctx, lock.Key()).Val())
+	fmt.Println(lock.Key(), "ends for its holder before it does in Redis:", lock.Deadline().Before(expiry))
+	_ = lock.Release(ctx)
+	fmt.Println("over:", !lock.Deadline().After(time.Now()))
+	// Output:
+	// shop:order:42 ends for its holder before it does in Redis: true
+	// over: true
 }
 
 // A step that is known to take longer than the lease.
