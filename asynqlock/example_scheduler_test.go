@@ -51,6 +51,52 @@ func ExampleScheduler_Register() {
 	// <nil>
 }
 
+// Beside the servers of the replica: entries first, and then it goes on until the replica stops.
+func ExampleScheduler_Start() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	enqueued := make(chan string, 1)
+	scheduler := asynqlock.NewScheduler(locker, asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
+		if e.Kind == asynqlock.Enqueued {
+			select {
+			case enqueued <- e.Name:
+			default: // nobody waits for the next ones
+			}
+		}
+	}))
+	if err := scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil)); err != nil {
+		panic(err)
+	}
+	scheduler.Start()
+	fmt.Println("enqueued", <-enqueued)
+	_ = scheduler.Shutdown(context.Background())
+	// Output: enqueued heartbeat
+}
+
+// The ticks end first, then the Locker that they are claimed with.
+func ExampleScheduler_Shutdown() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	scheduler := asynqlock.NewScheduler(locker)
+	scheduler.Start()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	fmt.Println(scheduler.Shutdown(ctx)) // waits for what is being enqueued
+	fmt.Println(locker.Shutdown(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+}
+
 // The tick that a task was enqueued for, in its handler.
 func ExampleTick() {
 	_ = asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
