@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
@@ -109,6 +111,44 @@ func ExampleStaleError() {
 		fmt.Println(stale.Resource, stale.Token, stale.Current)
 	}
 	// Output: order:42 6 7
+}
+
+// A schema of its own, which has to be there; upper case counts, as the name is quoted.
+func ExampleWithTable() {
+	fence, err := sqlfence.New(sqlfence.MySQL, sqlfence.WithTable("locks.fence"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(strings.SplitN(fence.DDL(), "\n", 2)[0])
+
+	_, err = sqlfence.New(sqlfence.MySQL, sqlfence.WithTable("fence; DROP TABLE orders"))
+	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
+	// Output:
+	// CREATE TABLE IF NOT EXISTS `locks`.`fence` (
+	// true
+}
+
+// For a caller that would rather hear of a deadlock than have its function run again.
+func ExampleWithRetries() {
+	errDeadlock := errors.New("deadlock") // as a driver's, of SQLSTATE 40P01
+	_, db := newFake()
+	defer db.Close()
+	ctx := sqlfence.WithToken(context.Background(), "order:42", 7)
+
+	for _, retries := range []int{2, 0} {
+		fence, _ := sqlfence.New(sqlfence.Postgres, sqlfence.WithRetries(retries),
+			sqlfence.WithRetryable(func(err error) bool { return errors.Is(err, errDeadlock) }))
+		attempts := 0
+		err := fence.WithTx(ctx, db, nil, func(*sql.Tx) error {
+			attempts++
+			return errDeadlock
+		})
+		fmt.Println(attempts, err)
+	}
+	// Output:
+	// 3 deadlock
+	// 1 deadlock
 }
 
 // A driver whose errors this package does not know.
