@@ -124,6 +124,34 @@ func ExampleWithErrorHandler() {
 	// Output: invoices failed: no paper
 }
 
+// A report that is of no use to anybody at seven: where Redis was away at six, it is tried for half an hour.
+func ExampleWithLateness() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+	guard := cronlock.New(locker, cron.New())
+	report := func(context.Context) error { return nil }
+
+	_, err := guard.AddFunc("0 6 * * *", "report", report, cronlock.WithLateness(30*time.Minute))
+	fmt.Println(err)
+	_, err = guard.AddFunc("0 6 * * *", "other report", report, cronlock.WithLateness(0)) // no job is that punctual
+	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
+	// Output:
+	// <nil>
+	// true
+}
+
+// Clocks that are kept within a second of each other: who is ahead of Redis by more runs nothing.
+func ExampleWithTickWindow() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+	guard := cronlock.New(locker, cron.New())
+
+	_, err := guard.AddFunc("0 6 * * *", "report", func(context.Context) error { return nil },
+		cronlock.WithTickWindow(time.Hour, time.Second))
+	fmt.Println(err)
+	// Output: <nil>
+}
+
 // A run that goes on: the next tick is left out by default, waits here, or runs beside it with Allow.
 func ExampleWithOverlap() {
 	locker, closeAll := newExampleLocker()
