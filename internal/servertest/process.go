@@ -14,14 +14,27 @@ type process struct {
 	cmd  *exec.Cmd
 	log  *tail
 	done chan struct{} // closed once the child is gone and reaped
+	err  error         // how it ended, then
 }
 
-// spawn starts cmd. The kernel ties the parent-death signal to the thread that
-// forked, not to the process, and the runtime ends threads when it likes: the
-// goroutine that forks therefore keeps its thread for the child's whole life.
+// spawn starts cmd and keeps the end of what it prints.
 func spawn(cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, log: &tail{}, done: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = p.log, p.log
+	log := &tail{}
+	cmd.Stdout, cmd.Stderr = log, log
+	p, err := begin(cmd, func() error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	p.log = log
+	return p, nil
+}
+
+// begin starts cmd, and calls read before it waits for the end, which closes
+// pipes. The kernel ties the parent-death signal to the thread that forked, not
+// to the process, and the runtime ends threads when it likes: the goroutine
+// that forks therefore keeps its thread for the child's whole life.
+func begin(cmd *exec.Cmd, read func() error) (*process, error) {
+	p := &process{cmd: cmd, done: make(chan struct{})}
 	dieWithParent(cmd)
 
 	started := make(chan error)
@@ -29,10 +42,14 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		err := cmd.Start()
 		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-			close(p.done)
+		if err != nil {
+			return
 		}
+		p.err = read()
+		if err := cmd.Wait(); p.err == nil {
+			p.err = err
+		}
+		close(p.done)
 	}()
 	if err := <-started; err != nil {
 		return nil, err
