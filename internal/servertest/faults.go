@@ -24,7 +24,6 @@ func (silence) Printf(context.Context, string, ...any) {}
 type faults struct {
 	mu       sync.Mutex // guards all below; never held over I/O or a caller's function
 	up, down way
-	drop     int // bytes from the server still to swallow before a close
 	command  func(args []string) Verdict
 	message  func(channel, payload string) Verdict
 	arriving func()                 // called before a command reaches the server
@@ -102,14 +101,6 @@ func (f *faults) DelayDown(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.down.delay = d
-}
-
-// DropDown swallows the next n bytes from the server, over whichever
-// connections they come, and then closes the connection of the last one.
-func (f *faults) DropDown(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.drop = n
 }
 
 // Reset closes all connections at once, with what is on its way in them. New
@@ -234,19 +225,6 @@ func (f *faults) arrive(name string) {
 	if fn != nil {
 		fn()
 	}
-}
-
-// swallow takes what DropDown asked for from the front of a chunk, and reports
-// whether the connection must be closed now.
-func (f *faults) swallow(chunk []byte) (rest []byte, last bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.drop <= 0 {
-		return chunk, false
-	}
-	n := min(f.drop, len(chunk))
-	f.drop -= n
-	return chunk[n:], f.drop == 0
 }
 
 // due returns when something sent now over w arrives.

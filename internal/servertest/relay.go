@@ -221,16 +221,9 @@ func (r *relay) readDown() {
 	})
 }
 
-// answer queues bytes from the server, less what DropDown swallows.
+// answer queues bytes from the server.
 func (r *relay) answer(data []byte, hold <-chan struct{}) {
-	data, last := r.faults.swallow(data)
-	if last {
-		r.down.push(segment{reset: true})
-		return
-	}
-	if len(data) > 0 {
-		r.down.push(segment{data: data, due: r.faults.due(&r.faults.down), hold: hold})
-	}
+	r.down.push(segment{data: data, due: r.faults.due(&r.faults.down), hold: hold})
 }
 
 func (r *relay) writeDown() {
