@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -120,38 +119,29 @@ type crew struct {
 }
 
 type member struct {
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
+	*servertest.Child
 	journal string
 }
 
 func (c *crew) start() *member {
 	c.t.Helper()
-	m := &member{cmd: exec.Command(os.Args[0]), journal: filepath.Join(c.dir, strconv.Itoa(len(c.journals)))}
+	m := &member{journal: filepath.Join(c.dir, strconv.Itoa(len(c.journals)))}
 	c.journals = append(c.journals, m.journal)
-	m.cmd.Env = append(os.Environ(), workerEnv+"="+c.addr+"\n"+m.journal)
-	m.cmd.Stderr = os.Stderr
 	var err error
-	if m.stdin, err = m.cmd.StdinPipe(); err == nil {
-		err = m.cmd.Start()
-	}
-	if err != nil {
+	if m.Child, err = servertest.StartChild(workerEnv+"="+c.addr+"\n"+m.journal, nil); err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Cleanup(func() {
-		_ = m.cmd.Process.Kill()
-		_ = m.cmd.Wait()
-	})
+	c.t.Cleanup(m.Kill)
 	return m
 }
 
 // kill ends a worker in the middle of everything, and returns the tasks that it leaves behind.
 func (c *crew) kill(m *member) (orphans []string) {
 	c.t.Helper()
-	if err := m.cmd.Process.Kill(); err != nil {
-		c.t.Fatal(err)
+	if m.Gone() {
+		c.t.Fatal("a worker has ended by itself")
 	}
-	_ = m.cmd.Wait()
+	m.Kill()
 	c.killed[m.journal] = time.Now().UnixNano()
 	got := map[string]bool{}
 	for _, l := range c.read(m.journal) {
@@ -170,8 +160,7 @@ func (c *crew) kill(m *member) (orphans []string) {
 
 func (c *crew) leave(m *member) {
 	c.t.Helper()
-	_ = m.stdin.Close()
-	if err := m.cmd.Wait(); err != nil {
+	if err := m.Leave(time.Minute); err != nil {
 		c.t.Errorf("a worker ended with %v", err)
 	}
 }
