@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -70,38 +69,25 @@ func TestProcesses(t *testing.T) {
 	}
 	server := servertest.Redis(t)
 	journal := filepath.Join(t.TempDir(), "journal")
-	start := func() (cmd *exec.Cmd, leave func()) {
+	start := func() *servertest.Child {
 		t.Helper()
-		cmd = exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), replicaEnv+"="+server.Addr()+"\n"+journal)
-		cmd.Stderr = os.Stderr
-		stdin, err := cmd.StdinPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
+		replica, err := servertest.StartChild(replicaEnv+"="+server.Addr()+"\n"+journal, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		return cmd, func() {
-			_ = stdin.Close()
-			if err := cmd.Wait(); err != nil {
-				t.Errorf("a replica ended with %v", err)
-			}
+		t.Cleanup(replica.Kill)
+		return replica
+	}
+	leave := func(replica *servertest.Child) {
+		t.Helper()
+		if err := replica.Leave(time.Minute); err != nil {
+			t.Errorf("a replica ended with %v", err)
 		}
 	}
-	_, leave := start()
-	type other struct {
-		cmd   *exec.Cmd
-		leave func()
-	}
-	var others []other
+	spared := start()
+	var others []*servertest.Child
 	for range 4 {
-		cmd, leave := start()
-		others = append(others, other{cmd, leave})
+		others = append(others, start())
 	}
 	var first int64
 	for first == 0 {
@@ -116,26 +102,24 @@ func TestProcesses(t *testing.T) {
 		i := rand.N(len(others))
 		switch rand.N(3) {
 		case 0:
-			_ = others[i].cmd.Process.Kill()
-			_ = others[i].cmd.Wait()
+			others[i].Kill()
 			kills++
 		case 1:
-			others[i].leave()
+			leave(others[i])
 		case 2:
-			if p := others[i].cmd.Process; pauseProcess(p) {
-				time.AfterFunc(rand.N(3*time.Second), func() { resumeProcess(p) })
+			if replica := others[i]; replica.Pause() == nil {
+				time.AfterFunc(rand.N(3*time.Second), replica.Resume)
 				pauses++
 			}
 			continue
 		}
-		cmd, leave := start()
-		others[i] = other{cmd, leave}
+		others[i] = start()
 	}
 	last := time.Now().Unix()
 	time.Sleep(4 * time.Second) // for those who pause, and for what is late
-	leave()
+	leave(spared)
 	for _, o := range others {
-		o.leave()
+		leave(o)
 	}
 	text, err := os.ReadFile(journal)
 	if err != nil {
