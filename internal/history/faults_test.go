@@ -24,9 +24,9 @@ func upTo(rnd *rand.Rand, d time.Duration) time.Duration { return time.Duration(
 // stop stops a worker, mostly one that holds something, often past its lease.
 var stop = fault{name: "stop", rest: 100 * time.Millisecond, strike: func(w *world, over context.Context, rnd *rand.Rand) {
 	_, p := w.victim(rnd)
-	if pauseProcess(p.cmd.Process) {
+	if p.Pause() == nil {
 		pause(over, upTo(rnd, 2*w.ttl()))
-		resumeProcess(p.cmd.Process)
+		p.Resume()
 	}
 }}
 

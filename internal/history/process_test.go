@@ -3,20 +3,16 @@ package history
 import (
 	"encoding/json"
 	"io"
-	"os"
-	"os/exec"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// process is a worker. It does not outlive the test, also where it is stopped.
+// process is a worker. It is gone when its journal has been read.
 type process struct {
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	over  chan struct{} // closed once it is gone and its journal read
-	err   error         // of its end, then
+	*servertest.Child
 
 	mu      sync.Mutex // guards what follows
 	log     *Log
@@ -30,36 +26,9 @@ func start(o Orders) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{
-		cmd: exec.Command(os.Args[0]), over: make(chan struct{}), log: &Log{Worker: o.ID},
-		begun: map[int]What{}, granted: map[What]int{},
-	}
-	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
-	p.cmd.Stderr = os.Stderr
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	journal, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	dieWithParent(p.cmd)
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for the worker's whole life: its parent is the thread
-		err := p.cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		err = ReadJournal(journal, p.read)
-		if ended := p.cmd.Wait(); err == nil {
-			err = ended
-		}
-		p.err = err
-		close(p.over)
-	}()
-	return p, <-started
+	p := &process{log: &Log{Worker: o.ID}, begun: map[int]What{}, granted: map[What]int{}}
+	p.Child, err = servertest.StartChild(workerEnv+"="+string(text), func(journal io.Reader) error { return ReadJournal(journal, p.read) })
+	return p, err
 }
 
 func (p *process) read(e Entry) {
@@ -81,27 +50,17 @@ func (p *process) read(e Entry) {
 
 // kill ends it in the middle of everything.
 func (p *process) kill() {
-	at := Before(time.Now())
-	if p.cmd.Process.Kill() == nil {
-		p.mu.Lock()
+	at, alive := Before(time.Now()), !p.Gone()
+	p.Kill()
+	if alive {
 		p.log.Killed = at
-		p.mu.Unlock()
 	}
-	resumeProcess(p.cmd.Process)
-	<-p.over
 }
 
 // leave has it finish what it is at.
 func (p *process) leave(t *testing.T) {
 	t.Helper()
-	_ = p.stdin.Close()
-	select {
-	case <-p.over:
-	case <-time.After(hang):
-		t.Errorf("worker %d does not end", p.log.Worker)
-		p.kill()
-	}
-	if p.err != nil && p.log.Killed == 0 {
-		t.Errorf("worker %d ended with %v", p.log.Worker, p.err)
+	if err := p.Leave(hang); err != nil {
+		t.Errorf("worker %d ended with %v", p.log.Worker, err)
 	}
 }

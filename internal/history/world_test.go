@@ -231,10 +231,8 @@ func (w *world) all() []*process {
 func (w *world) enough() bool {
 	sum, over := map[What]int{}, 0
 	for _, p := range w.running {
-		select {
-		case <-p.over: // by itself, which is an error
+		if p.Gone() { // by itself, which is an error
 			over++
-		default:
 		}
 	}
 	for _, p := range w.all() {

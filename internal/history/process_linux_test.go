@@ -1,8 +1,0 @@
-package history
-
-import (
-	"os/exec"
-	"syscall"
-)
-
-func dieWithParent(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

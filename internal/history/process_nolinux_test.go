@@ -1,7 +1,0 @@
-//go:build !linux
-
-package history
-
-import "os/exec"
-
-func dieWithParent(*exec.Cmd) {}
