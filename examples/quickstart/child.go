@@ -14,6 +14,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
@@ -57,7 +58,7 @@ func serve(in *bufio.Scanner, out io.Writer) error {
 	if err := json.Unmarshal(in.Bytes(), &r); err != nil {
 		return err
 	}
-	options, err := redisOptions(r.Redis)
+	options, err := backend.RedisOptions(r.Redis)
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -29,13 +29,13 @@ func openServers(ctx context.Context, redisAddr, databaseURL string) (_ *servers
 		}
 	}()
 	if redisAddr == "" {
-		if s.embedded, err = startMiniredis(); err != nil {
+		if s.embedded, err = backend.Miniredis(); err != nil {
 			return nil, err
 		}
 		redisAddr, s.redisName = s.embedded.Addr(), "embedded (miniredis)"
 	}
 	s.redisAddr = redisAddr
-	if s.redis, err = redisOptions(redisAddr); err != nil {
+	if s.redis, err = backend.RedisOptions(redisAddr); err != nil {
 		return nil, fmt.Errorf("REDIS_ADDR: %w", err)
 	}
 	if s.redisName == "" {
@@ -64,24 +64,6 @@ func (s *servers) close() error {
 		return s.database.close()
 	}
 	return nil
-}
-
-// startMiniredis starts a Redis in this process. Its keys expire as time goes by, as in a real one: by
-// default miniredis leaves that to the caller, and the lease of a crashed holder would never end.
-func startMiniredis() (*miniredis.Miniredis, error) {
-	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true)
-	if err := m.Start(); err != nil {
-		return nil, fmt.Errorf("start miniredis: %w", err)
-	}
-	return m, nil
-}
-
-func redisOptions(addr string) (*redis.Options, error) {
-	if strings.Contains(addr, "://") {
-		return redis.ParseURL(addr)
-	}
-	return &redis.Options{Addr: addr}, nil
 }
 
 func pingRedis(ctx context.Context, o *redis.Options) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/internal/backend"
 )
 
 func TestRepeatedOrderIsSoldOnce(t *testing.T) {
@@ -70,7 +71,7 @@ func TestCustomersComeBackWhenToldBusy(t *testing.T) {
 
 // Without it, a replica that crashed would hold its locks in the embedded Redis for ever.
 func TestEmbeddedRedisLetsLeasesEnd(t *testing.T) {
-	m, err := startMiniredis()
+	m, err := backend.Miniredis()
 	if err != nil {
 		t.Fatal(err)
 	}

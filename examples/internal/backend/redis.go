@@ -24,11 +24,9 @@ func Redis(ctx context.Context) (rdb *redis.Client, closeAll func(), err error) 
 		}
 		addr, stop = server.Addr(), server.Close
 	}
-	options := &redis.Options{Addr: addr}
-	if strings.Contains(addr, "://") {
-		if options, err = redis.ParseURL(addr); err != nil {
-			return nil, nil, errors.New("REDIS_ADDR: not a redis:// URL") // its text may hold a password, and so does err
-		}
+	options, err := RedisOptions(addr)
+	if err != nil {
+		return nil, nil, fmt.Errorf("REDIS_ADDR: %w", err)
 	}
 	rdb = redis.NewClient(options)
 	closeAll = func() {
@@ -40,6 +38,18 @@ func Redis(ctx context.Context) (rdb *redis.Client, closeAll func(), err error) 
 		return nil, nil, fmt.Errorf("no Redis at %s: %w", options.Addr, err)
 	}
 	return rdb, closeAll, nil
+}
+
+// RedisOptions are those of a client for a host:port or a redis:// URL.
+func RedisOptions(addr string) (*redis.Options, error) {
+	if !strings.Contains(addr, "://") {
+		return &redis.Options{Addr: addr}, nil
+	}
+	options, err := redis.ParseURL(addr)
+	if err != nil {
+		return nil, errors.New("not a redis:// URL") // its text may hold a password, and so does err
+	}
+	return options, nil
 }
 
 // Miniredis starts a Redis in this process. Its keys expire as time goes by: by default miniredis leaves that to the
