@@ -16,7 +16,7 @@ import (
 // takerEntry is a way to take locks on several servers, before the race.
 type takerEntry struct {
 	name    string
-	sends   []string // as in entry
+	sends   []string // as in rival
 	open    func(addrs []string, pool int) (trier, error)
 	healthy bool // measured only where nothing is wrong
 }
