@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -45,6 +46,7 @@ func TestHeldIsAConflictWithTheTimeLeft(t *testing.T) {
 			wantTook(t, begin, 100*time.Millisecond)
 			wantProblem(t, w, http.StatusConflict, tt.retry, "in progress")
 		}
+		synctest.Wait() // until the last request has left the line
 		b.Redis.Del("order:42")
 
 		release := hold(t, task, core.Key("order", "42")) // as a task or a cron job does
