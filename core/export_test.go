@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -144,3 +145,17 @@ func StallTimer(l *Locker, d time.Duration) {
 
 // LaneRest is for how long the goroutine of a lane waits for the next command.
 const LaneRest = laneRest
+
+// MeetTwins has the first two masters of l tell at the same moment that they are one server, and returns what calls
+// then fail with.
+func MeetTwins(l *Locker) error {
+	q := l.redis.(*quorum)
+	var all sync.WaitGroup
+	for _, m := range q.nodes[:2] {
+		all.Go(func() {
+			q.seen(m, &call{at: l.clock.now(), val: []any{int64(voteGranted), time.Now().UnixMicro(), "run", int64(1)}})
+		})
+	}
+	all.Wait()
+	return q.dependent()
+}

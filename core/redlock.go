@@ -133,6 +133,7 @@ type quorum struct {
 	nodeTimeout time.Duration // 0: by the TTL
 	channel     string        // of all inboxes
 	twins       atomic.Pointer[string]
+	twinning    sync.Mutex // one search for twins at a time, or one that saw less could have the last word
 
 	mu      sync.Mutex // guards what follows
 	waiters map[string]*ballot
@@ -195,6 +196,8 @@ func (m *member) suspected() time.Duration {
 
 // findTwins looks for two clients that lead to one server.
 func (q *quorum) findTwins() {
+	q.twinning.Lock()
+	defer q.twinning.Unlock()
 	by := map[string]*member{}
 	for _, m := range q.nodes {
 		m.mu.Lock()
