@@ -2,9 +2,9 @@ package core_test
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
@@ -43,7 +43,7 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 							}
 							last = lock.Token()
 							order = append(order, i)
-							runtime.Gosched() // to whoever may hold it too
+							time.Sleep(time.Millisecond) // for whoever may hold it too, and for the others to stand in line
 							mu.Unlock()
 							if err := lock.Release(background); err != nil {
 								t.Error(err)
@@ -55,12 +55,24 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 				return order
 			}
 			rounds(3)
-			server.ResetStats(t)
 			const per = 20
-			order := rounds(per)
+			first := newLocker(t, server.Client())
+			lock, err := first.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := make(chan []int)
+			go func() { begun <- rounds(per) }()
+			until(t, "all stand in line", func() bool {
+				state, err := first.Inspect(background, "k")
+				return err == nil && state.Waiting == n
+			})
+			server.ResetStats(t)
+			release(t, lock)
+			order := <-begun
 			stats := server.CommandStats(t)
-			// A machine that stalls for seconds has some look again.
-			if got, want := stats["evalsha"], int64(2*per*n); got < want || got > want+want/50 {
+			// All have sent their first acquire before. A machine that stalls for seconds has some look again.
+			if got, want := stats["evalsha"], int64(2*per*n-n+1); got < want || got > want+want/50 {
 				t.Errorf("%d commands for %d holds, want %d", got, per*n, want)
 			}
 			if got := stats["publish"]; got > int64(per*n) || got < int64(per*n)/2 {
@@ -77,7 +89,7 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 			if unfair > len(order)/50 {
 				t.Errorf("%d of %d holds came after more than two rounds", unfair, len(order))
 			}
-			for _, l := range ls {
+			for _, l := range append(ls, first) {
 				shutdown(t, l)
 			}
 		})
