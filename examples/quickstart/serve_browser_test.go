@@ -55,7 +55,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.until("its lane stands where it was paused, though the leases are over by now", `(() => {
 		const bars = document.querySelectorAll("[data-replica=replica-1] .bar"), l = picture.lanes[0];
 		return l.rows.every((r, i) => r.phase !== "held" ||
-			Math.abs(parseFloat(bars[i].style.transform.slice(7)) - Math.min(1, Math.max(0, r.until - l.pausedAt) / picture.lease)) < 0.01);
+			Math.abs(parseFloat(bars[i].style.transform.slice(7)) - Math.min(1, Math.max(0, (r.until || 0) - l.pausedAt) / picture.lease)) < 0.01);
 	})()`)
 	b.click("Resume replica-1")
 	b.until("the refused write", `[...document.querySelectorAll("#refusals li")].some(e => e.textContent.includes("replica-1") && e.textContent.includes("refused"))`)
