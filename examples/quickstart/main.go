@@ -1,175 +1,135 @@
-// Quickstart shows what goes wrong on several replicas, and what prevents it, in four scenes:
+// Quickstart sells more than a shop has, and then does not: three replicas of a Gin route serve the same rush of customers
+// twice, without a lock and with one.
 //
-//   - The rush: a small shop on three replicas, many customers, too little stock; without the lock and with it.
-//   - The paused replica: two processes that have the lock, one of them stopped (SIGSTOP) until its lease is over,
-//     and woken up when the other one has sold the only unit; without a fence in the database and with it.
-//   - The workers: two asynq servers that pay out from a few accounts, without the lock and with it; and three
-//     schedulers that enqueue each tick once.
-//   - The cron job: five replicas that have it, of which one runs each tick.
+//	go run -C examples/quickstart .
 //
-// From the root of the repository:
-//
-//	go run ./examples/quickstart
-//	go run ./examples/quickstart -requests 1000 -products 8 -stock 30 -replicas 5
-//	go run ./examples/quickstart -serve
-//
-// With -serve it plays no scenes. It runs the shop until Ctrl-C, each replica a process, and shows on a page, whose address
-// it prints, who holds what: with buttons to pause a replica, to kill it and to flush Redis.
-//
-// It needs nothing but Go: Redis and the database are embedded (miniredis and SQLite, gone afterwards). Two
-// variables switch to real ones:
-//
-//	REDIS_ADDR    host:port, or a redis:// URL
-//	DATABASE_URL  postgres://..., mysql://... (also MariaDB), or sqlite:///path/to/file
-//
-// In a database of yours it makes a few tables per scene, named holdfast_quickstart_ and a random number, and
-// drops them at the end, also after Ctrl-C; a kill -9 leaves them, and a replica that it had stopped. Keys in Redis have
-// a prefix made the same way and expire by themselves.
-//
-// The exit status is 1 if, with the lock or the fence, anything was sold twice or another invariant broke, and if a
-// server could not be reached; 2 for wrong flags; 130 after Ctrl-C, which is how -serve ends and gives 0 there.
+// It needs nothing but Go: the database is SQLite in memory, and so is Redis (miniredis), unless REDIS_ADDR names a real one
+// as host:port. The exit status is 1 if an invariant broke under the lock, or if a server could not be reached.
 package main
 
 import (
 	"context"
-	"errors"
-	"flag"
+	"database/sql"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"log"
+	"net"
+	"net/http"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
+	"sync"
+	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/ginlock"
+	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-func main() {
-	if os.Getenv(processEnv) != "" {
-		os.Exit(replicaProcess(os.Stdin, os.Stdout, os.Stderr))
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second Ctrl-C does not wait for the clean-up
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes, live: liveDefaults()}
-	os.Exit(a.run(ctx, os.Args[1:]))
-}
+const products, stock, requests = 4, 20, 300
 
-// app is the program with what it takes from its surroundings.
-type app struct {
-	stdout, stderr io.Writer
-	getenv         func(string) string
-	scenes         []scene
-	live           live
-}
+var fence, _ = sqlfence.New(sqlfence.SQLite)
 
-type config struct {
-	requests, products, stock, replicas int
-	serve                               bool
-	addr                                string
-}
-
-// run returns the exit status.
-func (a *app) run(ctx context.Context, args []string) int {
-	cfg, err := a.parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		return 2 // the flag package has said why
+// buy looks, works, and writes what follows from the look. Another request in between makes it wrong. Under the lock, ctx
+// ends if the lock is lost, and WithTx has the database refuse a replica that was paused past its lease.
+func buy(ctx context.Context, db *sql.DB, product string) (unit int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT stock FROM products WHERE id = ?", product).Scan(&unit)
+	if err != nil || unit == 0 {
+		return 0, err
 	}
-	gin.SetMode(gin.ReleaseMode)
-	err = a.play(ctx, cfg)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		fmt.Fprintf(a.stderr, "quickstart: interrupted: %v\n", err)
-		return 130
-	case err != nil:
-		fmt.Fprintln(a.stderr, "quickstart:", err)
-		return 1
+	time.Sleep(2 * time.Millisecond) // the payment
+	const update = "UPDATE products SET stock = ? WHERE id = ?"
+	if len(holdfast.Held(ctx)) == 0 {
+		_, err = db.ExecContext(ctx, update, unit-1, product)
+		return unit, err
 	}
-	return 0
-}
-
-func (a *app) parse(args []string) (config, error) {
-	cfg := config{}
-	fs := flag.NewFlagSet("quickstart", flag.ContinueOnError)
-	fs.SetOutput(a.stderr)
-	fs.IntVar(&cfg.requests, "requests", 300, "purchases, all at once up to 300")
-	fs.IntVar(&cfg.products, "products", 4, "different products")
-	fs.IntVar(&cfg.stock, "stock", 20, "units of each product")
-	fs.IntVar(&cfg.replicas, "replicas", 3, "replicas of the shop")
-	fs.BoolVar(&cfg.serve, "serve", false, "show on a page who holds what, until Ctrl-C")
-	fs.StringVar(&cfg.addr, "addr", "127.0.0.1:0", "with -serve: where the page is")
-	if err := fs.Parse(args); err != nil {
-		return cfg, err
-	}
-	given := map[string]bool{}
-	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	var err error
-	switch {
-	case fs.NArg() > 0:
-		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	case cfg.requests < 1 || cfg.products < 1 || cfg.stock < 1 || cfg.replicas < 1:
-		err = errors.New("every number must be at least 1")
-	case given["addr"] && !cfg.serve:
-		err = errors.New("-addr is for -serve")
-	case cfg.serve && (given["requests"] || given["stock"]):
-		err = errors.New("-requests and -stock are for the scenes, and -serve plays none")
-	case cfg.serve && (cfg.replicas > mostReplicas || cfg.products > mostProducts):
-		err = fmt.Errorf("the page has room for %d replicas and %d products", mostReplicas, mostProducts)
-	}
-	if err != nil {
-		fmt.Fprintln(a.stderr, "quickstart:", err)
-	}
-	return cfg, err
-}
-
-// play goes through the scenes and judges them.
-func (a *app) play(ctx context.Context, cfg config) (err error) {
-	st := &stage{
-		cfg:      cfg,
-		name:     fmt.Sprintf("holdfast_quickstart_%08x", rand.Uint32()),
-		progress: newProgress(a.stdout),
-		out:      a.stdout,
-		errOut:   a.stderr,
-	}
-	servers, err := openServers(ctx, a.getenv("REDIS_ADDR"), a.getenv("DATABASE_URL"))
-	if err != nil {
+	return unit, fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, update, unit-1, product)
 		return err
-	}
-	defer func() { err = errors.Join(err, servers.close()) }()
-	st.servers = servers
+	})
+}
 
-	fmt.Fprintf(a.stdout, "Redis: %s. Database: %s.\n", servers.redisName, servers.database.name)
-	if cfg.serve {
-		return a.show(ctx, st, a.live)
+// replica would be a process of its own: it shares Redis and the database with the others, and nothing else.
+func replica(redisAddr string, db *sql.DB, locked bool) (url string) {
+	router := gin.New()
+	if locked {
+		locker := check(holdfast.New(redis.NewClient(&redis.Options{Addr: redisAddr}), holdfast.WithPrefix("quickstart:")))
+		router.Use(ginlock.New(locker, "product", ginlock.Param("id"), ginlock.WithWait(time.Minute)))
 	}
-	var broken []string
-	for i, sc := range a.scenes {
-		fmt.Fprintf(a.stdout, "\n%d. %s\n", i+1, sc.title)
-		var results []*result
-		for _, act := range sc.acts {
-			fmt.Fprintf(a.stdout, "\n%s\n", act.intro)
-			res, err := act.play(ctx, st, act)
-			if err != nil {
-				return fmt.Errorf("%s: %w", act.name, err)
+	router.POST("/products/:id/buy", func(c *gin.Context) {
+		switch unit, err := buy(c.Request.Context(), db, c.Param("id")); {
+		case err != nil:
+			c.String(http.StatusInternalServerError, err.Error())
+		case unit == 0:
+			c.Status(http.StatusGone)
+		default:
+			c.String(http.StatusOK, "unit %d of product %s", unit, c.Param("id"))
+		}
+	})
+	listener := check(net.Listen("tcp", "127.0.0.1:0"))
+	go func() { log.Fatal(http.Serve(listener, router)) }()
+	return "http://" + listener.Addr().String()
+}
+
+// rush sends all purchases to a new shop and compares what the customers were told with what the shop has left.
+func rush(name, redisAddr string, locked bool) (sold, left, twice int) {
+	db := check(sql.Open("sqlite", ":memory:"))
+	db.SetMaxOpenConns(1) // each connection would be a database of its own
+	check(db.Exec(fence.DDL() + "; CREATE TABLE products (id INTEGER PRIMARY KEY, stock INTEGER)"))
+	for id := range products {
+		check(db.Exec("INSERT INTO products VALUES (?, ?)", id, stock))
+	}
+	urls := []string{replica(redisAddr, db, locked), replica(redisAddr, db, locked), replica(redisAddr, db, locked)}
+	receipts := make(chan string, requests)
+	var customers sync.WaitGroup
+	for i := range requests {
+		customers.Go(func() {
+			resp := check(http.Post(fmt.Sprintf("%s/products/%d/buy", urls[i%len(urls)], i%products), "", nil))
+			switch body := string(check(io.ReadAll(resp.Body))); resp.StatusCode {
+			case http.StatusOK:
+				receipts <- body
+			case http.StatusGone: // sold out
+			default:
+				log.Fatal(resp.Status, ": ", body)
 			}
-			results = append(results, res)
-			if act.mustHold {
-				broken = append(broken, res.broken...)
-			}
-		}
-		fmt.Fprintln(a.stdout)
-		if err := printTable(a.stdout, results); err != nil {
-			return err
-		}
-		for _, res := range results {
-			fmt.Fprintln(a.stdout, res.summary)
-		}
+		})
 	}
-	if len(broken) > 0 {
-		return fmt.Errorf("something broke that must not:\n  %s", strings.Join(broken, "\n  "))
+	customers.Wait()
+	close(receipts)
+	units := map[string]bool{}
+	for unit := range receipts {
+		units[unit] = true
+		sold++
 	}
-	return nil
+	twice = sold - len(units)
+	check(0, db.QueryRow("SELECT SUM(stock) FROM products").Scan(&left))
+	fmt.Printf("%-16s  %8d  %4d  %4d  %10d\n", name, products*stock, sold, left, twice)
+	return sold, left, twice
+}
+
+func main() {
+	gin.SetMode(gin.ReleaseMode)
+	redisAddr := os.Getenv("REDIS_ADDR")
+	if redisAddr == "" {
+		redisAddr = check(miniredis.Run()).Addr()
+	}
+	check(redis.NewClient(&redis.Options{Addr: redisAddr}).Ping(context.Background()).Result())
+	fmt.Printf("%d purchases at once on three replicas, %d products with %d units each.\n\n", requests, products, stock)
+	fmt.Printf("%-16s  %8s  %4s  %4s  %10s\n", "", "in stock", "sold", "left", "sold twice")
+	rush("without the lock", redisAddr, false)
+	if sold, left, twice := rush("with the lock", redisAddr, true); sold != products*stock || left != 0 || twice != 0 {
+		log.Fatal("under the lock every unit must be sold, once")
+	}
+	fmt.Println("\nThe difference is one argument on the route: ginlock.New(locker, \"product\", ginlock.Param(\"id\")).")
+}
+
+// check ends a demonstration that lacks what it needs.
+func check[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
 }

@@ -98,8 +98,8 @@ func ours() []string {
 	var left []string
 	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		for _, part := range []string{
-			"quickstart.(*member)", "quickstart.(*fleet)", "quickstart.(*board)", "quickstart.(*watch)", "quickstart.(*app)",
-			"quickstart.startProcess", "holdfast/core.", "http.(*Server)", "http.(*conn)",
+			"tour.(*member)", "tour.(*fleet)", "tour.(*board)", "tour.(*watch)", "tour.(*app)",
+			"tour.startProcess", "holdfast/core.", "http.(*Server)", "http.(*conn)",
 		} {
 			if strings.Contains(g, part) {
 				left = append(left, g)

@@ -93,7 +93,7 @@ func TestInterruptWhileAReplicaIsStopped(t *testing.T) {
 		},
 	}
 	status := a.run(ctx, nil)
-	if got := stderr.String(); status != 130 || got != "quickstart: interrupted: without the fence: context canceled\n" {
+	if got := stderr.String(); status != 130 || got != "tour: interrupted: without the fence: context canceled\n" {
 		t.Errorf("got status %d, %q", status, got)
 	}
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {

@@ -29,7 +29,7 @@ type database struct {
 
 func openDatabase(databaseURL string) (*database, error) {
 	if databaseURL == "" {
-		dir, err := os.MkdirTemp("", "holdfast-quickstart-")
+		dir, err := os.MkdirTemp("", "holdfast-tour-")
 		if err != nil {
 			return nil, err
 		}

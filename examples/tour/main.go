@@ -1,0 +1,175 @@
+// Quickstart shows what goes wrong on several replicas, and what prevents it, in four scenes:
+//
+//   - The rush: a small shop on three replicas, many customers, too little stock; without the lock and with it.
+//   - The paused replica: two processes that have the lock, one of them stopped (SIGSTOP) until its lease is over,
+//     and woken up when the other one has sold the only unit; without a fence in the database and with it.
+//   - The workers: two asynq servers that pay out from a few accounts, without the lock and with it; and three
+//     schedulers that enqueue each tick once.
+//   - The cron job: five replicas that have it, of which one runs each tick.
+//
+// From the root of the repository:
+//
+//	go run ./examples/tour
+//	go run ./examples/tour -requests 1000 -products 8 -stock 30 -replicas 5
+//	go run ./examples/tour -serve
+//
+// With -serve it plays no scenes. It runs the shop until Ctrl-C, each replica a process, and shows on a page, whose address
+// it prints, who holds what: with buttons to pause a replica, to kill it and to flush Redis.
+//
+// It needs nothing but Go: Redis and the database are embedded (miniredis and SQLite, gone afterwards). Two
+// variables switch to real ones:
+//
+//	REDIS_ADDR    host:port, or a redis:// URL
+//	DATABASE_URL  postgres://..., mysql://... (also MariaDB), or sqlite:///path/to/file
+//
+// In a database of yours it makes a few tables per scene, named holdfast_tour_ and a random number, and
+// drops them at the end, also after Ctrl-C; a kill -9 leaves them, and a replica that it had stopped. Keys in Redis have
+// a prefix made the same way and expire by themselves.
+//
+// The exit status is 1 if, with the lock or the fence, anything was sold twice or another invariant broke, and if a
+// server could not be reached; 2 for wrong flags; 130 after Ctrl-C, which is how -serve ends and gives 0 there.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/gin-gonic/gin"
+)
+
+func main() {
+	if os.Getenv(processEnv) != "" {
+		os.Exit(replicaProcess(os.Stdin, os.Stdout, os.Stderr))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C does not wait for the clean-up
+	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes, live: liveDefaults()}
+	os.Exit(a.run(ctx, os.Args[1:]))
+}
+
+// app is the program with what it takes from its surroundings.
+type app struct {
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	scenes         []scene
+	live           live
+}
+
+type config struct {
+	requests, products, stock, replicas int
+	serve                               bool
+	addr                                string
+}
+
+// run returns the exit status.
+func (a *app) run(ctx context.Context, args []string) int {
+	cfg, err := a.parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2 // the flag package has said why
+	}
+	gin.SetMode(gin.ReleaseMode)
+	err = a.play(ctx, cfg)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		fmt.Fprintf(a.stderr, "tour: interrupted: %v\n", err)
+		return 130
+	case err != nil:
+		fmt.Fprintln(a.stderr, "tour:", err)
+		return 1
+	}
+	return 0
+}
+
+func (a *app) parse(args []string) (config, error) {
+	cfg := config{}
+	fs := flag.NewFlagSet("tour", flag.ContinueOnError)
+	fs.SetOutput(a.stderr)
+	fs.IntVar(&cfg.requests, "requests", 300, "purchases, all at once up to 300")
+	fs.IntVar(&cfg.products, "products", 4, "different products")
+	fs.IntVar(&cfg.stock, "stock", 20, "units of each product")
+	fs.IntVar(&cfg.replicas, "replicas", 3, "replicas of the shop")
+	fs.BoolVar(&cfg.serve, "serve", false, "show on a page who holds what, until Ctrl-C")
+	fs.StringVar(&cfg.addr, "addr", "127.0.0.1:0", "with -serve: where the page is")
+	if err := fs.Parse(args); err != nil {
+		return cfg, err
+	}
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	var err error
+	switch {
+	case fs.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case cfg.requests < 1 || cfg.products < 1 || cfg.stock < 1 || cfg.replicas < 1:
+		err = errors.New("every number must be at least 1")
+	case given["addr"] && !cfg.serve:
+		err = errors.New("-addr is for -serve")
+	case cfg.serve && (given["requests"] || given["stock"]):
+		err = errors.New("-requests and -stock are for the scenes, and -serve plays none")
+	case cfg.serve && (cfg.replicas > mostReplicas || cfg.products > mostProducts):
+		err = fmt.Errorf("the page has room for %d replicas and %d products", mostReplicas, mostProducts)
+	}
+	if err != nil {
+		fmt.Fprintln(a.stderr, "tour:", err)
+	}
+	return cfg, err
+}
+
+// play goes through the scenes and judges them.
+func (a *app) play(ctx context.Context, cfg config) (err error) {
+	st := &stage{
+		cfg:      cfg,
+		name:     fmt.Sprintf("holdfast_tour_%08x", rand.Uint32()),
+		progress: newProgress(a.stdout),
+		out:      a.stdout,
+		errOut:   a.stderr,
+	}
+	servers, err := openServers(ctx, a.getenv("REDIS_ADDR"), a.getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, servers.close()) }()
+	st.servers = servers
+
+	fmt.Fprintf(a.stdout, "Redis: %s. Database: %s.\n", servers.redisName, servers.database.name)
+	if cfg.serve {
+		return a.show(ctx, st, a.live)
+	}
+	var broken []string
+	for i, sc := range a.scenes {
+		fmt.Fprintf(a.stdout, "\n%d. %s\n", i+1, sc.title)
+		var results []*result
+		for _, act := range sc.acts {
+			fmt.Fprintf(a.stdout, "\n%s\n", act.intro)
+			res, err := act.play(ctx, st, act)
+			if err != nil {
+				return fmt.Errorf("%s: %w", act.name, err)
+			}
+			results = append(results, res)
+			if act.mustHold {
+				broken = append(broken, res.broken...)
+			}
+		}
+		fmt.Fprintln(a.stdout)
+		if err := printTable(a.stdout, results); err != nil {
+			return err
+		}
+		for _, res := range results {
+			fmt.Fprintln(a.stdout, res.summary)
+		}
+	}
+	if len(broken) > 0 {
+		return fmt.Errorf("something broke that must not:\n  %s", strings.Join(broken, "\n  "))
+	}
+	return nil
+}
