@@ -28,12 +28,14 @@ fuzz: ## each fuzz target of the root module in turn, for FUZZTIME; what one fin
 		done; \
 	done
 
+bench: export GOWORK := off
+bench: TAGS = $$(go run ./internal/testrun -list internal/bench | cut -f2)
 bench: ## holdfast beside the bare floor and other libraries, into internal/bench/results; BENCHFLAGS='-parts redlock' only prints
 ifdef BENCHFLAGS
-	@cd internal/bench && GOWORK=off go run . $(BENCHFLAGS)
+	@go run -C internal/bench -tags "$(TAGS)" . $(BENCHFLAGS)
 else
-	@cd internal/bench && GOWORK=off go run . -parts all -json results/results.json -md results/results.md -charts results
-	@cd internal/gauntlet && GOWORK=off go run . -times 3 -parallel 8 >results.md
+	@go run -C internal/bench -tags "$(TAGS)" . -parts all -json results/results.json -md results/results.md -charts results
+	@go run -C internal/gauntlet -tags "$(TAGS)" . -times 3 -parallel 8 >internal/gauntlet/results.md
 	@cat internal/gauntlet/results.md
 endif
 

@@ -1,0 +1,385 @@
+// Testrun vets and tests every module of the repository, as far as the machine has what that takes. A package that needs a
+// module which cannot be downloaded is not run, and the summary at the end names both:
+//
+//	NOT RUN: asynqlock: github.com/hibiken/asynq@v0.26.0 cannot be downloaded
+//
+// Nothing else is excused. A compile error, a checksum that differs and a test that fails all make the exit status 1, and so
+// does a run in which nothing could be tested.
+//
+// Where a module that cannot be downloaded is one of several that a package compares, the files that import it have the build
+// constraint !without_NAME, NAME being the last element of the module's path. Testrun sets that tag, so that the rest of the
+// package runs, and names what was left out.
+//
+// Usage, from the root of the repository:
+//
+//	go run ./internal/testrun [flags of go test]
+//	go run ./internal/testrun -list [folder]    # of each module, or of that one: its folder, the tags, and what can be built
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// atOnce is how many modules are tested at a time: while the tests of one wait, another compiles.
+const atOnce = 2
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r := &run{dir: ".", env: os.Environ(), out: os.Stdout}
+	if len(os.Args) > 1 && os.Args[1] == "-list" {
+		os.Exit(r.list(ctx, os.Args[2:]))
+	}
+	os.Exit(r.test(ctx, os.Args[1:]))
+}
+
+// run is one go through the modules below dir.
+type run struct {
+	dir string
+	env []string
+
+	mu  sync.Mutex // guards out
+	out io.Writer
+}
+
+// module is a go.mod and what can be done with it here.
+type module struct {
+	dir      string // relative to the repository
+	tags     []string
+	packages []string // can be built
+	notRun   []string // lines of the summary
+	err      error    // its packages could not be listed
+}
+
+// print writes lines that stay together.
+func (r *run) print(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, format+"\n", args...)
+}
+
+// modules finds each go.mod. Folders whose names begin with a dot, and testdata, belong to no module.
+func (r *run) modules() (found []*module, err error) {
+	err = filepath.WalkDir(r.dir, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != r.dir && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.Name() == "go.mod" && !d.IsDir():
+			dir, err := filepath.Rel(r.dir, filepath.Dir(name))
+			found = append(found, &module{dir: filepath.ToSlash(dir)})
+			return err
+		}
+		return nil
+	})
+	if err == nil && len(found) == 0 {
+		err = errors.New("no go.mod here: run it from the root of the repository")
+	}
+	return found, err
+}
+
+// command runs in the module, alone: a workspace would mix other modules' requirements into its own.
+func (r *run) command(ctx context.Context, m *module, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(r.dir, filepath.FromSlash(m.dir))
+	cmd.Env = append(slices.Clip(r.env), "GOWORK=off")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets go test end its tests
+	return cmd
+}
+
+// listed is a package as `go list -e -test -json` prints it.
+type listed struct {
+	ImportPath string
+	Dir        string
+	ForTest    string
+	Name       string
+	Error      *packageError
+	DepsErrors []*packageError
+}
+
+type packageError struct{ Err string }
+
+// refusal matches what the go command says of a module that its registry does not give away, or that it cannot ask. It does
+// not match a checksum that differs, nor a module that arrived broken.
+var refusal = regexp.MustCompile(`(?:^|[\s(])([^\s:@]+@v[^\s:]+): (?:` +
+	`reading \S+: (?:[45]\d\d |open .*no such file|.*no such file|.*cannot find the (?:file|path))` +
+	`|(?:reading \S+: )?(?:Get|Head) "?\S+"?: (?:dial tcp|context deadline|.*(?:no such host|connection refused|connection reset|i/o timeout|TLS handshake|EOF))` +
+	`|module lookup disabled by GOPROXY=off)`)
+
+// refused returns the module that could not be downloaded, if that is what the go command complains about.
+func refused(complaint string) (mod string, ok bool) {
+	if strings.Contains(complaint, "checksum mismatch") || strings.Contains(complaint, "SECURITY ERROR") {
+		return "", false
+	}
+	m := refusal.FindStringSubmatch(complaint)
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+// tagOf is the build constraint of files that can be done without.
+func tagOf(mod string) string {
+	name, _, _ := strings.Cut(mod, "@")
+	base := path.Base(name)
+	if regexp.MustCompile(`^v\d+$`).MatchString(base) {
+		base = path.Base(path.Dir(name))
+	}
+	return "without_" + strings.NewReplacer("-", "_", ".", "_").Replace(base)
+}
+
+// survey finds out which packages of m can be built here.
+func (r *run) survey(ctx context.Context, m *module) {
+	missing, all, err := r.missing(ctx, m)
+	if err != nil {
+		m.fail(err)
+		return
+	}
+	// With a tag for each module that cannot be had: a package that builds now has left something out.
+	var first map[string][]string
+	for len(missing) > 0 {
+		before := len(m.tags)
+		for _, mods := range missing {
+			for _, mod := range mods {
+				if tag := tagOf(mod); !slices.Contains(m.tags, tag) {
+					m.tags = append(m.tags, tag)
+				}
+			}
+		}
+		if len(m.tags) == before {
+			break
+		}
+		if first == nil {
+			first = missing
+		} else {
+			for pkg, mods := range missing {
+				first[pkg] = append(first[pkg], mods...)
+			}
+		}
+		if missing, all, err = r.missing(ctx, m); err != nil {
+			m.fail(err)
+			return
+		}
+	}
+	for _, pkg := range all {
+		switch gone, left := missing[pkg], first[pkg]; {
+		case len(gone) > 0:
+			m.notRun = append(m.notRun, fmt.Sprintf("NOT RUN: %s: %s", m.short(pkg), cannot(gone)))
+		case len(left) > 0:
+			m.notRun = append(m.notRun, fmt.Sprintf("NOT RUN: part of %s: %s", m.short(pkg), cannot(left)))
+			fallthrough
+		default:
+			m.packages = append(m.packages, pkg)
+		}
+	}
+}
+
+// fail notes that the packages could not be listed at all, for want of a module or for another reason.
+func (m *module) fail(err error) {
+	if mod, ok := refused(err.Error()); ok {
+		m.notRun = append(m.notRun, fmt.Sprintf("NOT RUN: %s: %s", m.dir, cannot([]string{mod})))
+		return
+	}
+	m.err = err
+}
+
+func cannot(mods []string) string {
+	slices.Sort(mods)
+	return strings.Join(slices.Compact(mods), ", ") + " cannot be downloaded"
+}
+
+// short is the folder of a package, which people know it by.
+func (m *module) short(pkg string) string {
+	return path.Join(m.dir, strings.TrimPrefix(pkg, "./"))
+}
+
+// missing lists the packages of m, as ./folder, and of each the modules that it lacks. A package with any other error lacks
+// none: go test will say what is wrong with it.
+func (r *run) missing(ctx context.Context, m *module) (missing map[string][]string, all []string, err error) {
+	cmd := r.command(ctx, m, "list", "-e", "-test", "-tags", strings.Join(m.tags, ","),
+		"-json=ImportPath,Dir,ForTest,Name,Error,DepsErrors", "./...")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, nil, fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
+	}
+	root, err := filepath.Abs(cmd.Dir)
+	if err == nil {
+		root, err = filepath.EvalSymlinks(root)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	missing = map[string][]string{}
+	failing := map[string]bool{} // for another reason
+	for list := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := list.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, nil, err
+		}
+		if p.Dir == "" || strings.HasSuffix(p.ImportPath, ".test") {
+			continue // what go makes of a package to test it
+		}
+		dir, err := filepath.EvalSymlinks(p.Dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		rel, err := filepath.Rel(root, dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		pkg := "."
+		if rel != "." {
+			pkg = "./" + filepath.ToSlash(rel)
+		}
+		if !slices.Contains(all, pkg) {
+			all = append(all, pkg)
+		}
+		complaints := p.DepsErrors
+		if p.Error != nil {
+			complaints = append(complaints, p.Error)
+		}
+		for _, c := range complaints {
+			if mod, ok := refused(c.Err); ok {
+				missing[pkg] = append(missing[pkg], mod)
+			} else {
+				failing[pkg] = true
+			}
+		}
+	}
+	for pkg := range failing {
+		delete(missing, pkg)
+	}
+	return missing, all, nil
+}
+
+// each does something for all modules, some at a time, in their order.
+func each(modules []*module, do func(*module)) {
+	var all sync.WaitGroup
+	room := make(chan struct{}, atOnce)
+	for _, m := range modules {
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			do(m)
+		})
+	}
+	all.Wait()
+}
+
+// list prints what can be built, a module a line.
+func (r *run) list(ctx context.Context, folders []string) int {
+	modules, err := r.modules()
+	if len(folders) > 0 {
+		modules = slices.DeleteFunc(modules, func(m *module) bool { return !slices.Contains(folders, m.dir) })
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+		return 1
+	}
+	each(modules, func(m *module) { r.survey(ctx, m) })
+	status := 0
+	for _, m := range modules {
+		if m.err != nil {
+			fmt.Fprintf(os.Stderr, "testrun: %s: %v\n", m.dir, m.err)
+			status = 1
+		}
+		fmt.Fprintf(r.out, "%s\t%s\t%s\n", m.dir, strings.Join(m.tags, ","), strings.Join(m.packages, " "))
+	}
+	return status
+}
+
+// test returns the exit status.
+func (r *run) test(ctx context.Context, flags []string) int {
+	began := time.Now()
+	modules, err := r.modules()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+		return 1
+	}
+	var failed []string
+	tested := 0
+	each(modules, func(m *module) {
+		r.survey(ctx, m)
+		err := m.err
+		if err == nil && len(m.packages) > 0 {
+			err = r.testModule(ctx, m, flags)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		tested += len(m.packages)
+		if err != nil {
+			failed = append(failed, fmt.Sprintf("FAILED: %s: %v", m.dir, err))
+		}
+	})
+	r.print("== summary: %d packages vetted and tested in %v", tested, time.Since(began).Round(time.Second))
+	for _, m := range modules {
+		for _, line := range m.notRun {
+			r.print("%s", line)
+		}
+	}
+	for _, line := range failed {
+		r.print("%s", line)
+	}
+	switch {
+	case len(failed) > 0:
+		return 1
+	case tested == 0:
+		r.print("FAILED: nothing could be tested")
+		return 1
+	}
+	return 0
+}
+
+// testModule runs go test, which vets what it tests, and passes on what it prints.
+func (r *run) testModule(ctx context.Context, m *module, flags []string) error {
+	args := append([]string{"test", "-vet=all", "-tags", strings.Join(m.tags, ",")}, flags...)
+	cmd := r.command(ctx, m, append(args, m.packages...)...)
+	out := &lines{r: r}
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
+	out.flush()
+	return err
+}
+
+// lines passes on whole lines, so that those of modules at work at the same time do not mix.
+type lines struct {
+	r    *run
+	rest []byte
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	if end := bytes.LastIndexByte(l.rest, '\n'); end >= 0 {
+		l.r.print("%s", l.rest[:end])
+		l.rest = append(l.rest[:0], l.rest[end+1:]...)
+	}
+	return len(b), nil
+}
+
+func (l *lines) flush() {
+	if len(l.rest) > 0 {
+		l.r.print("%s", l.rest)
+	}
+}
