@@ -1,6 +1,10 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
+)
 
 // line is a product's line of the table.
 type line struct {
@@ -19,19 +23,19 @@ type line struct {
 //   - units sold and units left make up the stock at the beginning;
 //   - whoever got a 200 has exactly one sale, of the very unit named, and nobody else has any;
 //   - nobody was sent away while there was stock left.
-func audit(products []string, stock int, answers []answer, books *ledger) (lines []line, broken []string) {
+func audit(products []string, stock int, answers []shop.Answer, books *shop.Ledger) (lines []line, broken []string) {
 	report := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
 
-	byOrder := map[string][]sale{}
+	byOrder := map[string][]shop.Sale{}
 	units := map[string]map[int]int{} // product, serial: how often sold
 	rows := map[string]int{}
-	for _, s := range books.sales {
-		byOrder[s.order] = append(byOrder[s.order], s)
-		if units[s.product] == nil {
-			units[s.product] = map[int]int{}
+	for _, s := range books.Sales {
+		byOrder[s.Order] = append(byOrder[s.Order], s)
+		if units[s.Product] == nil {
+			units[s.Product] = map[int]int{}
 		}
-		units[s.product][s.serial]++
-		rows[s.product]++
+		units[s.Product][s.Serial]++
+		rows[s.Product]++
 	}
 
 	told := map[string]*line{}
@@ -40,17 +44,17 @@ func audit(products []string, stock int, answers []answer, books *ledger) (lines
 		told[p] = &line{product: p}
 	}
 	for _, a := range answers {
-		l := told[a.product]
+		l := told[a.Product]
 		l.requests++
-		sales := byOrder[a.order]
-		delete(byOrder, a.order)
+		sales := byOrder[a.Order]
+		delete(byOrder, a.Order)
 		switch {
-		case a.verdict == bought:
+		case a.Verdict == shop.Bought:
 			l.sold++
-			if len(sales) != 1 || sales[0].product != a.product || sales[0].serial != a.serial {
+			if len(sales) != 1 || sales[0].Product != a.Product || sales[0].Serial != a.Serial {
 				wrong++
 			}
-		case a.verdict == refused:
+		case a.Verdict == shop.Refused:
 			l.refused++
 			fallthrough
 		default:
@@ -63,7 +67,7 @@ func audit(products []string, stock int, answers []answer, books *ledger) (lines
 
 	for _, p := range products {
 		l := told[p]
-		left, listed := books.stock[p]
+		left, listed := books.Stock[p]
 		l.stockLeft = left
 		phantom := 0
 		for serial, n := range units[p] {

@@ -4,113 +4,83 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-// openStore returns the books of a shop with 3 lamps and 3 tents.
-func openStore(t *testing.T) *store {
-	t.Helper()
-	d, err := openDatabase("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	s, err := d.tables("test", "audit").open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.close() })
-	if err := s.create(t.Context(), []string{"lamp", "tent"}, 3); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
+)
 
 func TestAuditFindsEveryKindOfDamage(t *testing.T) {
 	for name, c := range map[string]struct {
-		tamper string // a statement on sound books
-		answer func([]answer)
+		tamper func(*shop.Ledger) // with sound books
+		answer func([]shop.Answer)
 		want   []string
 	}{
 		"sound books": {},
 		"a unit sold twice": {
-			tamper: `INSERT INTO SALES VALUES ('o9', 'lamp', 3, 'replica-2')`,
+			tamper: func(l *shop.Ledger) { l.Sales = append(l.Sales, shop.Sale{Order: "o9", Product: "lamp", Serial: 3}) },
 			want:   []string{"lamp: 1 sales were of a unit that was sold already", "lamp: 4 sold and 0 left of 3", "1 sales have no customer"},
 		},
 		"another's unit": {
-			tamper: `UPDATE SALES SET serial = 3 WHERE order_id = 'o2'`,
+			tamper: func(l *shop.Ledger) { l.Sales[1].Serial = 3 },
 			want:   []string{"lamp: 1 sales were of a unit", "1 customers with a 200 do not have"},
 		},
 		"a unit that never was": {
-			tamper: `UPDATE SALES SET serial = 4 WHERE order_id = 'o1'`,
+			tamper: func(l *shop.Ledger) { l.Sales[0].Serial = 4 },
 			want:   []string{"lamp: 1 serial numbers were sold that never existed", "1 customers with a 200"},
 		},
 		"unit zero": {
-			tamper: `UPDATE SALES SET serial = 0 WHERE order_id = 'o3'`,
+			tamper: func(l *shop.Ledger) { l.Sales[2].Serial = 0 },
 			want:   []string{"lamp: 1 serial numbers were sold that never existed", "1 customers with a 200"},
 		},
 		"a lost update of the stock": {
-			tamper: `UPDATE PRODUCTS SET stock = stock + 1 WHERE id = 'tent'`,
+			tamper: func(l *shop.Ledger) { l.Stock["tent"]++ },
 			want:   []string{"tent: 1 sold and 3 left of 3"},
 		},
 		"a product that is gone": {
-			tamper: `DELETE FROM PRODUCTS WHERE id = 'lamp'`,
+			tamper: func(l *shop.Ledger) { delete(l.Stock, "lamp") },
 			want:   []string{"lamp: gone from the products"},
 		},
 		"a lost sale": {
-			tamper: `DELETE FROM SALES WHERE order_id = 'o2'`,
+			tamper: func(l *shop.Ledger) { l.Sales = slices.Delete(l.Sales, 1, 2) },
 			want:   []string{"lamp: 2 sold and 0 left of 3", "1 customers with a 200"},
 		},
 		"a sale of the wrong product": {
-			tamper: `UPDATE SALES SET product = 'tent', serial = 2 WHERE order_id = 'o2'`,
+			tamper: func(l *shop.Ledger) { l.Sales[1].Product, l.Sales[1].Serial = "tent", 2 },
 			want:   []string{"lamp: 2 sold and 0 left of 3", "tent: 2 sold and 2 left of 3", "1 customers with a 200"},
 		},
 		"an order with two sales": {
-			tamper: `UPDATE SALES SET order_id = 'o1' WHERE order_id = 'o2'`,
+			tamper: func(l *shop.Ledger) { l.Sales[1].Order = "o1" },
 			want:   []string{"2 customers with a 200"},
 		},
 		"a refused customer who has a sale": {
-			answer: func(as []answer) { as[0].verdict = refused },
+			answer: func(as []shop.Answer) { as[0].Verdict = shop.Refused },
 			want:   []string{"1 sales have no customer"},
 		},
 		"a customer sent away from full shelves": {
-			answer: func(as []answer) { as[4].product = "tent" },
+			answer: func(as []shop.Answer) { as[4].Product = "tent" },
 			want:   []string{"tent: 1 customers were refused with 2 left"},
 		},
 		"another number than in the books": {
-			answer: func(as []answer) { as[3].serial = 2 },
+			answer: func(as []shop.Answer) { as[3].Serial = 2 },
 			want:   []string{"1 customers with a 200"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := openStore(t)
-			answers := []answer{
-				{order: "o1", product: "lamp", verdict: bought, serial: 3},
-				{order: "o2", product: "lamp", verdict: bought, serial: 2},
-				{order: "o3", product: "lamp", verdict: bought, serial: 1},
-				{order: "o4", product: "tent", verdict: bought, serial: 3},
-				{order: "o5", product: "lamp", verdict: refused},
+			answers := []shop.Answer{
+				{Order: "o1", Product: "lamp", Verdict: shop.Bought, Serial: 3},
+				{Order: "o2", Product: "lamp", Verdict: shop.Bought, Serial: 2},
+				{Order: "o3", Product: "lamp", Verdict: shop.Bought, Serial: 1},
+				{Order: "o4", Product: "tent", Verdict: shop.Bought, Serial: 3},
+				{Order: "o5", Product: "lamp", Verdict: shop.Refused},
 			}
+			books := &shop.Ledger{Stock: map[string]int{"lamp": 0, "tent": 2}}
 			for _, a := range answers[:4] {
-				err := s.sell(t.Context(), sale{a.order, a.product, a.serial, "replica-1"}, a.serial-1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				books.Sales = append(books.Sales, shop.Sale{Order: a.Order, Product: a.Product, Serial: a.Serial, Replica: "replica-1"})
 			}
-			if c.tamper != "" {
-				if _, err := s.db.ExecContext(t.Context(), s.query(c.tamper)); err != nil {
-					t.Fatal(err)
-				}
+			if c.tamper != nil {
+				c.tamper(books)
 			}
 			if c.answer != nil {
 				c.answer(answers)
-			}
-			books, err := s.ledger(t.Context())
-			if err != nil {
-				t.Fatal(err)
 			}
 			_, broken := audit([]string{"lamp", "tent"}, 3, answers, books)
 			if len(broken) != len(c.want) {

@@ -13,24 +13,24 @@ import (
 
 	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/cronlock"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 const (
 	jobReplicas = 5
-	jobTicks    = 5
 	jobSpec     = "*/2 * * * * *" // every other second, for a job of one second
 )
 
 // jobs has five replicas with the same cron job, plain and with cronlock, and shows which of them ran which tick.
 func jobs(ctx context.Context, st *stage, a act) (res *result, err error) {
-	d := &diary{plain: map[time.Time]int{}, once: map[time.Time][]string{}, full: make(chan struct{})}
+	d := &diary{plain: map[time.Time]int{}, once: map[time.Time][]string{}, want: st.size.jobs, full: make(chan struct{})}
 	for i := range jobReplicas {
 		stop, err := startCron(st, fmt.Sprintf("replica-%d", i+1), d)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, atEnd(ctx, stop)) }()
-		if err := sleep(ctx, skew/4); err != nil {
+		defer func() { err = errors.Join(err, shop.AtEnd(ctx, stop)) }()
+		if err := shop.Sleep(ctx, skew/4); err != nil {
 			return nil, err
 		}
 	}
@@ -65,13 +65,14 @@ type diary struct {
 	plain map[time.Time]int
 	once  map[time.Time][]string
 	ended int
-	full  chan struct{} // closed when there are enough
+	want  int
+	full  chan struct{} // closed when so many have ended
 }
 
 // startCron starts what would be a process of its own.
 func startCron(st *stage, name string, d *diary) (stop func(context.Context) error, err error) {
-	client := redis.NewClient(st.servers.redis)
-	locker, err := holdfast.New(client, holdfast.WithPrefix(st.name+":"), holdfast.WithLabel(name))
+	client := redis.NewClient(st.Redis)
+	locker, err := holdfast.New(client, holdfast.WithPrefix(st.Prefix+":"), holdfast.WithLabel(name))
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
@@ -85,10 +86,10 @@ func startCron(st *stage, name string, d *diary) (stop func(context.Context) err
 		tick := cronlock.Tick(ctx)
 		d.once[tick] = append(d.once[tick], name)
 		d.mu.Unlock()
-		err := sleep(ctx, time.Second)
+		err := shop.Sleep(ctx, time.Second)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.ended++; d.ended == jobTicks {
+		if d.ended++; d.ended == d.want {
 			close(d.full)
 		}
 		return err
@@ -96,10 +97,12 @@ func startCron(st *stage, name string, d *diary) (stop func(context.Context) err
 	if err != nil {
 		return nil, errors.Join(err, stop(context.Background()))
 	}
-	_, err = c.AddFunc(jobSpec, func() {
+	var plain cron.EntryID
+	plain, err = c.AddFunc(jobSpec, func() {
+		tick := c.Entry(plain).Prev
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.plain[time.Now().Truncate(2*time.Second)]++
+		d.plain[tick]++
 	})
 	if err != nil {
 		return nil, errors.Join(err, stop(context.Background()))

@@ -8,7 +8,7 @@ import (
 
 func TestEachTickOfTheCronJobRunsOnce(t *testing.T) {
 	t.Parallel()
-	r := play(t, scenes[3:], nil)
+	r := play(t, []scene{acts("cron")}, nil)
 	if r.status != 0 || r.stderr != "" || !strings.Contains(r.stdout, "on 5 replicas: with cronlock each ran on one.") {
 		t.Errorf("got %s", r)
 	}
@@ -19,7 +19,7 @@ func TestEachTickOfTheCronJobRunsOnce(t *testing.T) {
 			damage++
 		}
 	}
-	if len(lines) < 5 || damage < 3 {
+	if len(lines) < short.jobs || damage < 1 {
 		t.Errorf("%d ticks, %d of them on several replicas without cronlock, in %s", len(lines), damage, r)
 	}
 }

@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 const (
@@ -22,33 +19,13 @@ const (
 	// is given fewer tries to get over a 503.
 	stamina = 2 * time.Minute
 	tries   = 2
-	// longestPause bounds how long a server can make a customer wait before the next try.
-	longestPause = 3 * time.Second
 )
-
-type verdict int
-
-const (
-	failed verdict = iota // the zero value: nothing was heard
-	bought
-	refused
-)
-
-// answer is what a customer was told in the end.
-type answer struct {
-	order, product string
-	verdict        verdict
-	serial         int // of the unit bought
-	busy           int // answers 409 on the way
-	down           int // answers 503
-	err            error
-}
 
 // buyAll sends n purchases, each to the next replica, and returns what came of them.
-func buyAll(ctx context.Context, urls, products []string, n int, tally *tally) ([]answer, error) {
-	answers := make([]answer, n)
+func buyAll(ctx context.Context, urls, products []string, n int, tally *tally) ([]shop.Answer, error) {
+	answers := make([]shop.Answer, n)
 	for i := range answers {
-		answers[i] = answer{order: fmt.Sprintf("order-%d", i+1), product: products[i%len(products)]}
+		answers[i] = shop.Answer{Order: fmt.Sprintf("order-%d", i+1), Product: products[i%len(products)]}
 	}
 	// Otherwise, with as many products as replicas, each product would have a replica to itself.
 	rand.Shuffle(n, func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
@@ -76,9 +53,9 @@ func buyAll(ctx context.Context, urls, products []string, n int, tally *tally) (
 	var lost int
 	var first error
 	for _, a := range answers {
-		if a.verdict == failed {
+		if a.Verdict == shop.Failed {
 			lost++
-			first = a.err
+			first = a.Err
 		}
 	}
 	if lost > 0 {
@@ -89,22 +66,22 @@ func buyAll(ctx context.Context, urls, products []string, n int, tally *tally) (
 
 // buy goes on until it has a yes or a no. Asking again after a 503, too, is safe because the shop recognises
 // the order: the purchase may have gone through.
-func buy(ctx context.Context, client *http.Client, shop string, a *answer, tally *tally) {
+func buy(ctx context.Context, client *http.Client, url string, a *shop.Answer, tally *tally) {
 	defer func() {
 		if ctx.Err() == nil {
 			tally.answered(a)
 		}
 	}()
 	for began := time.Now(); ; {
-		pause, err := ask(ctx, client, shop, a)
+		pause, err := shop.Ask(ctx, client, url, a)
 		if err == nil {
 			return
 		}
-		a.err = err
-		if pause < 0 || a.down >= tries || time.Since(began) > stamina {
+		a.Err = err
+		if pause < 0 || a.Down >= tries || time.Since(began) > stamina {
 			return
 		}
-		tally.busy(a.product)
+		tally.busy(a.Product)
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -113,57 +90,4 @@ func buy(ctx context.Context, client *http.Client, shop string, a *answer, tally
 			return
 		}
 	}
-}
-
-// ask sends the order once. With an error it says how long to pause before the next try, -1 for never.
-func ask(ctx context.Context, client *http.Client, shop string, a *answer) (pause time.Duration, err error) {
-	target := shop + "/products/" + url.PathEscape(a.product) + "/buy"
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, nil)
-	if err != nil {
-		return -1, err
-	}
-	req.Header.Set("Idempotency-Key", a.order)
-	resp, err := client.Do(req)
-	if err != nil {
-		return -1, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
-	if err != nil {
-		return -1, err
-	}
-	switch resp.StatusCode {
-	case http.StatusOK:
-		var r receipt
-		if err := json.Unmarshal(body, &r); err != nil {
-			return -1, err
-		}
-		if r.Product != a.product {
-			return -1, errors.New("got a " + r.Product + " for a " + a.product)
-		}
-		a.verdict, a.serial = bought, r.Serial
-		return 0, nil
-	case http.StatusGone:
-		a.verdict = refused
-		return 0, nil
-	case http.StatusConflict:
-		a.busy++
-		pause = retryAfter(resp)
-	case http.StatusServiceUnavailable:
-		a.down++
-		pause = retryAfter(resp)
-	default:
-		pause = -1
-	}
-	return pause, fmt.Errorf("POST %s: %s: %s", target, resp.Status, body)
-}
-
-// retryAfter is what the server asks for, and a little more so that the customers do not come back all at
-// once.
-func retryAfter(resp *http.Response) time.Duration {
-	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-	if err != nil || seconds < 0 {
-		seconds = 1
-	}
-	return min(time.Duration(seconds)*time.Second, longestPause) + rand.N(200*time.Millisecond)
 }

@@ -1,15 +1,17 @@
-// Quickstart shows what goes wrong on several replicas, and what prevents it, in four scenes:
+// Tour shows what goes wrong on several replicas, and what prevents it, in four scenes:
 //
-//   - The rush: a small shop on three replicas, many customers, too little stock; without the lock and with it.
-//   - The paused replica: two processes that have the lock, one of them stopped (SIGSTOP) until its lease is over,
-//     and woken up when the other one has sold the only unit; without a fence in the database and with it.
-//   - The workers: two asynq servers that pay out from a few accounts, without the lock and with it; and three
-//     schedulers that enqueue each tick once.
-//   - The cron job: five replicas that have it, of which one runs each tick.
+//   - rush: a small shop on three replicas, many customers, too little stock; without the lock and with it.
+//   - paused: two processes that have the lock, one of them stopped (SIGSTOP) until its lease is over, and woken up when
+//     the other one has sold the only unit; without a fence in the database and with it.
+//   - workers: two asynq servers that pay out from a few accounts, without the lock and with it; and three schedulers
+//     that enqueue each tick once. It is the one scene that needs asynq.
+//   - cron: five replicas that have a job, of which one runs each tick.
 //
 // From the root of the repository:
 //
 //	go run ./examples/tour
+//	go run ./examples/tour -scene paused
+//	go run ./examples/tour -scene rush,cron
 //	go run ./examples/tour -requests 1000 -products 8 -stock 30 -replicas 5
 //	go run ./examples/tour -serve
 //
@@ -28,6 +30,8 @@
 //
 // The exit status is 1 if, with the lock or the fence, anything was sold twice or another invariant broke, and if a
 // server could not be reached; 2 for wrong flags; 130 after Ctrl-C, which is how -serve ends and gives 0 there.
+//
+// The scenes are in this directory, the shop that they play in is in internal/shop, and the page in internal/page.
 package main
 
 import (
@@ -36,35 +40,47 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/page"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 func main() {
-	if os.Getenv(processEnv) != "" {
-		os.Exit(replicaProcess(os.Stdin, os.Stdout, os.Stderr))
+	if os.Getenv(shop.ProcessEnv) != "" {
+		os.Exit(shop.Child(plays))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C does not wait for the clean-up
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes, live: liveDefaults()}
+	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes, size: full}
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
+
+// plays are what a process that is one replica can be.
+var plays = map[string]shop.Play{pausable: playPausable, page.Play: page.Replica}
 
 // app is the program with what it takes from its surroundings.
 type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	scenes         []scene
-	live           live
+	size           size
 }
+
+// size is how long the scenes that have no flags for it last.
+type size struct{ payouts, ticks, jobs int } // of each account; of the schedulers; of the cron job
+
+var full = size{payouts: 25, ticks: 10, jobs: 5}
 
 type config struct {
 	requests, products, stock, replicas int
+	scenes                              []scene
 	serve                               bool
 	addr                                string
 }
@@ -99,6 +115,7 @@ func (a *app) parse(args []string) (config, error) {
 	fs.IntVar(&cfg.products, "products", 4, "different products")
 	fs.IntVar(&cfg.stock, "stock", 20, "units of each product")
 	fs.IntVar(&cfg.replicas, "replicas", 3, "replicas of the shop")
+	only := fs.String("scene", "", "the scenes to play, separated by commas: "+names(a.scenes)+"; all of them without it")
 	fs.BoolVar(&cfg.serve, "serve", false, "show on a page who holds what, until Ctrl-C")
 	fs.StringVar(&cfg.addr, "addr", "127.0.0.1:0", "with -serve: where the page is")
 	if err := fs.Parse(args); err != nil {
@@ -107,17 +124,19 @@ func (a *app) parse(args []string) (config, error) {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	var err error
+	cfg.scenes, err = choose(a.scenes, *only)
 	switch {
+	case err != nil:
 	case fs.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case cfg.requests < 1 || cfg.products < 1 || cfg.stock < 1 || cfg.replicas < 1:
 		err = errors.New("every number must be at least 1")
 	case given["addr"] && !cfg.serve:
 		err = errors.New("-addr is for -serve")
-	case cfg.serve && (given["requests"] || given["stock"]):
-		err = errors.New("-requests and -stock are for the scenes, and -serve plays none")
-	case cfg.serve && (cfg.replicas > mostReplicas || cfg.products > mostProducts):
-		err = fmt.Errorf("the page has room for %d replicas and %d products", mostReplicas, mostProducts)
+	case cfg.serve && (given["requests"] || given["stock"] || *only != ""):
+		err = errors.New("-requests, -stock and -scene are for the scenes, and -serve plays none")
+	case cfg.serve && (cfg.replicas > page.MostReplicas || cfg.products > page.MostProducts):
+		err = fmt.Errorf("the page has room for %d replicas and %d products", page.MostReplicas, page.MostProducts)
 	}
 	if err != nil {
 		fmt.Fprintln(a.stderr, "tour:", err)
@@ -125,28 +144,49 @@ func (a *app) parse(args []string) (config, error) {
 	return cfg, err
 }
 
+// choose returns the scenes of these names, separated by commas, in their own order; all for none.
+func choose(scenes []scene, list string) ([]scene, error) {
+	if list == "" {
+		return scenes, nil
+	}
+	wanted := strings.Split(list, ",")
+	for _, name := range wanted {
+		if !slices.ContainsFunc(scenes, func(sc scene) bool { return sc.name == name }) {
+			return nil, fmt.Errorf("no scene is called %q: they are %s", name, names(scenes))
+		}
+	}
+	var chosen []scene
+	for _, sc := range scenes {
+		if slices.Contains(wanted, sc.name) {
+			chosen = append(chosen, sc)
+		}
+	}
+	return chosen, nil
+}
+
+func names(scenes []scene) string {
+	var all []string
+	for _, sc := range scenes {
+		all = append(all, sc.name)
+	}
+	return strings.Join(all, ", ")
+}
+
 // play goes through the scenes and judges them.
 func (a *app) play(ctx context.Context, cfg config) (err error) {
-	st := &stage{
-		cfg:      cfg,
-		name:     fmt.Sprintf("holdfast_tour_%08x", rand.Uint32()),
-		progress: newProgress(a.stdout),
-		out:      a.stdout,
-		errOut:   a.stderr,
-	}
-	servers, err := openServers(ctx, a.getenv("REDIS_ADDR"), a.getenv("DATABASE_URL"))
+	servers, err := shop.OpenServers(ctx, a.getenv("REDIS_ADDR"), a.getenv("DATABASE_URL"))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, servers.close()) }()
-	st.servers = servers
-
-	fmt.Fprintf(a.stdout, "Redis: %s. Database: %s.\n", servers.redisName, servers.database.name)
+	defer func() { err = errors.Join(err, servers.Close()) }()
+	fmt.Fprintf(a.stdout, "Redis: %s. Database: %s.\n", servers.RedisName, servers.Database.Name)
 	if cfg.serve {
-		return a.show(ctx, st, a.live)
+		shown := page.Config{Addr: cfg.addr, Replicas: cfg.replicas, Products: cfg.products}
+		return page.Show(ctx, servers, shown, a.stdout, a.stderr)
 	}
+	st := &stage{Servers: servers, cfg: cfg, size: a.size, progress: newProgress(a.stdout), out: a.stdout, errOut: a.stderr}
 	var broken []string
-	for i, sc := range a.scenes {
+	for i, sc := range cfg.scenes {
 		fmt.Fprintf(a.stdout, "\n%d. %s\n", i+1, sc.title)
 		var results []*result
 		for _, act := range sc.acts {

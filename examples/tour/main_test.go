@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -40,11 +44,17 @@ type run struct {
 	stdout, stderr string
 }
 
+// patient is for what takes a second: beyond it something hangs.
+const patient = 90 * time.Second
+
+// short is for tests.
+var short = size{payouts: 6, ticks: 3, jobs: 2}
+
 // play runs the program in this process.
 func play(t *testing.T, scenes []scene, env map[string]string, args ...string) run {
 	t.Helper()
 	var stdout, stderr output
-	a := &app{stdout: &stdout, stderr: &stderr, scenes: scenes, getenv: func(k string) string { return env[k] }}
+	a := &app{stdout: &stdout, stderr: &stderr, scenes: scenes, size: short, getenv: func(k string) string { return env[k] }}
 	status := a.run(t.Context(), args)
 	return run{status, stdout.String(), stderr.String()}
 }
@@ -55,6 +65,50 @@ func (r run) String() string {
 
 // only is a program of one act.
 func only(a act) []scene { return []scene{{title: "Only this.", acts: []act{a}}} }
+
+// acts returns some acts of the scene of that name, all if none is named. Those without the lock do damage on any machine.
+func acts(name string, which ...int) scene {
+	sc := scenes[slices.IndexFunc(scenes, func(sc scene) bool { return sc.name == name })]
+	all := slices.Clone(sc.acts)
+	sc.acts = nil
+	for i, a := range all {
+		if !a.locked {
+			a.charge = meeting()
+		}
+		if len(which) == 0 || slices.Contains(which, i) {
+			sc.acts = append(sc.acts, a)
+		}
+	}
+	return sc
+}
+
+// meeting returns payments of which the first for each product lasts until another customer, who has read the same
+// stock, pays for it too.
+func meeting() shop.Charge {
+	var mu sync.Mutex
+	met := map[string]chan struct{}{}
+	return func(ctx context.Context, product string) error {
+		mu.Lock()
+		second, later := met[product]
+		if !later {
+			second = make(chan struct{})
+			met[product] = second
+		} else if second != nil {
+			close(second)
+			met[product] = nil
+		}
+		mu.Unlock()
+		if later {
+			return shop.Pay(ctx, product)
+		}
+		select {
+		case <-second:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
 
 // row is a line of the table that r printed, without its first column.
 func (r run) row(t *testing.T, act, product string) map[string]string {
@@ -89,26 +143,27 @@ func number(t *testing.T, row map[string]string, column string) int {
 }
 
 func TestRushShowsTheDamageAndThatTheLockPreventsIt(t *testing.T) {
-	r := play(t, scenes[:1], nil)
+	t.Parallel()
+	r := play(t, []scene{acts("rush")}, nil, "-requests", "80", "-products", "2", "-stock", "10")
 	if r.status != 0 {
 		t.Fatalf("got %s", r)
 	}
 	row := r.row(t, "with the lock", "all")
 	for column, want := range map[string]int{
-		"requests": 300, "sold": 80, "refused": 220, "stock left": 0, "sold twice": 0,
+		"requests": 80, "sold": 20, "refused": 60, "stock left": 0, "sold twice": 0,
 	} {
 		if got := number(t, row, column); got != want {
 			t.Errorf("with the lock, %s: got %d, want %d", column, got, want)
 		}
 	}
-	if got := number(t, row, "waited"); got < 100 {
-		t.Errorf("%d requests waited, want most of 300", got)
+	if got := number(t, row, "waited"); got < 20 {
+		t.Errorf("%d requests waited, want most of 80", got)
 	}
 	row = r.row(t, "without the lock", "all")
 	if got := number(t, row, "sold twice"); got < 1 {
 		t.Errorf("without the lock %d units were sold twice, want some", got)
 	}
-	if got, want := number(t, row, "sold"), 80; got <= want {
+	if got, want := number(t, row, "sold"), 20; got <= want {
 		t.Errorf("without the lock %d units were sold, want more than %d", got, want)
 	}
 	if strings.Contains(r.stdout, "\x1b") || strings.Contains(r.stdout, "\r") {
@@ -123,7 +178,8 @@ func TestRushShowsTheDamageAndThatTheLockPreventsIt(t *testing.T) {
 }
 
 func TestMoreStockThanCustomers(t *testing.T) {
-	r := play(t, only(scenes[0].acts[1]), nil, "-requests", "30", "-products", "10", "-stock", "50", "-replicas", "1")
+	t.Parallel()
+	r := play(t, []scene{acts("rush", 1)}, nil, "-requests", "30", "-products", "10", "-stock", "50", "-replicas", "1")
 	row := r.row(t, "with the lock", "all")
 	if r.status != 0 || row["sold"] != "30" || row["refused"] != "0" || row["stock left"] != "470" {
 		t.Errorf("got %s", r)
@@ -132,9 +188,60 @@ func TestMoreStockThanCustomers(t *testing.T) {
 
 // An act that claims to have the lock and has none stands for a lock that does not hold.
 func TestBrokenInvariantMakesTheExitStatusOne(t *testing.T) {
-	r := play(t, only(act{name: "with a broken lock", tables: "broken", play: rush, mustHold: true}), nil)
+	t.Parallel()
+	r := play(t, only(act{name: "with a broken lock", tables: "broken", play: rush, mustHold: true, charge: meeting()}), nil, "-requests", "20")
 	if r.status != 1 || !strings.Contains(r.stderr, "sold already") {
 		t.Errorf("got %s", r)
+	}
+}
+
+func TestScenesAreChosenByName(t *testing.T) {
+	for list, want := range map[string]string{"": "rush, paused, workers, cron", "paused": "paused", "cron,rush,cron": "rush, cron"} {
+		chosen, err := choose(scenes, list)
+		if got := names(chosen); err != nil || got != want {
+			t.Errorf("-scene %q plays %s, %v, want %s", list, got, err, want)
+		}
+	}
+	nothing := func(context.Context, *stage, act) (*result, error) { return &result{}, nil }
+	r := play(t, []scene{
+		{name: "a", title: "Scene a.", acts: []act{{play: nothing}}}, {name: "b", title: "Scene b.", acts: []act{{play: nothing}}},
+	}, nil, "-scene", "b")
+	if r.status != 0 || strings.Contains(r.stdout, "Scene a") || !strings.Contains(r.stdout, "1. Scene b") {
+		t.Errorf("got %s", r)
+	}
+}
+
+func TestServeShowsThePageUntilInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var stdout, stderr output
+	ended := make(chan int, 1)
+	go func() {
+		a := &app{stdout: &stdout, stderr: &stderr, scenes: scenes, getenv: func(string) string { return "" }}
+		ended <- a.run(ctx, []string{"-serve", "-replicas", "1", "-products", "1"})
+	}()
+	address, url := regexp.MustCompile(`http://\S+/`), ""
+	for began := time.Now(); url == ""; time.Sleep(time.Millisecond) {
+		if time.Since(began) > patient {
+			t.Fatalf("no address in %q, %q", stdout.String(), stderr.String())
+		}
+		url = address.FindString(stdout.String())
+	}
+	resp, err := http.Get(url + "events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() && !strings.Contains(lines.Text(), `"what":"acquired"`) {
+	}
+	if lines.Err() != nil {
+		t.Fatal(lines.Err())
+	}
+	cancel()
+	if status := <-ended; status != 0 || !strings.Contains(stdout.String(), "units were sold, none of them twice") {
+		t.Errorf("got %s", run{status, stdout.String(), stderr.String()})
 	}
 }
 
@@ -159,12 +266,15 @@ func TestExitStatusOfWhatCannotStart(t *testing.T) {
 		"no stock":                 {args: []string{"-stock", "0"}, status: 2, stderr: "at least 1"},
 		"address without a page":   {args: []string{"-addr", "127.0.0.1:0"}, status: 2, stderr: "-addr is for -serve"},
 		"page with a stock":        {args: []string{"-serve", "-stock", "3"}, status: 2, stderr: "plays none"},
+		"page with a scene":        {args: []string{"-serve", "-scene", "rush"}, status: 2, stderr: "plays none"},
+		"no such scene":            {args: []string{"-scene", "rush,lunch"}, status: 2, stderr: `no scene is called "lunch": they are rush, paused, workers, cron`},
 		"too many for a page":      {args: []string{"-serve", "-replicas", "13"}, status: 2, stderr: "12 replicas"},
 		"no such address":          {args: []string{"-serve", "-addr", "127.0.0.1:99999"}, status: 1, stderr: "-addr: "},
 		"help is not a wrong flag": {args: []string{"-h"}, status: 0, stderr: "-replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := play(t, nil, c.env, c.args...)
+			t.Parallel()
+			r := play(t, scenes, c.env, c.args...)
 			if r.status != c.status || !strings.Contains(r.stderr, c.stderr) || strings.Contains(r.stderr, "secret") {
 				t.Errorf("want status %d, %q and no password, got %s", c.status, c.stderr, r)
 			}
@@ -183,13 +293,13 @@ func TestInterruptLeavesNothingBehind(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var stdout, stderr output
-			slow := scenes[0].acts[1]
-			slow.play = func(ctx context.Context, st *stage, a act) (*result, error) {
-				time.AfterFunc(300*time.Millisecond, cancel) // 1000 units at 4 ms at least
-				return rush(ctx, st, a)
+			stopped := acts("rush", 1)
+			stopped.acts[0].charge = func(ctx context.Context, product string) error {
+				cancel() // while others wait for the lock
+				return shop.Pay(ctx, product)
 			}
-			a := &app{stdout: &stdout, stderr: &stderr, scenes: only(slow), getenv: func(k string) string { return env[k] }}
-			status := a.run(ctx, []string{"-requests", "2000", "-products", "1", "-stock", "1000"})
+			a := &app{stdout: &stdout, stderr: &stderr, scenes: []scene{stopped}, getenv: func(k string) string { return env[k] }}
+			status := a.run(ctx, []string{"-requests", "100", "-products", "1", "-stock", "100"})
 			r := run{status, stdout.String(), stderr.String()}
 			if r.status != 130 || r.stderr != "tour: interrupted: with the lock: context canceled\n" {
 				t.Errorf("got %s", r)
@@ -229,11 +339,11 @@ func TestRealServers(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t)
 			database := start(t)
-			scenes := slices.Clone(scenes[:3])
-			scenes[2].acts = scenes[2].acts[:2] // the schedulers take their time, and no database
-			r := play(t, scenes, map[string]string{"REDIS_ADDR": "redis://" + server.Addr() + "/0", "DATABASE_URL": database})
+			scenes := []scene{acts("rush"), acts("paused"), acts("workers", 0, 1)} // the schedulers take their time, and no database
+			r := play(t, scenes, map[string]string{"REDIS_ADDR": "redis://" + server.Addr() + "/0", "DATABASE_URL": database},
+				"-requests", "40", "-products", "2", "-stock", "5")
 			row := r.row(t, "with the lock", "all")
-			if r.status != 0 || row["sold"] != "80" || row["refused"] != "220" || row["sold twice"] != "0" {
+			if r.status != 0 || row["sold"] != "10" || row["refused"] != "30" || row["sold twice"] != "0" {
 				t.Errorf("got %s", r)
 			}
 			if n := number(t, r.row(t, "without the lock", "all"), "sold twice"); n < 1 {
@@ -241,15 +351,15 @@ func TestRealServers(t *testing.T) {
 			}
 			checkPaused(t, r)
 			checkWorkers(t, r)
-			d, err := openDatabase(database)
+			servers, err := shop.OpenServers(t.Context(), server.Addr(), database)
 			if err != nil {
 				t.Fatal(err)
 			}
-			count := informationSchema
-			if d.driver == "sqlite" {
+			d, count := servers.Database, informationSchema
+			if d.Driver == "sqlite" {
 				count = "SELECT count(*) FROM sqlite_master"
 			}
-			checkTables(t, d.driver, d.dsn, count)
+			checkTables(t, d.Driver, d.DSN, count)
 			checkKeys(t, server)
 		})
 	}

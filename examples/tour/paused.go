@@ -1,101 +1,114 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
+
+	"github.com/gin-gonic/gin"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
+	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
 // shortLease is that of the replicas of which one is stopped: the audience waits until it is over.
 const shortLease = time.Second
 
+const (
+	pausable = "pausable" // the play of the two
+	paid     = "paid"     // what they are told when a payment has gone through
+)
+
 // pause has two replicas sell the same unit. The first is stopped with the lock in its hand while it takes the
 // payment; the second one's turn comes when the lease is over, and it sells; then the first goes on where it was.
 func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	res = &result{act: a}
-	if !canStop {
+	if !shop.CanStop {
 		res.summary = "No replica was paused: this system has no way to stop a process and let it go on."
 		return res, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, stamina)
 	defer cancel()
 	products := []string{"lamp"}
-	books, closeBooks, err := st.books(ctx, a, products, 1)
+	books, closeBooks, err := st.Books(ctx, a.tables, products, 1)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeBooks()) }()
 	// They end before the books do.
-	first, err := startProcess(ctx, st, role{Name: "replica-1", Tables: a.tables, Fenced: a.fenced, Lease: shortLease})
+	first, err := st.StartProcess(ctx, shop.Role{Play: pausable, Name: "replica-1", Scene: a.tables, Fenced: a.fenced, Lease: shortLease}, st.errOut)
 	if err != nil {
 		return nil, err
 	}
-	defer first.kill()
-	second, err := startProcess(ctx, st, role{Name: "replica-2", Tables: a.tables, Fenced: a.fenced, Lease: shortLease})
+	defer first.Close()
+	second, err := st.StartProcess(ctx, shop.Role{Play: pausable, Name: "replica-2", Scene: a.tables, Fenced: a.fenced, Lease: shortLease}, st.errOut)
 	if err != nil {
 		return nil, err
 	}
-	defer second.kill()
+	defer second.Close()
 
 	began := time.Now()
 	say := func(format string, args ...any) {
 		fmt.Fprintf(st.out, "   %4.1f s   %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
-	tally := newTally(st.name+":", products)
-	answers := []answer{{order: "order-1", product: "lamp"}, {order: "order-2", product: "lamp"}}
-	sendTo := func(p *process, a *answer) (answered chan struct{}) {
+	tally := newTally(st.Prefix+":", products)
+	answers := []shop.Answer{{Order: "order-1", Product: "lamp"}, {Order: "order-2", Product: "lamp"}}
+	sendTo := func(p *shop.Process, a *shop.Answer) (answered chan struct{}) {
 		answered = make(chan struct{})
 		go func() {
 			defer close(answered)
-			buy(ctx, http.DefaultClient, p.url, a, tally)
+			buy(ctx, http.DefaultClient, p.URL, a, tally)
 		}()
 		return answered
 	}
 
 	firstAnswered := sendTo(first, &answers[0])
-	token, err := first.hear(ctx, "charging")
+	token, err := first.Hear(ctx, "charging")
 	if err != nil {
 		return nil, err
 	}
-	if err := first.stop(); err != nil {
+	if err := first.Stop(); err != nil {
 		return nil, err
 	}
 	say("replica-1 has the lock, token %s, and has read: 1 left. SIGSTOP, in the middle of the payment.", token)
 
 	secondAnswered := sendTo(second, &answers[1])
-	if token, err = second.hear(ctx, "charging"); err != nil {
+	if token, err = second.Hear(ctx, "charging"); err != nil {
 		return nil, err
 	}
 	say("replica-2 has the lock, token %s: the lease of %v is over. It has read: 1 left.", token, shortLease)
-	if err := second.confirm(); err != nil {
+	if err := second.Tell(paid); err != nil {
 		return nil, err
 	}
 	<-secondAnswered
 	say("replica-2 has sold the lamp.")
 
-	if err := errors.Join(first.confirm(), first.goOn()); err != nil {
+	if err := errors.Join(first.Tell(paid), first.GoOn()); err != nil {
 		return nil, err
 	}
 	say("replica-1 goes on (SIGCONT): the payment went through, so it sells the lamp.")
 	select {
 	case <-firstAnswered:
 		say("Nothing stopped it.")
-	case e := <-first.events:
-		say("The database refuses. %s", e.text)
+	case e := <-first.Events:
+		say("The database refuses. %s", e.Text)
 		<-firstAnswered
 		say("Its request ended in a 503. The customer asked again, and the lamp was sold out.")
 	}
 	for _, a := range answers {
-		if a.verdict == failed {
-			return nil, errors.Join(fmt.Errorf("no answer to %s", a.order), a.err, ctx.Err())
+		if a.Verdict == shop.Failed {
+			return nil, errors.Join(fmt.Errorf("no answer to %s", a.Order), a.Err, ctx.Err())
 		}
 	}
-	if err := errors.Join(first.end(), second.end(), first.ended(), second.ended()); err != nil {
+	if err := errors.Join(first.End(), second.End(), first.Ended(), second.Ended()); err != nil {
 		return nil, err
 	}
-	ledger, err := books.ledger(ctx)
+	ledger, err := books.Ledger(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the books: %w", err)
 	}
@@ -103,11 +116,47 @@ func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	switch {
 	case !a.fenced:
 		res.summary = fmt.Sprintf("Without the fence the one lamp was sold %d times: "+
-			"the lock had passed on, and the database did not know.", len(ledger.sales))
+			"the lock had passed on, and the database did not know.", len(ledger.Sales))
 	case len(res.broken) > 0:
 		res.summary = fmt.Sprintf("With the fence %d invariants broke.", len(res.broken))
 	default:
 		res.summary = "With the fence the lamp was sold once: the database had seen a larger token, and refused the replica that woke up."
 	}
 	return res, nil
+}
+
+// playPausable is a replica whose payments last until it is told that they went through. It says with which token it
+// charges a customer, and what the database refused.
+func playPausable(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) error {
+	confirmed := make(chan struct{})
+	replica, err := s.StartReplica(context.Background(), shop.Plan{
+		Name:   r.Name,
+		Scene:  r.Scene,
+		Locked: true,
+		Fenced: r.Fenced,
+		Deaf:   true,
+		Lock:   []holdfast.Option{holdfast.WithTTL(r.Lease)},
+		Charge: func(ctx context.Context, _ string) error {
+			fmt.Fprintln(out, "charging", holdfast.Held(ctx)[0].Token())
+			<-confirmed
+			return nil
+		},
+		Outside: []gin.HandlerFunc{func(c *gin.Context) {
+			c.Next()
+			for _, e := range c.Errors {
+				if errors.Is(e, sqlfence.ErrStale) {
+					fmt.Fprintln(out, "refused", e)
+				}
+			}
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "listening", replica.URL)
+	for in.Scan() {
+		confirmed <- struct{}{}
+	}
+	close(confirmed)
+	return replica.Stop(context.Background())
 }

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 // TestMain lets the test binary be a replica, as the program is.
 func TestMain(m *testing.M) {
-	if os.Getenv(processEnv) != "" {
-		os.Exit(replicaProcess(os.Stdin, os.Stdout, os.Stderr))
+	if os.Getenv(shop.ProcessEnv) != "" {
+		os.Exit(shop.Child(plays))
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
@@ -24,7 +26,7 @@ func TestMain(m *testing.M) {
 
 func TestPausedReplicaIsRefusedByTheDatabase(t *testing.T) {
 	t.Parallel()
-	r := play(t, scenes[1:2], nil)
+	r := play(t, []scene{acts("paused")}, nil)
 	if r.status != 0 || r.stderr != "" {
 		t.Errorf("got %s", r)
 	}
@@ -35,7 +37,7 @@ func TestPausedReplicaIsRefusedByTheDatabase(t *testing.T) {
 // the database refuses it, and the request ends in an error.
 func checkPaused(t *testing.T, r run) {
 	t.Helper()
-	if !canStop {
+	if !shop.CanStop {
 		return
 	}
 	_, story, _ := strings.Cut(r.stdout, "Without the fence.\n")
@@ -63,16 +65,16 @@ func checkPaused(t *testing.T, r run) {
 // An act that claims to have the fence and has none stands for a fence that does not hold.
 func TestBrokenFenceMakesTheExitStatusOne(t *testing.T) {
 	t.Parallel()
-	broken := scenes[1].acts[0]
-	broken.mustHold = true
-	r := play(t, only(broken), nil)
-	if canStop && (r.status != 1 || !strings.Contains(r.stderr, "lamp: 1 sales were of a unit that was sold already")) {
+	broken := acts("paused", 0)
+	broken.acts[0].mustHold = true
+	r := play(t, []scene{broken}, nil)
+	if shop.CanStop && (r.status != 1 || !strings.Contains(r.stderr, "lamp: 1 sales were of a unit that was sold already")) {
 		t.Errorf("got %s", r)
 	}
 }
 
 func TestInterruptWhileAReplicaIsStopped(t *testing.T) {
-	if !canStop {
+	if !shop.CanStop {
 		t.Skip("no SIGSTOP here")
 	}
 	t.Setenv("TMPDIR", t.TempDir())
@@ -87,7 +89,7 @@ func TestInterruptWhileAReplicaIsStopped(t *testing.T) {
 		cancel()
 	}()
 	a := &app{
-		stdout: &stdout, stderr: &stderr, scenes: scenes[1:],
+		stdout: &stdout, stderr: &stderr, scenes: []scene{acts("paused")},
 		getenv: func(k string) string {
 			return map[string]string{"DATABASE_URL": "sqlite://" + filepath.ToSlash(file)}[k]
 		},

@@ -8,6 +8,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 // queue is an asynq queue of an act's own, which is gone afterwards.
@@ -19,9 +21,9 @@ type queue struct {
 }
 
 func openQueue(st *stage, a act) *queue {
-	client := redis.NewClient(st.servers.redis)
+	client := redis.NewClient(st.Redis)
 	return &queue{
-		name: st.name + "_" + a.tables, client: client,
+		name: st.Prefix + "_" + a.tables, client: client,
 		tasks: asynq.NewClientFromRedisClient(client), inspector: asynq.NewInspectorFromRedisClient(client),
 	}
 }
@@ -51,7 +53,7 @@ func (q *queue) drain(ctx context.Context) error {
 
 // close removes the queue with all that asynq keeps of it.
 func (q *queue) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shop.Goodbye)
 	defer cancel()
 	err := q.inspector.DeleteQueue(q.name, true)
 	if errors.Is(err, asynq.ErrQueueNotFound) {

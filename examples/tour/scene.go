@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 // scene is something that goes wrong, and once more with what prevents it.
 type scene struct {
+	name  string // what -scene calls it
 	title string
 	acts  []act
 }
@@ -26,10 +27,20 @@ type act struct {
 	locked   bool // the shop's route has the lock
 	fenced   bool // its writes have the fence
 	mustHold bool // what broke is a failure of the program; otherwise it is what the act is there to show
+
+	charge shop.Charge // takes the payments; shop.Pay if it is nil
+}
+
+func (a act) payment() shop.Charge {
+	if a.charge == nil {
+		return shop.Pay
+	}
+	return a.charge
 }
 
 var scenes = []scene{
 	{
+		name:  "rush",
 		title: "The rush: many customers, little stock. Every replica reads the stock, takes the payment, writes the stock.",
 		acts: []act{
 			{
@@ -49,6 +60,7 @@ var scenes = []scene{
 		},
 	},
 	{
+		name:  "paused",
 		title: "The paused replica: two processes, one lamp. The first one is stopped (SIGSTOP) while it holds the lock.",
 		acts: []act{
 			{
@@ -70,7 +82,8 @@ var scenes = []scene{
 		},
 	},
 	{
-		title: "The workers: two asynq servers, 100 payouts. Each reads the balance, has the bank pay, writes the balance.",
+		name:  "workers",
+		title: "The workers: two asynq servers, four accounts. Each reads the balance, has the bank pay, writes the balance.",
 		acts: []act{
 			{
 				name:   "without the lock",
@@ -96,6 +109,7 @@ var scenes = []scene{
 		},
 	},
 	{
+		name:  "cron",
 		title: "The cron job: five replicas, a job of one second, every other second.",
 		acts: []act{
 			{
@@ -110,9 +124,9 @@ var scenes = []scene{
 
 // stage is what the scenes share.
 type stage struct {
+	*shop.Servers
 	cfg      config
-	name     string // prefix of every table and of every key
-	servers  *servers
+	size     size
 	progress *progress
 	out      io.Writer
 	errOut   io.Writer
@@ -126,28 +140,25 @@ type result struct {
 	summary string
 }
 
-// goodbye bounds the clean-up after a scene, which also runs after Ctrl-C.
-const goodbye = 10 * time.Second
-
 // rush sends all purchases to a shop of several replicas and looks at the books afterwards.
 func rush(ctx context.Context, st *stage, a act) (res *result, err error) {
-	products := catalogue(st.cfg.products)
-	books, closeBooks, err := st.books(ctx, a, products, st.cfg.stock)
+	products := shop.Catalogue(st.cfg.products)
+	books, closeBooks, err := st.Books(ctx, a.tables, products, st.cfg.stock)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeBooks()) }()
 
-	tally := newTally(st.name+":", products)
+	tally := newTally(st.Prefix+":", products)
 	var running replicas
 	defer func() { err = errors.Join(err, running.stop(ctx)) }() // does nothing the second time
 	for i := range st.cfg.replicas {
-		r, err := startReplica(ctx, st, plan{
-			name:   fmt.Sprintf("replica-%d", i+1),
-			tables: books.tables,
-			locked: a.locked,
-			lock:   []holdfast.Option{holdfast.WithTrace(tally.trace())},
-			charge: charge,
+		r, err := st.StartReplica(ctx, shop.Plan{
+			Name:   fmt.Sprintf("replica-%d", i+1),
+			Scene:  a.tables,
+			Locked: a.locked,
+			Lock:   []holdfast.Option{holdfast.WithTrace(tally.trace())},
+			Charge: a.payment(),
 		})
 		if err != nil {
 			return nil, err
@@ -165,7 +176,7 @@ func rush(ctx context.Context, st *stage, a act) (res *result, err error) {
 	if err := running.stop(ctx); err != nil {
 		return nil, err
 	}
-	ledger, err := books.ledger(ctx)
+	ledger, err := books.Ledger(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the books: %w", err)
 	}
@@ -182,28 +193,27 @@ func rush(ctx context.Context, st *stage, a act) (res *result, err error) {
 	return res, nil
 }
 
-// books makes an act's tables, which close drops.
-func (st *stage) books(ctx context.Context, a act, products []string, stock int) (_ *store, close func() error, err error) {
-	books, err := st.servers.database.tables(st.name, a.tables).open()
-	if err != nil {
-		return nil, nil, err
+type replicas []*shop.Replica
+
+func (rs replicas) urls() []string {
+	urls := make([]string, len(rs))
+	for i, r := range rs {
+		urls[i] = r.URL
 	}
-	close = func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
-		defer cancel()
-		return errors.Join(books.drop(ctx), books.close())
-	}
-	if err := books.create(ctx, products, stock); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("create tables: %w", err), close())
-	}
-	return books, close, nil
+	return urls
 }
 
-// catalogue names the products.
-func catalogue(n int) []string {
-	names := []string{"lamp", "chair", "teapot", "bicycle", "umbrella", "kettle", "guitar", "tent"}
-	for len(names) < n {
-		names = append(names, fmt.Sprintf("product-%d", len(names)+1))
+// stop ends all replicas at once and empties the list.
+func (rs *replicas) stop(ctx context.Context) error {
+	stopping := *rs
+	*rs = nil
+	ended := make(chan error)
+	for _, r := range stopping {
+		go func() { ended <- r.Stop(ctx) }()
 	}
-	return names[:n]
+	var errs []error
+	for range stopping {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
 }

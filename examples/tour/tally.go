@@ -5,6 +5,7 @@ import (
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 // tally counts while a scene runs. The answers are counted where the customers get them, the waits where the
@@ -65,12 +66,12 @@ func raise(n *atomic.Int64, to int64) {
 
 func (t *tally) busy(product string) { t.products[product].busy.Add(1) }
 
-func (t *tally) answered(a *answer) {
+func (t *tally) answered(a *shop.Answer) {
 	t.answers.Add(1)
-	switch a.verdict {
-	case bought:
+	switch a.Verdict {
+	case shop.Bought:
 		t.bought.Add(1)
-	case refused:
+	case shop.Refused:
 		t.refused.Add(1)
 	}
 }

@@ -12,23 +12,22 @@ import (
 
 	"github.com/holdfast-go/holdfast/asynqlock"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-const (
-	tickCount = 10
-	skew      = 300 * time.Millisecond // what the replicas start apart
-)
+// skew is what the replicas start apart.
+const skew = 300 * time.Millisecond
 
 // ticks has three replicas enqueue a task every second, some with asynq's scheduler and some with ours, and counts what
 // runs.
 func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 	q := openQueue(st, a)
 	defer func() { err = errors.Join(err, q.close(ctx)) }()
-	locker, err := holdfast.New(q.client, holdfast.WithPrefix(st.name+":"))
+	locker, err := holdfast.New(q.client, holdfast.WithPrefix(st.Prefix+":"))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, atEnd(ctx, locker.Shutdown)) }()
+	defer func() { err = errors.Join(err, shop.AtEnd(ctx, locker.Shutdown)) }()
 
 	var plain, once atomic.Int64
 	count := func(n *atomic.Int64) func(context.Context, *asynq.Task) error {
@@ -49,10 +48,10 @@ func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 	defer server.Shutdown()
 
 	// At the beginning of a second, so that all have started before the first tick.
-	if err := sleep(ctx, time.Until(time.Now().Truncate(time.Second).Add(time.Second+50*time.Millisecond))); err != nil {
+	if err := shop.Sleep(ctx, time.Until(time.Now().Truncate(time.Second).Add(time.Second+50*time.Millisecond))); err != nil {
 		return nil, err
 	}
-	seen := &calendar{ticks: map[time.Time]bool{}, full: make(chan struct{})}
+	seen := &calendar{ticks: map[time.Time]int{}, want: st.size.ticks, full: make(chan struct{})}
 	var stops []func() error
 	stop := func() (err error) {
 		for _, s := range stops {
@@ -77,9 +76,9 @@ func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 		ours.Start()
 		stops = append(stops, func() error {
 			theirs.Shutdown()
-			return atEnd(ctx, ours.Shutdown)
+			return shop.AtEnd(ctx, ours.Shutdown)
 		})
-		if err := sleep(ctx, skew); err != nil {
+		if err := shop.Sleep(ctx, skew); err != nil {
 			return nil, err
 		}
 	}
@@ -88,50 +87,46 @@ func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := errors.Join(sleep(ctx, skew), stop(), q.drain(ctx)); err != nil {
+	if err := errors.Join(shop.Sleep(ctx, skew), stop(), q.drain(ctx)); err != nil {
 		return nil, err
 	}
 	res = &result{act: a}
-	n := len(seen.ticks)
+	n, missed := seen.enqueued, len(seen.ticks)-seen.enqueued
+	for tick, times := range seen.ticks {
+		if times > 1 {
+			res.broken = append(res.broken, fmt.Sprintf("tick %s was enqueued %d times", tick.Format(time.TimeOnly), times))
+		}
+	}
 	if once.Load() != int64(n) {
 		res.broken = append(res.broken, fmt.Sprintf("%d runs for %d ticks", once.Load(), n))
 	}
 	res.summary = fmt.Sprintf("%d ticks: %d runs with asynq.Scheduler on each replica, %d with asynqlock.Scheduler.", n, plain.Load(), once.Load())
+	if missed > 0 {
+		res.summary += fmt.Sprintf(" %d more were missed: this machine was too busy for every replica.", missed)
+	}
 	return res, nil
 }
 
 // calendar has the ticks that there were.
 type calendar struct {
-	mu     sync.Mutex
-	ticks  map[time.Time]bool
-	full   chan struct{} // closed when there are enough
-	enough bool
+	mu       sync.Mutex
+	ticks    map[time.Time]int // how often each was enqueued
+	enqueued int               // ticks
+	want     int
+	full     chan struct{} // closed when so many are enqueued
 }
 
 func (c *calendar) note(e asynqlock.TickEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ticks[e.Tick] = true; !c.enough && len(c.ticks) == tickCount {
-		c.enough = true
+	if e.Kind != asynqlock.Enqueued {
+		c.ticks[e.Tick] += 0 // there was one
+		return
+	}
+	if c.ticks[e.Tick]++; c.ticks[e.Tick] > 1 {
+		return
+	}
+	if c.enqueued++; c.enqueued == c.want {
 		close(c.full)
 	}
-}
-
-// sleep is for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// atEnd gives a shutdown its time, also after Ctrl-C.
-func atEnd(ctx context.Context, shutdown func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
-	defer cancel()
-	return shutdown(ctx)
 }

@@ -15,18 +15,17 @@ import (
 
 	"github.com/holdfast-go/holdfast/asynqlock"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-const (
-	payoutsEach = 25  // of each account
-	balance     = 100 // at the beginning; a payout takes 1
-)
+// balance is what an account has at the beginning. A payout takes 1.
+const balance = 100
 
 // payouts has two asynq servers work through payouts of a few accounts: read the balance, have the bank pay, write the
 // balance.
 func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
 	accounts := []string{"alice", "bob", "carol", "dave"}
-	books, closeBooks, err := st.books(ctx, a, accounts, balance)
+	books, closeBooks, err := st.Books(ctx, a.tables, accounts, balance)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +33,7 @@ func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
 	q := openQueue(st, a)
 	defer func() { err = errors.Join(err, q.close(ctx)) }()
 
-	for range payoutsEach {
+	for range st.size.payouts {
 		for _, account := range accounts {
 			payload, _ := json.Marshal(payout{Account: account})
 			if _, err := q.tasks.EnqueueContext(ctx, asynq.NewTask("payout", payload), asynq.Queue(q.name)); err != nil {
@@ -44,7 +43,7 @@ func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
 	}
 	bank := &bank{live: map[string]int{}}
 	for i := range 2 {
-		w, err := startWorker(st, q, a, fmt.Sprintf("worker-%d", i+1), books.tables, bank)
+		w, err := startWorker(st, q, a, fmt.Sprintf("worker-%d", i+1), bank)
 		if err != nil {
 			return nil, err
 		}
@@ -53,18 +52,18 @@ func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
 	if err := q.drain(ctx); err != nil {
 		return nil, err
 	}
-	ledger, err := books.ledger(ctx)
+	ledger, err := books.Ledger(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the books: %w", err)
 	}
 	res = &result{act: a}
-	paid, left := len(ledger.sales), 0
+	paid, left := len(ledger.Sales), 0
 	for _, account := range accounts {
-		left += ledger.stock[account]
+		left += ledger.Stock[account]
 	}
 	had := balance * len(accounts)
-	if paid != payoutsEach*len(accounts) {
-		res.broken = append(res.broken, fmt.Sprintf("%d payouts instead of %d", paid, payoutsEach*len(accounts)))
+	if paid != st.size.payouts*len(accounts) {
+		res.broken = append(res.broken, fmt.Sprintf("%d payouts instead of %d", paid, st.size.payouts*len(accounts)))
 	}
 	if left != had-paid {
 		res.broken = append(res.broken, fmt.Sprintf("the accounts had %d, %d were paid out, and %d are left", had, paid, left))
@@ -102,17 +101,17 @@ func (b *bank) enter(account string) (leave func()) {
 }
 
 // startWorker starts an asynq server, which shares nothing with the others but the servers.
-func startWorker(st *stage, q *queue, a act, name string, tables *tables, bank *bank) (_ *worker, err error) {
-	w := &worker{name: name, client: redis.NewClient(st.servers.redis)}
+func startWorker(st *stage, q *queue, a act, name string, bank *bank) (_ *worker, err error) {
+	w := &worker{name: name, charge: a.payment(), client: redis.NewClient(st.Redis)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.stop(context.Background()))
 		}
 	}()
-	if w.locker, err = holdfast.New(w.client, holdfast.WithPrefix(st.name+":"), holdfast.WithLabel(name)); err != nil {
+	if w.locker, err = holdfast.New(w.client, holdfast.WithPrefix(st.Prefix+":"), holdfast.WithLabel(name)); err != nil {
 		return nil, err
 	}
-	if w.books, err = tables.open(); err != nil {
+	if w.books, err = st.Store(a.tables); err != nil {
 		return nil, err
 	}
 	config := asynq.Config{
@@ -140,23 +139,24 @@ func (w *worker) pay(ctx context.Context, t *asynq.Task, bank *bank) error {
 		return err
 	}
 	defer bank.enter(p.Account)()
-	left, err := w.books.stock(ctx, p.Account)
+	left, err := w.books.Stock(ctx, p.Account)
 	if err != nil {
 		return err
 	}
-	if err := charge(ctx); err != nil {
+	if err := w.charge(ctx, p.Account); err != nil {
 		return err
 	}
 	id, _ := asynq.GetTaskID(ctx)
-	return w.books.sell(ctx, sale{order: id, product: p.Account, serial: left, replica: w.name}, left-1)
+	return w.books.Sell(ctx, shop.Sale{Order: id, Product: p.Account, Serial: left, Replica: w.name}, left-1)
 }
 
 // worker is what would be a process of its own.
 type worker struct {
 	name   string
+	charge shop.Charge
 	client *redis.Client
 	locker *holdfast.Locker
-	books  *store
+	books  *shop.Store
 	server *asynq.Server
 }
 
@@ -167,10 +167,10 @@ func (w *worker) stop(ctx context.Context) error {
 	}
 	var errs []error
 	if w.locker != nil {
-		errs = append(errs, atEnd(ctx, w.locker.Shutdown))
+		errs = append(errs, shop.AtEnd(ctx, w.locker.Shutdown))
 	}
 	if w.books != nil {
-		errs = append(errs, w.books.close())
+		errs = append(errs, w.books.Close())
 	}
 	if err := errors.Join(append(errs, w.client.Close())...); err != nil {
 		return fmt.Errorf("shut down %s: %w", w.name, err)

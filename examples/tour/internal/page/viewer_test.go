@@ -1,18 +1,23 @@
-package main
+package page
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 // patient is for what takes a second: beyond it something hangs.
@@ -24,33 +29,54 @@ var quick = live{
 	lease: time.Second, payment: 100 * time.Millisecond, think: 10 * time.Millisecond, comeBack: 50 * time.Millisecond,
 }
 
+// output is what the program has written so far.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
 // showing is the program with its page.
 type showing struct {
 	t      *testing.T
 	url    string
 	cancel context.CancelFunc
-	ended  chan run
+	ended  chan error
+	stdout output
+	stderr output
 	pids   map[int]bool // all that were seen
 }
 
-func startShow(t *testing.T, l live, env map[string]string, args ...string) *showing {
+func startShow(t *testing.T, l live, redisAddr string, products, replicas int) *showing {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &showing{t: t, cancel: cancel, ended: make(chan run, 1), pids: map[int]bool{}}
-	var stdout, stderr output
+	s := &showing{t: t, cancel: cancel, ended: make(chan error, 1), pids: map[int]bool{}}
+	servers, err := shop.OpenServers(ctx, redisAddr, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() {
-		a := &app{stdout: &stdout, stderr: &stderr, live: l, getenv: func(k string) string { return env[k] }}
-		status := a.run(ctx, append([]string{"-serve"}, args...))
-		s.ended <- run{status, stdout.String(), stderr.String()}
+		cfg := Config{Addr: "127.0.0.1:0", Replicas: replicas, Products: products}
+		err := show(ctx, servers, cfg, l, &s.stdout, &s.stderr)
+		s.ended <- errors.Join(err, servers.Close())
 	}()
 	t.Cleanup(func() { s.stop() })
 	address := regexp.MustCompile(`http://\S+/`)
-	for began := time.Now(); s.url == ""; time.Sleep(time.Millisecond) {
-		if time.Since(began) > patient {
-			t.Fatalf("no address in %q, %q", stdout.String(), stderr.String())
-		}
-		s.url = address.FindString(stdout.String())
-	}
+	until(t, func() bool {
+		s.url = address.FindString(s.stdout.String())
+		return s.url != ""
+	})
 	return s
 }
 
@@ -62,10 +88,10 @@ func (s *showing) stop() {
 	}
 	s.cancel()
 	select {
-	case r := <-s.ended:
+	case err := <-s.ended:
 		// On stderr is what go-redis says of a connection that slept too long.
-		if r.status != 0 || !strings.Contains(r.stdout, "units were sold, none of them twice") {
-			s.t.Errorf("got %s", r)
+		if err != nil || !strings.Contains(s.stdout.String(), "units were sold, none of them twice") {
+			s.t.Errorf("got %v after\n%s%s", err, &s.stdout, &s.stderr)
 		}
 	case <-time.After(patient):
 		s.t.Error("it goes on after Ctrl-C")

@@ -1,8 +1,7 @@
-package main
+package page
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -10,35 +9,36 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 const lookEvery = 200 * time.Millisecond
 
 // watch asks the servers themselves, beside what the replicas say.
 type watch struct {
-	stage    *stage
+	servers  *shop.Servers
 	board    *board
 	products []string
-	books    *store
+	books    *shop.Store
 	client   *redis.Client
 	locker   *holdfast.Locker
 }
 
-func newWatch(st *stage, b *board, products []string, books *store) (*watch, error) {
-	w := &watch{stage: st, board: b, products: products, books: books, client: redis.NewClient(st.servers.redis)}
+func newWatch(servers *shop.Servers, b *board, products []string, books *shop.Store) (*watch, error) {
+	w := &watch{servers: servers, board: b, products: products, books: books, client: redis.NewClient(servers.Redis)}
 	var err error
-	if w.locker, err = holdfast.New(w.client, holdfast.WithPrefix(st.name+":")); err != nil {
+	if w.locker, err = holdfast.New(w.client, holdfast.WithPrefix(servers.Prefix+":")); err != nil {
 		return nil, errors.Join(err, w.client.Close())
 	}
 	return w, nil
 }
 
 func (w *watch) close() error {
-	return errors.Join(atEnd(context.Background(), w.locker.Shutdown), w.client.Close())
+	return errors.Join(shop.AtEnd(context.Background(), w.locker.Shutdown), w.client.Close())
 }
 
 func (w *watch) run(ctx context.Context) {
-	for sleep(ctx, lookEvery) == nil {
+	for shop.Sleep(ctx, lookEvery) == nil {
 		seen := make([]product, len(w.products))
 		redisErr := w.askRedis(ctx, seen)
 		databaseErr := w.askDatabase(ctx, seen)
@@ -84,14 +84,14 @@ func (w *watch) askRedis(ctx context.Context, seen []product) error {
 }
 
 func (w *watch) askDatabase(ctx context.Context, seen []product) error {
-	counts, err := w.books.counts(ctx)
+	counts, err := w.books.Counts(ctx)
 	if err != nil {
 		return err
 	}
 	for i, name := range w.products {
 		p := &seen[i]
-		p.Name, p.Sold, p.Twice = name, counts[name].sold, counts[name].twice
-		p.Fence, err = w.books.fence.Current(ctx, w.books.db, w.stage.name+":"+holdfast.Key("product", name))
+		p.Name, p.Sold, p.Twice = name, counts[name].Sold, counts[name].Twice
+		p.Fence, err = w.books.Newest(ctx, w.servers.Prefix+":"+holdfast.Key("product", name))
 		if err != nil {
 			return err
 		}
@@ -102,10 +102,10 @@ func (w *watch) askDatabase(ctx context.Context, seen []product) error {
 // flush makes Redis forget every lock, with its tokens and its line: an embedded one everything, another one what is
 // this program's.
 func (w *watch) flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	ctx, cancel := context.WithTimeout(ctx, shop.Goodbye)
 	defer cancel()
 	// In the log before it is done, as others may acquire before the reply is here.
-	embedded := w.stage.servers.embedded != nil
+	embedded := w.servers.Embedded()
 	what := "FLUSHALL: Redis forgets who holds what"
 	if !embedded {
 		what = "Redis forgets this program's keys"
@@ -115,7 +115,7 @@ func (w *watch) flush(ctx context.Context) error {
 	if embedded {
 		err = w.client.FlushAll(ctx).Err()
 	} else {
-		for _, pattern := range []string{w.stage.name + ":*", "{" + w.stage.name + ":*"} {
+		for _, pattern := range []string{w.servers.Prefix + ":*", "{" + w.servers.Prefix + ":*"} {
 			keys := w.client.Scan(ctx, 0, pattern, 1000).Iterator()
 			for keys.Next(ctx) {
 				err = errors.Join(err, w.client.Del(ctx, keys.Val()).Err())
@@ -128,20 +128,4 @@ func (w *watch) flush(ctx context.Context) error {
 		w.board.change(func() { w.board.note(entry{What: "failed", Text: err.Error()}) })
 	}
 	return err
-}
-
-// count is what the books say of a product.
-type count struct{ sold, twice, left int }
-
-func (s *store) counts(ctx context.Context) (map[string]count, error) {
-	counts := map[string]count{}
-	err := s.each(ctx, `SELECT p.id, p.stock, COUNT(s.serial), COUNT(DISTINCT s.serial) FROM PRODUCTS p
-		LEFT JOIN SALES s ON s.product = p.id GROUP BY p.id, p.stock`, func(rows *sql.Rows) error {
-		var id string
-		var left, sold, units int
-		err := rows.Scan(&id, &left, &sold, &units)
-		counts[id] = count{sold: sold, twice: sold - units, left: left}
-		return err
-	})
-	return counts, err
 }

@@ -1,7 +1,8 @@
-package main
+package page
 
 import (
 	"bufio"
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,7 +13,7 @@ import (
 
 // fleetAtRest has replicas that nobody started.
 func fleetAtRest() *fleet {
-	return newFleet(&stage{cfg: config{replicas: 2}}, quick, []string{"lamp"})
+	return newFleet(nil, quick, 2, []string{"lamp"}, nil)
 }
 
 func TestPageTakesOrdersFromItselfOnly(t *testing.T) {
@@ -87,6 +88,23 @@ func TestPageIsAllThatIsLoaded(t *testing.T) {
 				t.Errorf("%q in %q", external, line)
 			}
 		}
+	}
+}
+
+// Every sale writes lines, so a page that comes back would soon find no refused write among the last of them.
+func TestBoardKeepsRefusedWritesBeyondTheLog(t *testing.T) {
+	b := fleetAtRest().board
+	b.report("replica-1", report{What: "refused", Product: "lamp", Token: 7})
+	for range 2 * remembered {
+		b.report("replica-2", report{What: "sold", Product: "lamp"})
+	}
+	var all struct{ Log, Refusals []entry }
+	_, data, _ := strings.Cut(string(<-b.watch().messages), "data: ")
+	if err := json.Unmarshal([]byte(data), &all); err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Log) != remembered || len(all.Refusals) != 1 || all.Refusals[0].Token != 7 {
+		t.Errorf("got %d lines and refusals %+v, want %d and the one", len(all.Log), all.Refusals, remembered)
 	}
 }
 

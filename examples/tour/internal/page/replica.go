@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
@@ -83,14 +84,14 @@ func (rp *reporter) outside(c *gin.Context) {
 
 // inside runs under the lock. From Advance on the database refuses the holder before, whose write could otherwise still
 // come between what this one reads and what it writes.
-func (rp *reporter) inside(r *replica) gin.HandlerFunc {
+func (rp *reporter) inside(r *shop.Replica) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		rp.gate.enter()
 		defer rp.gate.leave()
 		ctx, product := c.Request.Context(), c.Param("id")
 		lock := holdfast.Held(ctx)[0]
 		rp.say(report{What: "lease", Product: product, Token: lock.Token(), Until: lock.Deadline().UnixMilli()})
-		if err := r.books.fence.Advance(ctx, r.books.db); err != nil {
+		if err := r.Books.Advance(ctx); err != nil {
 			_ = c.Error(err)
 			c.Header("Retry-After", "0")
 			c.AbortWithStatusJSON(http.StatusServiceUnavailable, gin.H{"error": err.Error()})
@@ -108,27 +109,30 @@ func (rp *reporter) inside(r *replica) gin.HandlerFunc {
 	}
 }
 
-// liveReplica is a replica of the page. Each further line of its input pauses it or lets it go on.
-func liveReplica(in *bufio.Scanner, out io.Writer, r role, st *stage) error {
+// Play is what a process has to be told to be a replica of the page.
+const Play = "page"
+
+// Replica is a replica of the page. Each further line of its input pauses it or lets it go on.
+func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) error {
 	g := newGate()
 	if r.Soft {
-		g.dial(st.servers.redis)
+		g.dial(s.Redis)
 	}
 	rp := &reporter{gate: g, out: out, names: map[string]string{}}
 	for _, p := range r.Products {
 		rp.names[r.Prefix+":"+holdfast.Key("product", p)] = p
 	}
 	closing := make(chan struct{})
-	replica, err := startReplica(context.Background(), st, plan{
-		name:       r.Name,
-		tables:     st.servers.database.tables(r.Prefix, r.Tables),
-		locked:     true,
-		fenced:     true,
-		deaf:       true,
-		lock:       []holdfast.Option{holdfast.WithTTL(r.Lease), holdfast.WithTrace(rp.trace())},
-		middleware: []gin.HandlerFunc{rp.outside},
-		inside:     rp.inside,
-		charge: func(context.Context) error { // as deaf as the write after it
+	replica, err := s.StartReplica(context.Background(), shop.Plan{
+		Name:    r.Name,
+		Scene:   r.Scene,
+		Locked:  true,
+		Fenced:  r.Fenced,
+		Deaf:    true,
+		Lock:    []holdfast.Option{holdfast.WithTTL(r.Lease), holdfast.WithTrace(rp.trace())},
+		Outside: []gin.HandlerFunc{rp.outside},
+		Inside:  rp.inside,
+		Charge: func(context.Context, string) error { // as deaf as the write after it
 			var err error
 			g.pay(func() { err = atWork(r.Payment, closing) })
 			return err
@@ -138,7 +142,7 @@ func liveReplica(in *bufio.Scanner, out io.Writer, r role, st *stage) error {
 		return err
 	}
 	rp.mu.Lock()
-	_, err = fmt.Fprintln(out, "listening", replica.url)
+	_, err = fmt.Fprintln(out, "listening", replica.URL)
 	rp.mu.Unlock()
 	var pauses sync.WaitGroup
 	for in.Scan() {
@@ -157,7 +161,7 @@ func liveReplica(in *bufio.Scanner, out io.Writer, r role, st *stage) error {
 	}
 	close(closing)
 	g.open()
-	err = errors.Join(err, replica.stop(context.Background()))
+	err = errors.Join(err, replica.Stop(context.Background()))
 	g.open() // for a pause that was asked for just before
 	pauses.Wait()
 	return errors.Join(err, rp.failed)

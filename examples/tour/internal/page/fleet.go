@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"context"
@@ -11,21 +11,24 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
 // fleet is the replicas of the page, with their customers.
 type fleet struct {
-	stage    *stage
+	servers  *shop.Servers
+	errOut   io.Writer // of the replicas
 	live     live
 	products []string
 	board    *board
 	members  []*member
 }
 
-func newFleet(st *stage, l live, products []string) *fleet {
-	f := &fleet{stage: st, live: l, products: products}
+func newFleet(servers *shop.Servers, l live, replicas int, products []string, errOut io.Writer) *fleet {
+	f := &fleet{servers: servers, errOut: errOut, live: l, products: products}
 	var names []string
-	for i := range st.cfg.replicas {
+	for i := range replicas {
 		m := &member{fleet: f, name: fmt.Sprintf("replica-%d", i+1)}
 		f.members = append(f.members, m)
 		names = append(names, m.name)
@@ -64,21 +67,21 @@ type member struct {
 	name  string
 
 	mu             sync.Mutex
-	proc           *process // nil while none runs
-	pausing, still bool     // still: it is paused
+	proc           *shop.Process // nil while none runs
+	pausing, still bool          // still: it is paused
 	killed         bool
 }
 
 func (m *member) run(ctx context.Context) {
 	f, b := m.fleet, m.fleet.board
 	for ctx.Err() == nil {
-		p, err := startProcess(ctx, f.stage, role{
-			Name: m.name, Tables: "live", Fenced: true, Lease: f.live.lease,
-			Live: true, Products: f.products, Payment: f.live.payment, Soft: f.live.soft,
-		})
+		p, err := f.servers.StartProcess(ctx, shop.Role{
+			Play: Play, Name: m.name, Scene: scene, Fenced: true, Lease: f.live.lease,
+			Products: f.products, Payment: f.live.payment, Soft: f.live.soft,
+		}, f.errOut)
 		if err == nil {
 			m.set(p)
-			b.become(m.name, "running", p.cmd.Process.Pid, entry{What: "started", Text: fmt.Sprintf("started, process %d", p.cmd.Process.Pid)})
+			b.become(m.name, "running", p.Pid(), entry{What: "started", Text: fmt.Sprintf("started, process %d", p.Pid())})
 			err = m.follow(ctx, p)
 		}
 		e := entry{What: "ended", Text: "ended"}
@@ -89,14 +92,14 @@ func (m *member) run(ctx context.Context) {
 			e.Text = "ended: " + err.Error()
 		}
 		b.become(m.name, "ended", 0, e)
-		if sleep(ctx, f.live.comeBack) == nil {
+		if shop.Sleep(ctx, f.live.comeBack) == nil {
 			b.become(m.name, "starting", 0, entry{})
 		}
 	}
 }
 
 // set returns whether the process before was killed on purpose.
-func (m *member) set(p *process) (killed bool) {
+func (m *member) set(p *shop.Process) (killed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	killed = m.killed
@@ -105,14 +108,14 @@ func (m *member) set(p *process) (killed bool) {
 }
 
 // follow passes on what the process reports until it has ended, which it is made to when ctx ends.
-func (m *member) follow(ctx context.Context, p *process) error {
+func (m *member) follow(ctx context.Context, p *shop.Process) error {
 	farewell := context.AfterFunc(ctx, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		_ = p.end()
+		_ = p.End()
 		m.pausing = false // too late to be stopped
 		if m.still {
-			_ = p.cmd.Process.Kill() // a stopped one cannot end itself
+			_ = p.Kill() // a stopped one cannot end itself
 		}
 	})
 	defer farewell()
@@ -124,22 +127,22 @@ func (m *member) follow(ctx context.Context, p *process) error {
 		case <-over:
 			return
 		}
-		timer := time.NewTimer(goodbye)
+		timer := time.NewTimer(shop.Goodbye)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-			_ = p.cmd.Process.Kill()
+			_ = p.Kill()
 		case <-over:
 		}
 	}()
-	for e := range p.events {
-		if e.kind != "report" {
+	for e := range p.Events {
+		if e.Kind != "report" {
 			continue
 		}
 		var r report
-		if err := json.Unmarshal([]byte(e.text), &r); err != nil {
-			_ = p.cmd.Process.Kill()
-			return errors.Join(err, p.ended())
+		if err := json.Unmarshal([]byte(e.Text), &r); err != nil {
+			_ = p.Kill()
+			return errors.Join(err, p.Ended())
 		}
 		if r.What == "ready" {
 			m.halt(p)
@@ -147,7 +150,7 @@ func (m *member) follow(ctx context.Context, p *process) error {
 		}
 		m.fleet.board.report(m.name, r)
 	}
-	return p.ended()
+	return p.Ended()
 }
 
 var errNotNow = errors.New("not in the state for that")
@@ -159,7 +162,7 @@ func (m *member) pause() error {
 	if m.proc == nil || m.pausing || m.still {
 		return errNotNow
 	}
-	if _, err := io.WriteString(m.proc.stdin, "pause\n"); err != nil {
+	if err := m.proc.Tell("pause"); err != nil {
 		return err
 	}
 	m.pausing = true
@@ -168,7 +171,7 @@ func (m *member) pause() error {
 }
 
 // halt stops a replica that is ready for it.
-func (m *member) halt(p *process) {
+func (m *member) halt(p *shop.Process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.pausing {
@@ -178,9 +181,9 @@ func (m *member) halt(p *process) {
 	text := "paused in the middle of a payment (this system has no SIGSTOP: it holds up its own messages)"
 	if !m.fleet.live.soft {
 		text = "paused (SIGSTOP) in the middle of a payment"
-		if err := p.stop(); err != nil {
+		if err := p.Stop(); err != nil {
 			m.fleet.board.become(m.name, "running", 0, entry{What: "failed", Text: "not paused: " + err.Error()})
-			_, _ = io.WriteString(p.stdin, "resume\n") // or it is ending
+			_ = p.Tell("resume") // or it is ending
 			return
 		}
 	}
@@ -197,9 +200,9 @@ func (m *member) resume() error {
 	// Before it goes on, so that what it reports then comes later.
 	m.still = false
 	m.fleet.board.become(m.name, "running", 0, entry{What: "resumed", Text: "resumed: its payment went through, and it goes on to write"})
-	_, err := io.WriteString(m.proc.stdin, "resume\n")
+	err := m.proc.Tell("resume")
 	if !m.fleet.live.soft {
-		err = errors.Join(err, m.proc.goOn())
+		err = errors.Join(err, m.proc.GoOn())
 	}
 	return err
 }
@@ -211,7 +214,7 @@ func (m *member) kill() error {
 		return errNotNow
 	}
 	m.killed = true
-	if err := m.proc.cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
+	if err := m.proc.Kill(); !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	return errNotNow
@@ -219,21 +222,21 @@ func (m *member) kill() error {
 
 // serve is the customers of one product at one replica: one after the other.
 func (m *member) serve(ctx context.Context, client *http.Client, product string) {
-	for n := 1; sleep(ctx, m.fleet.live.think+rand.N(2*m.fleet.live.think)) == nil; n++ {
-		a := &answer{product: product, order: fmt.Sprintf("%s-%s-%d", m.name, product, n)}
-		for ctx.Err() == nil && a.verdict == failed {
+	for n := 1; shop.Sleep(ctx, m.fleet.live.think+rand.N(2*m.fleet.live.think)) == nil; n++ {
+		a := &shop.Answer{Product: product, Order: fmt.Sprintf("%s-%s-%d", m.name, product, n)}
+		for ctx.Err() == nil && a.Verdict == shop.Failed {
 			m.mu.Lock()
 			p := m.proc
 			m.mu.Unlock()
 			pause := m.fleet.live.think
 			if p != nil {
 				// Asking again is safe, whatever became of the replica meanwhile: the shop recognises the order.
-				if asked, err := ask(ctx, client, p.url, a); err != nil && asked > 0 {
+				if asked, err := shop.Ask(ctx, client, p.URL, a); err != nil && asked > 0 {
 					pause = asked
 				}
 			}
-			if a.verdict == failed {
-				_ = sleep(ctx, pause)
+			if a.Verdict == shop.Failed {
+				_ = shop.Sleep(ctx, pause)
 			}
 		}
 	}

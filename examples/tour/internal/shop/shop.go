@@ -1,4 +1,6 @@
-package main
+// Package shop is the shop that the tour goes through: its servers, its replicas, each in this process or one of its own,
+// its books and its customers.
+package shop
 
 import (
 	"context"
@@ -28,8 +30,8 @@ func onePerProduct(locker *holdfast.Locker) gin.HandlerFunc {
 // shop is the HTTP side of a replica. Nothing in it knows of the lock.
 type shop struct {
 	replica string
-	books   *store
-	charge  func(context.Context) error
+	books   *Store
+	charge  Charge
 	fenced  bool
 
 	// deaf writes do not notice that the lock is lost. Under the lock's own context a replica that wakes up after its
@@ -61,7 +63,7 @@ func (s *shop) buy(c *gin.Context) {
 	product, order := c.Param("id"), c.GetHeader("Idempotency-Key")
 
 	// A customer who got no answer asks again with the same order.
-	switch serial, err := s.books.sold(ctx, order); {
+	switch serial, err := s.books.Sold(ctx, order); {
 	case err == nil:
 		c.JSON(http.StatusOK, receipt{product, serial})
 		return
@@ -70,7 +72,7 @@ func (s *shop) buy(c *gin.Context) {
 		return
 	}
 
-	left, err := s.books.stock(ctx, product)
+	left, err := s.books.Stock(ctx, product)
 	if err != nil {
 		fail(c, err)
 		return
@@ -79,7 +81,7 @@ func (s *shop) buy(c *gin.Context) {
 		c.JSON(http.StatusGone, gin.H{"error": "sold out"})
 		return
 	}
-	if err := s.charge(ctx); err != nil {
+	if err := s.charge(ctx, product); err != nil {
 		fail(c, err)
 		return
 	}
@@ -88,11 +90,11 @@ func (s *shop) buy(c *gin.Context) {
 		lock := holdfast.Held(ctx)[0]
 		ctx = sqlfence.WithToken(context.Background(), lock.Key(), lock.Token())
 	}
-	write := s.books.sell
+	write := s.books.Sell
 	if s.fenced {
-		write = s.books.sellFenced
+		write = s.books.SellFenced
 	}
-	err = write(ctx, sale{order: order, product: product, serial: left, replica: s.replica}, left-1)
+	err = write(ctx, Sale{Order: order, Product: product, Serial: left, Replica: s.replica}, left-1)
 	if errors.Is(err, sqlfence.ErrStale) {
 		// Nothing was written. Another replica has had the lock since, so the customer may ask again.
 		_ = c.Error(err)
@@ -117,8 +119,11 @@ func fail(c *gin.Context, err error) {
 	c.JSON(http.StatusInternalServerError, gin.H{"error": err.Error()})
 }
 
-// charge stands for the payment provider, who answers in 4 to 10 ms.
-func charge(ctx context.Context) error {
+// Charge takes the payment for a unit of a product.
+type Charge func(ctx context.Context, product string) error
+
+// Pay stands for the payment provider, who answers in 4 to 10 ms.
+func Pay(ctx context.Context, _ string) error {
 	select {
 	case <-time.After(4*time.Millisecond + rand.N(6*time.Millisecond)):
 		return nil

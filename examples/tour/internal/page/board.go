@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"encoding/json"
@@ -66,6 +66,7 @@ type entry struct {
 
 const (
 	remembered  = 100 // lines of the log, for a page that is opened later
+	keptRefused = 50  // likewise of refused writes, which the other lines would soon push out
 	backlog     = 128 // messages that a page may be behind before it is dropped
 	mostWatched = 32  // pages
 )
@@ -75,6 +76,7 @@ type board struct {
 	mu       sync.Mutex
 	picture  picture
 	log      []entry
+	refusals []entry
 	last     int // ID of the log
 	watchers map[*watcher]bool
 	closed   bool
@@ -114,9 +116,10 @@ func (b *board) watch() *watcher {
 	b.watchers[w] = true
 	b.picture.Now = time.Now().UnixMilli()
 	w.messages <- message("all", struct {
-		Picture *picture `json:"picture"`
-		Log     []entry  `json:"log"`
-	}{&b.picture, b.log})
+		Picture  *picture `json:"picture"`
+		Log      []entry  `json:"log"`
+		Refusals []entry  `json:"refusals"`
+	}{&b.picture, b.log, b.refusals})
 	return w
 }
 
@@ -178,11 +181,14 @@ func (b *board) note(e entry) {
 	if e.At == 0 {
 		e.At = time.Now().UnixMilli()
 	}
-	if b.log = append(b.log, e); len(b.log) > remembered {
-		b.log = b.log[1:]
+	b.log = latest(append(b.log, e), remembered)
+	if e.What == "refused" {
+		b.refusals = latest(append(b.refusals, e), keptRefused)
 	}
 	b.tell("log", e)
 }
+
+func latest(log []entry, most int) []entry { return log[max(0, len(log)-most):] }
 
 func (b *board) lane(replica string) *lane {
 	for _, l := range b.picture.Lanes {

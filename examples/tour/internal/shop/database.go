@@ -1,4 +1,4 @@
-package main
+package shop
 
 import (
 	"context"
@@ -17,24 +17,24 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// database says how to open the shop's database, which every replica does for itself.
-type database struct {
-	name    string // for people
-	driver  string
-	dsn     string
+// Database says how to open the shop's database, which every replica does for itself.
+type Database struct {
+	Name    string // for people
+	Driver  string
+	DSN     string
 	dialect sqlfence.Dialect
 	conns   int    // of each replica
 	dir     string // to be removed at the end; "" if nothing is
 }
 
-func openDatabase(databaseURL string) (*database, error) {
+func openDatabase(databaseURL string) (*Database, error) {
 	if databaseURL == "" {
 		dir, err := os.MkdirTemp("", "holdfast-tour-")
 		if err != nil {
 			return nil, err
 		}
 		d := sqliteFile(filepath.Join(dir, "shop.db"), true)
-		d.name, d.dir = "embedded (SQLite)", dir
+		d.Name, d.dir = "embedded (SQLite)", dir
 		return d, nil
 	}
 	u, err := url.Parse(databaseURL)
@@ -43,8 +43,8 @@ func openDatabase(databaseURL string) (*database, error) {
 	}
 	switch u.Scheme {
 	case "postgres", "postgresql":
-		return &database{
-			name: "PostgreSQL at " + u.Host, driver: "pgx", dsn: databaseURL, dialect: sqlfence.Postgres, conns: 10,
+		return &Database{
+			Name: "PostgreSQL at " + u.Host, Driver: "pgx", DSN: databaseURL, dialect: sqlfence.Postgres, conns: 10,
 		}, nil
 	case "mysql", "mariadb":
 		return mysqlServer(u)
@@ -55,7 +55,7 @@ func openDatabase(databaseURL string) (*database, error) {
 		// The journal mode of a file is its owner's business and outlives this program.
 		_, err := os.Stat(u.Path)
 		d := sqliteFile(u.Path, errors.Is(err, os.ErrNotExist))
-		d.name = "SQLite in " + u.Path
+		d.Name = "SQLite in " + u.Path
 		return d, nil
 	}
 	return nil, fmt.Errorf("unknown scheme %q: want postgres://, mysql:// or sqlite:///", u.Scheme)
@@ -63,7 +63,7 @@ func openDatabase(databaseURL string) (*database, error) {
 
 // sqliteFile lets a writer wait for its turn. "Immediate" makes a transaction take the write lock when it
 // begins: one that finds out later that it needs it cannot wait any more.
-func sqliteFile(path string, wal bool) *database {
+func sqliteFile(path string, wal bool) *Database {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {"busy_timeout(10000)"}}
 	if wal {
 		q["_pragma"] = append(q["_pragma"], "journal_mode(WAL)", "synchronous(NORMAL)")
@@ -73,11 +73,11 @@ func sqliteFile(path string, wal bool) *database {
 		path = "/" + path
 	}
 	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
-	return &database{driver: "sqlite", dsn: dsn, dialect: sqlfence.SQLite, conns: 4}
+	return &Database{Driver: "sqlite", DSN: dsn, dialect: sqlfence.SQLite, conns: 4}
 }
 
 // mysqlServer translates the URL: the driver has a notation of its own.
-func mysqlServer(u *url.URL) (*database, error) {
+func mysqlServer(u *url.URL) (*Database, error) {
 	addr := u.Host
 	if u.Port() == "" {
 		addr = net.JoinHostPort(u.Hostname(), "3306")
@@ -88,13 +88,13 @@ func mysqlServer(u *url.URL) (*database, error) {
 	}
 	cfg.User = u.User.Username()
 	cfg.Passwd, _ = u.User.Password()
-	return &database{
-		name: "MySQL or MariaDB at " + addr, driver: "mysql", dsn: cfg.FormatDSN(), dialect: sqlfence.MySQL, conns: 10,
+	return &Database{
+		Name: "MySQL or MariaDB at " + addr, Driver: "mysql", DSN: cfg.FormatDSN(), dialect: sqlfence.MySQL, conns: 10,
 	}, nil
 }
 
-func (d *database) open() (*sql.DB, error) {
-	db, err := sql.Open(d.driver, d.dsn)
+func (d *Database) open() (*sql.DB, error) {
+	db, err := sql.Open(d.Driver, d.DSN)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (d *database) open() (*sql.DB, error) {
 	return db, nil
 }
 
-func (d *database) ping(ctx context.Context) error {
+func (d *Database) ping(ctx context.Context) error {
 	db, err := d.open()
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (d *database) ping(ctx context.Context) error {
 	return errors.Join(db.PingContext(ctx), db.Close())
 }
 
-func (d *database) close() error {
+func (d *Database) close() error {
 	if d.dir == "" {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"runtime"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -44,12 +45,12 @@ func TestPausedReplicaOfThePageIsRefused(t *testing.T) {
 	for name, soft := range map[string]bool{"by SIGSTOP": false, "by itself": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if !canStop && !soft {
+			if !shop.CanStop && !soft {
 				t.Skip("no SIGSTOP here")
 			}
 			l := quick
 			l.soft = soft
-			v := startShow(t, l, nil, "-products", "1", "-replicas", "2").view()
+			v := startShow(t, l, "", 1, 2).view()
 			tokens := v.pausedUntilOthersWrote("replica-1")
 			v.post("replicas/replica-1/resume")
 			since := v.until("its write was refused", func(since []entry) bool { return has(since, "replica-1", "refused") })
@@ -70,7 +71,7 @@ func TestPausedReplicaOfThePageIsRefused(t *testing.T) {
 // Nothing runs beside it, so that the goroutines can be counted.
 func TestKilledReplicaOfThePageComesBack(t *testing.T) {
 	before := len(ours())
-	s := startShow(t, quick, nil, "-products", "2", "-replicas", "2")
+	s := startShow(t, quick, "", 2, 2)
 	v := s.view()
 	v.until("both work", func(since []entry) bool { return has(since, "replica-1", "sold") && has(since, "replica-2", "sold") })
 	old := v.lane("replica-2").Pid
@@ -80,7 +81,7 @@ func TestKilledReplicaOfThePageComesBack(t *testing.T) {
 	if l := v.lane("replica-2"); l.Pid == old || l.State != "running" {
 		t.Errorf("got %+v after process %d was killed", l, old)
 	}
-	if canStop { // and Ctrl-C finds a process that cannot end itself
+	if shop.CanStop { // and Ctrl-C finds a process that cannot end itself
 		v.post("replicas/replica-1/pause")
 		v.until("it is paused", func([]entry) bool { return v.lane("replica-1").State == "paused" })
 	}
@@ -98,8 +99,8 @@ func ours() []string {
 	var left []string
 	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		for _, part := range []string{
-			"tour.(*member)", "tour.(*fleet)", "tour.(*board)", "tour.(*watch)", "tour.(*app)",
-			"tour.startProcess", "holdfast/core.", "http.(*Server)", "http.(*conn)",
+			"page.(*member)", "page.(*fleet)", "page.(*board)", "page.(*watch)", "page.show", "page.newWatch",
+			"shop.(*", "holdfast/core.", "http.(*Server)", "http.(*conn)",
 		} {
 			if strings.Contains(g, part) {
 				left = append(left, g)
@@ -113,15 +114,15 @@ func ours() []string {
 // While payments and leases take as long as they do here, nobody else gets a lock: only one that Redis has forgotten.
 func TestFlushLetsAnotherHolderIn(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) (env map[string]string, check func()){
-		"embedded": func(*testing.T) (map[string]string, func()) { return nil, func() {} },
-		"real": func(t *testing.T) (map[string]string, func()) {
+	for name, start := range map[string]func(*testing.T) (addr string, check func()){
+		"embedded": func(*testing.T) (string, func()) { return "", func() {} },
+		"real": func(t *testing.T) (string, func()) {
 			server := servertest.Redis(t)
 			other := server.Client()
 			if err := other.Set(t.Context(), "another program's", "data", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
-			return map[string]string{"REDIS_ADDR": server.Addr()}, func() {
+			return server.Addr(), func() {
 				if n, err := other.Exists(t.Context(), "another program's").Result(); n != 1 {
 					t.Errorf("the data of another program is gone (%v)", err)
 				}
@@ -131,8 +132,8 @@ func TestFlushLetsAnotherHolderIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			slow := live{lease: time.Hour, payment: time.Hour, think: 10 * time.Millisecond, comeBack: time.Second}
-			env, check := start(t)
-			v := startShow(t, slow, env, "-products", "1", "-replicas", "2").view()
+			addr, check := start(t)
+			v := startShow(t, slow, addr, 1, 2).view()
 			var first row
 			v.until("one holds the lock, and one waits", func([]entry) bool {
 				waits := false

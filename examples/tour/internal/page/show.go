@@ -1,0 +1,132 @@
+// Package page runs the shop with each replica a process, and shows on a page who holds what: with buttons to pause a
+// replica, to kill it and to flush Redis.
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
+)
+
+// Config says what is shown, and where.
+type Config struct {
+	Addr               string // where the page is
+	Replicas, Products int
+}
+
+// MostReplicas and MostProducts bound what one page shows, and what one machine has to run.
+const MostReplicas, MostProducts = 12, 8
+
+// live says how the replicas of the page work. People can follow these times; tests take shorter ones.
+type live struct {
+	lease          time.Duration
+	payment, think time.Duration // at least; at most three times as long
+	comeBack       time.Duration // from the end of a replica to its next start
+	soft           bool          // pause without SIGSTOP: see gate
+}
+
+func liveDefaults() live {
+	return live{
+		lease: 3 * time.Second, payment: 900 * time.Millisecond, think: 300 * time.Millisecond,
+		comeBack: 2 * time.Second, soft: !shop.CanStop,
+	}
+}
+
+const (
+	// shelf is what the shop has of each product, enough for days: here nothing is to be sold out.
+	shelf = 1_000_000
+	// scene names the tables.
+	scene = "live"
+)
+
+// Show runs the shop on a page until ctx ends. The program has to let processes of its own play [Play].
+func Show(ctx context.Context, servers *shop.Servers, cfg Config, out, errOut io.Writer) error {
+	return show(ctx, servers, cfg, liveDefaults(), out, errOut)
+}
+
+func show(ctx context.Context, servers *shop.Servers, cfg Config, l live, out, errOut io.Writer) (err error) {
+	listener, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		return fmt.Errorf("-addr: %w", err)
+	}
+	defer listener.Close()
+
+	products := shop.Catalogue(cfg.Products)
+	books, closeBooks, err := servers.Books(ctx, scene, products, shelf)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeBooks()) }()
+
+	f := newFleet(servers, l, cfg.Replicas, products, errOut)
+	w, err := newWatch(servers, f.board, products, books)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+
+	playing, end := context.WithCancel(ctx)
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer end()
+	busy.Go(func() { w.run(playing) })
+	busy.Go(func() { f.run(playing) })
+
+	server := &http.Server{
+		Handler:           guarded(cfg.Addr, routes(f.board, f, w)),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    1 << 14,
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	fmt.Fprintf(out, "\nWho holds what: http://%s/   (Ctrl-C ends it)\n", listener.Addr())
+	if tcp, ok := listener.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		fmt.Fprintln(out, "Anyone who reaches this address can pause and kill the replicas: it is not a loopback address.")
+	}
+
+	select {
+	case <-ctx.Done():
+	case err = <-served:
+		return fmt.Errorf("http: %w", err)
+	}
+	end()
+	busy.Wait() // the pages show the replicas end
+	f.board.close()
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), shop.Goodbye)
+	defer cancel()
+	if err := server.Shutdown(bye); err != nil {
+		return errors.Join(fmt.Errorf("http: %w", err), server.Close())
+	}
+	return balance(bye, books, f.board, out)
+}
+
+// balance says what came of it. With the fence no unit may have been sold twice, whatever was done to the replicas.
+func balance(ctx context.Context, books *shop.Store, b *board, out io.Writer) error {
+	counts, err := books.Counts(ctx)
+	if err != nil {
+		return fmt.Errorf("read the books: %w", err)
+	}
+	var sold int
+	var broken []string
+	for product, c := range counts {
+		sold += c.Sold
+		if c.Twice > 0 || c.Sold+c.Left != shelf {
+			broken = append(broken, fmt.Sprintf("%s: %d sold, %d of them twice, and %d left of %d", product, c.Sold, c.Twice, c.Left, shelf))
+		}
+	}
+	if len(broken) > 0 {
+		return fmt.Errorf("something broke that must not:\n  %s", strings.Join(broken, "\n  "))
+	}
+	fmt.Fprintf(out, "\n%d units were sold, none of them twice. The database refused %d writes of replicas that had lost their lock.\n",
+		sold, b.refused())
+	return nil
+}

@@ -1,0 +1,128 @@
+package shop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/examples/internal/backend"
+)
+
+// Goodbye bounds a clean-up, which also runs after Ctrl-C.
+const Goodbye = 10 * time.Second
+
+// Servers is what the replicas share.
+type Servers struct {
+	Prefix    string // of every table and of every key
+	Redis     *redis.Options
+	RedisName string // for people
+	Database  *Database
+	redisAddr string // or a URL
+	embedded  *miniredis.Miniredis
+}
+
+// OpenServers makes sure that both servers answer. An empty address or URL stands for the embedded one.
+func OpenServers(ctx context.Context, redisAddr, databaseURL string) (_ *Servers, err error) {
+	s := &Servers{Prefix: fmt.Sprintf("holdfast_tour_%08x", rand.Uint32())}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if redisAddr == "" {
+		if s.embedded, err = backend.Miniredis(); err != nil {
+			return nil, err
+		}
+		redisAddr, s.RedisName = s.embedded.Addr(), "embedded (miniredis)"
+	}
+	s.redisAddr = redisAddr
+	if s.Redis, err = backend.RedisOptions(redisAddr); err != nil {
+		return nil, fmt.Errorf("REDIS_ADDR: %w", err)
+	}
+	if s.RedisName == "" {
+		s.RedisName = s.Redis.Addr
+	}
+	if s.Database, err = openDatabase(databaseURL); err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: %w", err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := pingRedis(ctx, s.Redis); err != nil {
+		return nil, fmt.Errorf("REDIS_ADDR: no Redis at %s: %w", s.Redis.Addr, err)
+	}
+	if err := s.Database.ping(ctx); err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: no database (%s): %w", s.Database.Name, err)
+	}
+	return s, nil
+}
+
+// Embedded says whether Redis is this program's own.
+func (s *Servers) Embedded() bool { return s.embedded != nil }
+
+// Close ends the embedded ones.
+func (s *Servers) Close() error {
+	if s.embedded != nil {
+		s.embedded.Close()
+	}
+	if s.Database != nil {
+		return s.Database.close()
+	}
+	return nil
+}
+
+// Books makes the tables of a scene, which closeBooks drops.
+func (s *Servers) Books(ctx context.Context, scene string, products []string, stock int) (_ *Store, closeBooks func() error, err error) {
+	books, err := s.Store(scene)
+	if err != nil {
+		return nil, nil, err
+	}
+	closeBooks = func() error {
+		return AtEnd(ctx, func(ctx context.Context) error { return errors.Join(books.drop(ctx), books.Close()) })
+	}
+	if err := books.create(ctx, products, stock); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("create tables: %w", err), closeBooks())
+	}
+	return books, closeBooks, nil
+}
+
+// Catalogue names n products.
+func Catalogue(n int) []string {
+	names := []string{"lamp", "chair", "teapot", "bicycle", "umbrella", "kettle", "guitar", "tent"}
+	for len(names) < n {
+		names = append(names, fmt.Sprintf("product-%d", len(names)+1))
+	}
+	return names[:n]
+}
+
+// Sleep is for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// AtEnd gives a shutdown its time, also after Ctrl-C.
+func AtEnd(ctx context.Context, shutdown func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Goodbye)
+	defer cancel()
+	return shutdown(ctx)
+}
+
+func pingRedis(ctx context.Context, o *redis.Options) error {
+	once := *o
+	once.ContextTimeoutEnabled = true
+	once.MaxRetries, once.DialerRetries = -1, 1 // a wrong address should say so at once
+	client := redis.NewClient(&once)
+	return errors.Join(client.Ping(ctx).Err(), client.Close())
+}
