@@ -100,7 +100,7 @@ func work(ctx context.Context, locker *tracedLocker) error {
 	err := locker.do(ctx, holdfast.Key("report", "daily"), func(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
-	}, holdfast.WithTTL(500*time.Millisecond), holdfast.WithMaxHold(500*time.Millisecond))
+	}, holdfast.WithTTL(2*time.Second), holdfast.WithMaxHold(2*time.Second))
 	if !errors.Is(err, holdfast.ErrLost) {
 		return fmt.Errorf("the report did not lose its lock: %v", err)
 	}
