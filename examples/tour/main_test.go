@@ -326,21 +326,24 @@ func checkTables(t *testing.T, driver, dsn, count string) {
 	}
 }
 
+// What the scenes say to a database is in the rush and in the second act of the paused replica.
 func TestRealServers(t *testing.T) {
 	const informationSchema = "SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'holdfast%'"
-	for name, start := range map[string]func(testing.TB) string{
-		"Postgres": servertest.Postgres,
-		"MariaDB":  servertest.MariaDB,
-		"SQLite": func(t testing.TB) string {
+	for name, c := range map[string]struct {
+		start  func(testing.TB) string
+		scenes []scene
+	}{
+		"Postgres": {servertest.Postgres, []scene{acts("rush"), acts("paused", 1)}},
+		"MariaDB":  {servertest.MariaDB, []scene{acts("rush"), acts("paused", 1)}},
+		"SQLite": {func(t testing.TB) string {
 			return "sqlite://" + filepath.ToSlash(filepath.Join(t.TempDir(), "shop.db"))
-		},
+		}, []scene{acts("rush"), acts("workers", 1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t)
-			database := start(t)
-			scenes := []scene{acts("rush"), acts("paused"), acts("workers", 0, 1)} // the schedulers take their time, and no database
-			r := play(t, scenes, map[string]string{"REDIS_ADDR": "redis://" + server.Addr() + "/0", "DATABASE_URL": database},
+			database := c.start(t)
+			r := play(t, c.scenes, map[string]string{"REDIS_ADDR": "redis://" + server.Addr() + "/0", "DATABASE_URL": database},
 				"-requests", "40", "-products", "2", "-stock", "5")
 			row := r.row(t, "with the lock", "all")
 			if r.status != 0 || row["sold"] != "10" || row["refused"] != "30" || row["sold twice"] != "0" {
@@ -349,8 +352,11 @@ func TestRealServers(t *testing.T) {
 			if n := number(t, r.row(t, "without the lock", "all"), "sold twice"); n < 1 {
 				t.Errorf("no damage without the lock: %s", r)
 			}
-			checkPaused(t, r)
-			checkWorkers(t, r)
+			if c.scenes[1].name == "paused" {
+				checkFenced(t, r)
+			} else {
+				checkLocked(t, r)
+			}
 			servers, err := shop.OpenServers(t.Context(), server.Addr(), database)
 			if err != nil {
 				t.Fatal(err)
