@@ -23,6 +23,7 @@ type environment struct {
 	Redis   string            `json:"redis"`
 	Load    string            `json:"load,omitempty"` // of the last minute before, by others
 	Modules map[string]string `json:"modules"`
+	LeftOut []string          `json:"leftOut,omitempty"` // the modules of peers that are not measured
 }
 
 const goRedisModule = "github.com/redis/go-redis/v9"
@@ -39,12 +40,12 @@ func (p plan) environment(ctx context.Context, s *server) (environment, error) {
 		redis = "Valkey " + v
 	}
 	modules := map[string]string{}
-	for _, m := range append(slices.Clone(peers), goRedisModule) {
+	for _, m := range append(slices.Clone(present), goRedisModule) {
 		modules[m] = version(m)
 	}
 	return environment{
 		p.line(), time.Now().Format(time.DateOnly), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH,
-		runtime.GOMAXPROCS(0), redis, load(), modules,
+		runtime.GOMAXPROCS(0), redis, load(), modules, leftOut(),
 	}, nil
 }
 
@@ -63,6 +64,9 @@ func (e environment) sentence() string {
 	}
 	for _, m := range slices.Sorted(maps.Keys(e.Modules)) {
 		s += ", " + m + " " + e.Modules[m]
+	}
+	for _, m := range e.LeftOut {
+		s += ", " + m + " left out"
 	}
 	return s
 }

@@ -9,7 +9,6 @@ import (
 
 	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis/rueidislock"
 )
 
 // keeper holds locks and renews them. hold may be called concurrently.
@@ -27,13 +26,10 @@ type keeperEntry struct {
 	most  int // how many locks it is measured with at most; 0: as many as the others
 }
 
-// keepers are measured in turns. The first one is what the others are compared with.
+// keepers are measured in turns, the peers behind these. The first one is what the others are compared with.
 var keepers = []keeperEntry{
 	{timer, sentBySetters, openTickers, 0},
 	{us, sentByHoldfast, openHolder, 0},
-	{"rueidislock (NOLOOP)", sentByRueidis, openRueidisKeeper(true), 0},
-	// Each of its renewals changes the key, which calls for the next one at once: it takes all processors at any number.
-	{"rueidislock", sentByRueidis, openRueidisKeeper(false), 1000},
 }
 
 // warmed is a client whose connections are open.
@@ -164,43 +160,4 @@ func (t *tickers) close() error {
 	t.stop()
 	t.wg.Wait()
 	return t.rdb.Close()
-}
-
-// rueidisKeeper is rueidislock, which renews by itself.
-type rueidisKeeper struct {
-	locker rueidislock.Locker
-	mu     sync.Mutex // guards held
-	held   []context.Context
-}
-
-func openRueidisKeeper(noLoop bool) func(context.Context, string) (keeper, error) {
-	return func(_ context.Context, addr string) (keeper, error) {
-		locker, err := newRueidislock(addr, heldLease, noLoop)
-		return &rueidisKeeper{locker: locker}, err
-	}
-}
-
-func (k *rueidisKeeper) hold(ctx context.Context, key string) error {
-	ctx, _, err := k.locker.WithContext(ctx, key)
-	if err != nil {
-		return err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.held = append(k.held, ctx)
-	return nil
-}
-
-func (k *rueidisKeeper) lost() (n int) {
-	for _, ctx := range k.held {
-		if ctx.Err() != nil {
-			n++
-		}
-	}
-	return n
-}
-
-func (k *rueidisKeeper) close() error {
-	k.locker.Close()
-	return nil
 }

@@ -49,11 +49,12 @@ type rival struct {
 	open  func(t *target) (waiter, error)
 }
 
-// The names of those that targets are about.
+// The names of those that targets and tests are about.
 const (
-	us    = "holdfast"
-	bare  = "floor"
-	timer = "goroutine and PEXPIRE"
+	us       = "holdfast"
+	bare     = "floor"
+	timer    = "goroutine and PEXPIRE"
+	failFast = "redsync (fail fast)"
 )
 
 const goRedis = "go-redis"
@@ -63,26 +64,16 @@ var sentByScripts = []string{"evalsha", "eval"}
 // sentBySetters take with SET and release with a script.
 var sentBySetters = []string{"set", "evalsha", "eval"}
 
-// rivals contend in turns. The first one is what the others are compared with.
+// rivals contend in turns, the peers behind these. The first one is what the others are compared with.
 var rivals = []rival{
 	{us, goRedis, sentByHoldfast, openHoldfast()},
 	{"holdfast (no local line)", goRedis, sentByHoldfast, openHoldfast(withoutLocalLine)},
-	{"redislock (4–16 ms)", goRedis, sentByScripts, openRedislock(growing)},
-	{"redislock (1 ms)", goRedis, sentByScripts, openRedislock(every(time.Millisecond))},
-	{"redislock (100 ms)", goRedis, sentByScripts, openRedislock(every(100 * time.Millisecond))},
-	{"redsync", goRedis, sentBySetters, openRedsync},
-	{"rueidislock", "rueidis", sentByRueidis, openRueidislock(false)},
-	{"rueidislock (NOLOOP)", "rueidis", sentByRueidis, openRueidislock(true)},
 }
 
-// soloists take locks that are free. The first one is what the others are compared with.
+// soloists take locks that are free, the peers behind these. The first one is what the others are compared with.
 var soloists = []rival{
 	{bare, goRedis, sentBySetters, openFloor},
 	{us, goRedis, sentByHoldfast, openHoldfast()},
-	{"redislock", goRedis, sentByScripts, openRedislock(never)},
-	{"redsync", goRedis, sentBySetters, openRedsync},
-	{"rueidislock", "rueidis", sentByRueidis, openRueidislock(false)},
-	{"rueidislock (NOLOOP)", "rueidis", sentByRueidis, openRueidislock(true)},
 }
 
 func names(rivals []rival) (all []string) {

@@ -12,6 +12,9 @@
 // All take turns on one machine: what the machine does beside that meets all of them alike. Compare the figures of one run
 // with each other and not with those of another run.
 //
+// Of the other libraries, one whose module cannot be downloaded is left out, and named, with its build tag:
+// without_redislock, without_redsync or without_rueidis.
+//
 // The benchmarks of this package measure the uncontended cycle too, for benchstat and for profiles.
 package main
 

@@ -6,9 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-redsync/redsync/v4"
-	redsyncredis "github.com/go-redsync/redsync/v4/redis"
-	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/redis/go-redis/v9"
 )
@@ -21,14 +18,12 @@ type takerEntry struct {
 	healthy bool // measured only where nothing is wrong
 }
 
-// takers are measured in turns. The first one is what the others are compared with.
+// takers are measured in turns, the peers behind these. The first one is what the others are compared with.
 var takers = []takerEntry{
 	{name: bare, sends: sentBySetters, open: openQuorumFloor},
 	{name: us, sends: sentByHoldfast, open: openRedLock(holdfast.WithTTL(lease), holdfast.WithQuarantine(0))},
 	{name: "holdfast (quarantine)", sends: sentByHoldfast, healthy: true,
 		open: openRedLock(holdfast.WithTTL(time.Second), holdfast.WithQuarantine(quarantine))},
-	{name: "redsync", sends: sentBySetters, open: openRedsyncQuorum(false)},
-	{name: "redsync (fail fast)", sends: sentBySetters, open: openRedsyncQuorum(true)},
 }
 
 // quarantine is about the shortest that covers a lease of 1 s. The servers have to be older to vote.
@@ -137,31 +132,3 @@ func (l redLock) try(ctx context.Context, key string) (held, error) {
 func (l redLock) close() error {
 	return errors.Join(shutDown(l.locker), closeAll(l.clients))
 }
-
-// redsyncQuorum is redsync on several servers. By default it waits for the answers of all of them, or their timeouts.
-type redsyncQuorum struct {
-	sync     *redsync.Redsync
-	clients  []*redis.Client
-	failFast bool
-}
-
-func openRedsyncQuorum(failFast bool) func([]string, int) (trier, error) {
-	return func(addrs []string, pool int) (trier, error) {
-		clients := dial(addrs, pool)
-		var pools []redsyncredis.Pool
-		for _, c := range clients {
-			pools = append(pools, goredis.NewPool(c))
-		}
-		return redsyncQuorum{redsync.New(pools...), clients, failFast}, nil
-	}
-}
-
-func (l redsyncQuorum) try(ctx context.Context, key string) (held, error) {
-	lock := redsyncLock{l.sync.NewMutex(key, redsync.WithExpiry(lease), redsync.WithFailFast(l.failFast))}
-	if err := lock.TryLockContext(ctx); err != nil {
-		return nil, err
-	}
-	return releaser(func(ctx context.Context) error { return within(ctx, lock.Release) }), nil
-}
-
-func (l redsyncQuorum) close() error { return closeAll(l.clients) }

@@ -98,6 +98,14 @@ func TestProgram(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, &table)
 		}
 	}
+	if out := leftOut(); strings.Contains(table.String(), "Left out of this program: "+strings.Join(out, ", ")+".") != (len(out) > 0) {
+		t.Errorf("%q are left out, and the table is\n%s", out, &table)
+	}
+	for name := range peerTags {
+		if _, err := choose(name); (err != nil) != slices.Contains(leftOut(), name) {
+			t.Errorf("choosing %s: %v, and left out are %q", name, err, leftOut())
+		}
+	}
 	var printed bytes.Buffer
 	if err := start([]string{"-json", "-times", "1", "-match", some, "-only", "holdfast"}, &printed); err != nil {
 		t.Fatal(err)

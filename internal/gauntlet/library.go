@@ -65,8 +65,6 @@ var (
 // queued is a locker that knows how many wait in line for a key.
 type queued interface{ waiting(key string) int }
 
-var libraries = []library{holdfastLibrary, redislockLibrary, redsyncLibrary, rueidislockLibrary, floorLibrary}
-
 func sameKey(name string) string { return name }
 
 // marked wraps err in mark if it is one of those.

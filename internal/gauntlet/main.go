@@ -5,6 +5,9 @@
 //	GOWORK=off go run . -only redsync -match redlock   # some of it
 //	GOWORK=off go run . -json -times 10
 //
+// A library of others whose module cannot be downloaded is left out, and named, with its build tag: without_redislock,
+// without_redsync or without_rueidis.
+//
 // Every library is set up as its documentation recommends, and where that leaves a choice, by the one that does best
 // here; see the comments at their locker types. Each scenario runs several times: a library is said to fail only where it
 // failed every time. The tests of this package hold holdfast to all scenarios, and show for each of them that a
@@ -17,6 +20,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -67,15 +71,18 @@ func start(args []string, w io.Writer) error {
 // choose returns the libraries of a list of names, or all.
 func choose(names string) ([]library, error) {
 	if names == "" {
-		return libraries, nil
+		return libraries(), nil
 	}
 	var chosen []library
 	for name := range strings.SplitSeq(names, ",") {
 		found := false
-		for _, l := range libraries {
+		for _, l := range libraries() {
 			if l.name == name {
 				chosen, found = append(chosen, l), true
 			}
+		}
+		if !found && slices.Contains(leftOut(), name) {
+			return nil, fmt.Errorf("this program was built without %s, with -tags %s", name, peerTags[name])
 		}
 		if !found {
 			return nil, fmt.Errorf("no library is called %q", name)

@@ -29,7 +29,8 @@ func (r report) writeJSON(w io.Writer) error {
 		Versions  map[string]string `json:"versions"`
 		Scenarios []about           `json:"scenarios"`
 		Findings  []finding         `json:"findings"`
-	}{map[string]string{"redis-server": r.server}, nil, r.findings}
+		LeftOut   []string          `json:"leftOut,omitempty"` // peers that are not in this program
+	}{map[string]string{"redis-server": r.server}, nil, r.findings, leftOut()}
 	for _, l := range r.libraries {
 		out.Versions[l.name] = version(l.module)
 	}
@@ -55,6 +56,9 @@ func (r report) writeMarkdown(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "Each scenario ran %d times; redis-server %s, %s/%s. fail: every time. varies: not every time, no verdict.\n\n",
 		r.times, r.server, runtime.GOOS, runtime.GOARCH)
+	if out := leftOut(); len(out) > 0 {
+		fmt.Fprintf(&b, "Left out of this program: %s.\n\n", strings.Join(out, ", "))
+	}
 	fmt.Fprintf(&b, "| | %s |\n|---%s|\n", strings.Join(names, " | "), strings.Repeat("|---", len(names)))
 	for i, s := range r.scenarios {
 		fmt.Fprintf(&b, "| %s [^%d] ", s.name, i+1)

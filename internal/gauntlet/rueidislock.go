@@ -1,3 +1,5 @@
+//go:build !without_rueidis
+
 package main
 
 import (
@@ -8,18 +10,20 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-var rueidislockLibrary = library{
-	name:   "rueidislock",
-	module: "github.com/redis/rueidis",
-	key:    func(name string) string { return "rueidislock:0:" + name },
-	open:   openRueidislock,
-	lacks: map[feature]string{
-		fencing:  "it has no fencing token",
-		identity: "it chooses the value of the key itself",
-		measured: "it ends its context by a renewal alone, see partition",
-		reports:  "its release returns nothing",
-		majority: "its majority is one of keys on one Redis or Cluster",
-	},
+func init() {
+	register(library{
+		name:   "rueidislock",
+		module: "github.com/redis/rueidis",
+		key:    func(name string) string { return "rueidislock:0:" + name },
+		open:   openRueidislock,
+		lacks: map[feature]string{
+			fencing:  "it has no fencing token",
+			identity: "it chooses the value of the key itself",
+			measured: "it ends its context by a renewal alone, see partition",
+			reports:  "its release returns nothing",
+			majority: "its majority is one of keys on one Redis or Cluster",
+		},
+	})
 }
 
 // rueidisLock is github.com/redis/rueidis/rueidislock, set up as in the example of its README. TryNextAfter is how

@@ -15,13 +15,13 @@ func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
 		l := e.locker(core.WithLabel("api-1"))
 		since := time.Now()
 		h := e.obtain(r, e.long)
-		_, err := l.TryAcquire(background, key)
+		_, err := l.TryAcquire(background, e.key)
 		e.wantHeld(err, e.long, since)
 
 		ctx, cancel := context.WithCancel(background)
 		defer cancel()
 		looked := &core.Trace{Waiting: func(core.Event) { cancel() }}
-		_, err = l.Acquire(ctx, key, core.WithTrace(looked))
+		_, err = l.Acquire(ctx, e.key, core.WithTrace(looked))
 		e.wantHeld(err, e.long, since)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want one that matches the context's error", err)
@@ -29,7 +29,7 @@ func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
 		if err := h.release(background); err != nil {
 			t.Fatalf("%s: release: %v", r.name, err)
 		}
-		lock, err := l.Acquire(background, key) // its turn may come before the cancelled call has left the line
+		lock, err := l.Acquire(background, e.key) // its turn may come before the cancelled call has left the line
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,6 +79,7 @@ func TestAcquireWaitsForTheEndOfAForeignLease(t *testing.T) {
 }
 
 func TestOurHolderExcludesForeignUntilRelease(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]core.CallOption{
 		"without a label": nil,
 		"with a label":    {core.WithLabel("api-1")},
@@ -118,7 +119,7 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 		since := time.Now()
 		lock := e.acquire(e.locker(), core.WithTTL(ttl), core.WithoutRenewal())
 		for {
-			h, err := r.obtain(background, e.rdb, key, e.long)
+			h, err := r.obtain(background, e.rdb, e.key, e.long)
 			if err == errRefused {
 				time.Sleep(time.Millisecond)
 				continue
@@ -145,17 +146,18 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 
 // A key that somebody set without a time to live, by a broken script say, is a lock that never ends.
 func TestForeignKeyThatNeverExpires(t *testing.T) {
+	t.Parallel()
 	for _, value := range []string{"1", "", "api-1:7"} {
 		t.Run("value "+value, func(t *testing.T) {
 			eachServer(t, func(t *testing.T, e *env) {
 				l := e.locker()
-				if err := e.rdb.Set(background, key, value, 0).Err(); err != nil {
+				if err := e.rdb.Set(background, e.key, value, 0).Err(); err != nil {
 					t.Fatal(err)
 				}
-				_, err := l.TryAcquire(background, key)
+				_, err := l.TryAcquire(background, e.key)
 				e.wantHeld(err, 0, time.Now())
-				state, err := l.Inspect(background, key)
-				if want := (core.State{Key: key, Held: true}); err != nil || state != want {
+				state, err := l.Inspect(background, e.key)
+				if want := (core.State{Key: e.key, Held: true}); err != nil || state != want {
 					t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
 				}
 				if now := e.stored(); now.value != value || now.ttl >= 0 {
@@ -163,7 +165,7 @@ func TestForeignKeyThatNeverExpires(t *testing.T) {
 				}
 
 				got := e.await(l)
-				if err := e.rdb.Del(background, key).Err(); err != nil {
+				if err := e.rdb.Del(background, e.key).Err(); err != nil {
 					t.Fatal(err)
 				}
 				e.release(<-got)

@@ -5,14 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bsm/redislock"
 	"github.com/holdfast-go/holdfast/core"
 )
 
 func TestForeignReleaseAndRefreshLeaveOursAlone(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
 		h := e.obtain(r, e.long)
-		if err := e.rdb.Del(background, key).Err(); err != nil {
+		if err := e.rdb.Del(background, e.key).Err(); err != nil {
 			t.Fatal(err)
 		}
 		lock := e.acquire(e.locker(), core.WithTTL(e.long/2))
@@ -131,11 +130,11 @@ func TestInspectOfAForeignHolder(t *testing.T) {
 		l := e.locker(core.WithLabel("api-1"))
 		inspect := func(held bool, token int64) core.State {
 			t.Helper()
-			state, err := l.Inspect(background, key)
+			state, err := l.Inspect(background, e.key)
 			if err != nil {
 				t.Fatalf("Inspect: %v", err)
 			}
-			if want := (core.State{Key: key, Held: held, TimeLeft: state.TimeLeft, Token: token}); state != want {
+			if want := (core.State{Key: e.key, Held: held, TimeLeft: state.TimeLeft, Token: token}); state != want {
 				t.Errorf("Inspect: got %+v, want %+v", state, want)
 			}
 			return state
@@ -158,21 +157,5 @@ func TestInspectOfAForeignHolder(t *testing.T) {
 		if err := h.release(background); err != nil {
 			t.Errorf("%s: release: %v", r.name, err)
 		}
-	})
-}
-
-// redislock compares as much of the stored value as its own token is long, and takes a lock that begins alike
-// for its own. Its users can choose that token, a host name say, as ours can choose the label.
-func TestLabelDoesNotLetATokenOfTheSameTextIn(t *testing.T) {
-	eachServer(t, func(t *testing.T, e *env) {
-		lock := e.acquire(e.locker(), core.WithLabel("api-1"))
-		_, err := redislock.Obtain(background, e.rdb, key, e.long, &redislock.Options{Token: "api-1"})
-		if !errors.Is(err, redislock.ErrNotObtained) {
-			t.Errorf("got %v while we hold the key, want ErrNotObtained", err)
-		}
-		if err := lock.Err(); err != nil {
-			t.Errorf("got %v, want our lock held", err)
-		}
-		e.release(lock)
 	})
 }

@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/bsm/redislock"
-	"github.com/go-redsync/redsync/v4"
-	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -31,11 +28,9 @@ type holding interface {
 	extend(ctx context.Context, ttl time.Duration) error
 }
 
-var rivals = []rival{
-	{"plain SET NX PX", obtainPlain},
-	{"redislock", obtainRedislock},
-	{"redsync", obtainRedsync},
-}
+// rivals are joined by the libraries, each from a file of its own, which a build tag leaves out where its module cannot be
+// had.
+var rivals = []rival{{"plain SET NX PX", obtainPlain}}
 
 // plain is what a program without a library does, in the words of the Redis documentation.
 type plain struct {
@@ -64,60 +59,6 @@ func (p plain) ifMine(ctx context.Context, act string, args ...any) error {
 	script := fmt.Sprintf("if redis.call('GET', KEYS[1]) == ARGV[1] then return %s end return 0", act)
 	n, err := p.rdb.Eval(ctx, script, []string{p.key}, append([]any{p.value}, args...)...).Int()
 	if err == nil && n == 0 {
-		return errNotHeld
-	}
-	return err
-}
-
-type lockOfRedislock struct{ lock *redislock.Lock }
-
-func obtainRedislock(ctx context.Context, rdb *redis.Client, key string, ttl time.Duration) (holding, error) {
-	lock, err := redislock.Obtain(ctx, rdb, key, ttl, nil)
-	if errors.Is(err, redislock.ErrNotObtained) {
-		return nil, errRefused
-	}
-	return lockOfRedislock{lock}, err
-}
-
-func (l lockOfRedislock) release(ctx context.Context) error {
-	err := l.lock.Release(ctx)
-	if errors.Is(err, redislock.ErrLockNotHeld) {
-		return errNotHeld
-	}
-	return err
-}
-
-func (l lockOfRedislock) extend(ctx context.Context, ttl time.Duration) error {
-	err := l.lock.Refresh(ctx, ttl, nil)
-	if errors.Is(err, redislock.ErrNotObtained) {
-		return errNotHeld
-	}
-	return err
-}
-
-type lockOfRedsync struct{ mutex *redsync.Mutex }
-
-func obtainRedsync(ctx context.Context, rdb *redis.Client, key string, ttl time.Duration) (holding, error) {
-	// Its bound for one call is 5 % of the lease by default: too short for a loaded machine.
-	mutex := redsync.New(goredis.NewPool(rdb)).NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTimeoutFactor(1))
-	err := mutex.TryLockContext(ctx)
-	if taken := (*redsync.ErrTaken)(nil); errors.As(err, &taken) {
-		return nil, errRefused
-	}
-	return lockOfRedsync{mutex}, err
-}
-
-func (l lockOfRedsync) release(ctx context.Context) error {
-	return lostOfRedsync(l.mutex.UnlockContext(ctx))
-}
-
-// extend asks for the lease it was obtained with, redsync knows no other.
-func (l lockOfRedsync) extend(ctx context.Context, _ time.Duration) error {
-	return lostOfRedsync(l.mutex.ExtendContext(ctx))
-}
-
-func lostOfRedsync(_ bool, err error) error {
-	if taken := (*redsync.ErrTaken)(nil); errors.As(err, &taken) || errors.Is(err, redsync.ErrLockAlreadyExpired) {
 		return errNotHeld
 	}
 	return err

@@ -14,6 +14,7 @@ import (
 
 // Everybody at once on one key: programs of all kinds, several goroutines each, and two Lockers.
 func TestAllKindsExcludeEachOther(t *testing.T) {
+	t.Parallel()
 	const (
 		goroutines = 3 // of each kind
 		rounds     = 15
@@ -47,7 +48,7 @@ func TestAllKindsExcludeEachOther(t *testing.T) {
 		for range 2 {
 			l := e.locker(core.WithTTL(e.long), core.WithPolling(time.Millisecond, 5*time.Millisecond))
 			work(func() {
-				err := l.Do(background, key, func(ctx context.Context) error {
+				err := l.Do(background, e.key, func(ctx context.Context) error {
 					section()
 					tokens = append(tokens, core.Held(ctx)[0].Token())
 					return nil
@@ -59,10 +60,10 @@ func TestAllKindsExcludeEachOther(t *testing.T) {
 		}
 		for _, r := range rivals {
 			work(func() {
-				h, err := r.obtain(background, e.rdb, key, e.long)
+				h, err := r.obtain(background, e.rdb, e.key, e.long)
 				for err == errRefused {
 					time.Sleep(time.Millisecond + rand.N(4*time.Millisecond))
-					h, err = r.obtain(background, e.rdb, key, e.long)
+					h, err = r.obtain(background, e.rdb, e.key, e.long)
 				}
 				if err != nil {
 					t.Errorf("%s: obtain: %v", r.name, err)

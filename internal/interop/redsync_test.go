@@ -1,6 +1,9 @@
+//go:build !without_redsync
+
 package interop
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -14,8 +17,39 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+func init() { rivals = append(rivals, rival{"redsync", obtainRedsync}) }
+
+type lockOfRedsync struct{ mutex *redsync.Mutex }
+
+func obtainRedsync(ctx context.Context, rdb *redis.Client, key string, ttl time.Duration) (holding, error) {
+	// Its bound for one call is 5 % of the lease by default: too short for a loaded machine.
+	mutex := redsync.New(goredis.NewPool(rdb)).NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTimeoutFactor(1))
+	err := mutex.TryLockContext(ctx)
+	if taken := (*redsync.ErrTaken)(nil); errors.As(err, &taken) {
+		return nil, errRefused
+	}
+	return lockOfRedsync{mutex}, err
+}
+
+func (l lockOfRedsync) release(ctx context.Context) error {
+	return lostOfRedsync(l.mutex.UnlockContext(ctx))
+}
+
+// extend asks for the lease it was obtained with, redsync knows no other.
+func (l lockOfRedsync) extend(ctx context.Context, _ time.Duration) error {
+	return lostOfRedsync(l.mutex.ExtendContext(ctx))
+}
+
+func lostOfRedsync(_ bool, err error) error {
+	if taken := (*redsync.ErrTaken)(nil); errors.As(err, &taken) || errors.Is(err, redsync.ErrLockAlreadyExpired) {
+		return errNotHeld
+	}
+	return err
+}
+
 // On the same masters redsync's RedLock and ours exclude each other, also where a minority is down.
 func TestRedLocksExcludeEachOther(t *testing.T) {
+	const key = "order:42"
 	for name, down := range map[string]int{"all masters": 0, "two of five down": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
