@@ -1,3 +1,5 @@
+//go:build !without_asynq
+
 package sqltest
 
 import (

@@ -231,7 +231,7 @@ func (v *verdict) sum(o verdict) {
 // spell is how long a history goes on: long enough for the normal run, or a share of a soak.
 func spell(t *testing.T) time.Duration {
 	if os.Getenv("HOLDFAST_SOAK") == "" {
-		return 150 * time.Millisecond
+		return 60 * time.Millisecond
 	}
 	total, err := time.ParseDuration(cmp.Or(os.Getenv("DURATION"), "10m"))
 	if err != nil {
