@@ -49,7 +49,7 @@ func TestHistories(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			s.lock = Holdfast
-			s.play(t, seed(t, uint64(time.Now().UnixNano())), 2500*time.Millisecond, true).judge(false)
+			s.play(t, seed(t, uint64(time.Now().UnixNano())), 1500*time.Millisecond, true).judge(false)
 		})
 	}
 }

@@ -1,6 +1,6 @@
 // Soak runs what looks for violations with random choices in turns, each for a short while and with a fresh seed, until
 // the time is over or something is found: the simulations of one server and of five, a storm on real servers, the model
-// of the scripts, the histories of the fence, and those of locks and claims.
+// of the scripts, the histories of the fence, and those of locks and claims, and the adapters of asynq and cron under fire.
 //
 //	go run ./soak -duration 1h
 //
@@ -56,7 +56,18 @@ func soak(ctx context.Context, duration time.Duration, seed string, flags []stri
 		return err
 	}
 	fmt.Printf("%v from SEED=%d; builds the parts in %s\n", duration, first, dir)
-	parts := all()
+	var parts []*part
+	for _, p := range all() {
+		why, err := p.missing(ctx)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			fmt.Printf("NOT RUN: %s: %s\n", p.name, why)
+			continue
+		}
+		parts = append(parts, p)
+	}
 	s := &status{began: began, duration: duration, parts: parts}
 	stopTelling := s.tellEachMinute()
 	defer stopTelling()

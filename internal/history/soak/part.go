@@ -8,10 +8,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
-// part is some tests that go on for DURATION from SEED when HOLDFAST_SOAK is set.
+// part is some tests that go on for DURATION from SEED, or run once with more of everything, when HOLDFAST_SOAK is set.
 type part struct {
 	name   string
 	dir    string // of the package, from the root
@@ -19,6 +20,7 @@ type part struct {
 	again  string         // instead, from the second turn on, without what is the same each time
 	counts *regexp.Regexp // in what it prints: one number, to be added up
 	unit   string
+	needs  string // a module that a registry may refuse; without it the part is left out
 
 	binary string
 	turns  int
@@ -38,9 +40,32 @@ func all() []*part {
 			counts: regexp.MustCompile(`(\d+) schedules from seed`), unit: "schedules"},
 		{name: "redlock-storm", dir: "core", tests: "^TestServerRedLockSoak$",
 			counts: regexp.MustCompile(`(\d+) holds, `), unit: "holds"},
+		{name: "asynqlock", dir: "asynqlock", tests: "^(TestServersUnderFire|TestEachTickIsEnqueuedOnce|TestHotKeyDoesNotStarveOthers|TestLocksAreUnavailable)$",
+			counts: regexp.MustCompile(`tasks, (\d+) runs`), unit: "runs", needs: "github.com/hibiken/asynq"},
+		{name: "cronlock", dir: "cronlock", tests: "^(TestEachTickOnceWhateverHappens|TestProcesses)$",
+			counts: regexp.MustCompile(`(\d+) schedules from seed`), unit: "schedules"},
 		{name: "model", dir: "internal/model", tests: "^TestSoak$", again: "^TestSoak$/^nothing$",
 			counts: regexp.MustCompile(`(\d+) walks`), unit: "walks"},
 	}
+}
+
+// missing says why the module that the part needs cannot be had; nothing where it can. What is there but is not what
+// go.sum says is an error of its own.
+func (p *part) missing(ctx context.Context) (why string, err error) {
+	if p.needs == "" {
+		return "", nil
+	}
+	cmd := exec.CommandContext(ctx, "go", "list", p.needs)
+	cmd.Dir = filepath.Join("..", "..", p.dir)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return "", nil
+	}
+	if text := strings.TrimSpace(string(out)); ctx.Err() != nil || strings.Contains(text, "SECURITY ERROR") {
+		return "", fmt.Errorf("%s: %w: %s", p.name, err, text)
+	}
+	return fmt.Sprintf("%s cannot be downloaded", p.needs), nil
 }
 
 // build makes the part's test binary, unless another of the package has it.
