@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,6 +27,7 @@ type shop struct {
 	client    func() *redis.Client
 	inspector *asynq.Inspector
 	tasks     *asynq.Client
+	lease     time.Duration // of one that is to end before long
 
 	mu     sync.Mutex
 	live   map[string]int
@@ -38,7 +40,7 @@ type shop struct {
 func newShop(t testing.TB, client func() *redis.Client) *shop {
 	rdb := client()
 	return &shop{
-		t: t, client: client, live: map[string]int{},
+		t: t, client: client, lease: time.Second, live: map[string]int{},
 		inspector: asynq.NewInspectorFromRedisClient(rdb), tasks: asynq.NewClientFromRedisClient(rdb),
 	}
 }
@@ -56,7 +58,9 @@ func everywhere(t *testing.T, fn func(s *shop)) {
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
 		server := servertest.Redis(t)
-		fn(newShop(t, func() *redis.Client { return server.Client() }))
+		s := newShop(t, func() *redis.Client { return server.Client() })
+		s.lease = 5 * time.Second // of a machine that may be busy
+		fn(s)
 	})
 }
 
@@ -157,10 +161,15 @@ func (s *shop) enqueue(task *asynq.Task, opts ...asynq.Option) *asynq.TaskInfo {
 	return info
 }
 
-// until waits for something to come true.
+// until waits for something to come true, and looks often enough to say when.
 func (s *shop) until(what string, true func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !true(); time.Sleep(20 * time.Millisecond) {
+	s.look(20*time.Millisecond, what, true)
+}
+
+func (s *shop) look(every time.Duration, what string, true func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !true(); time.Sleep(every) {
 		if time.Now().After(end) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -197,10 +206,10 @@ func (s *shop) queued() asynq.QueueInfo {
 	return *q
 }
 
-// empty waits until nothing is left to do.
+// empty waits until nothing is left to do. Each look is several scripts.
 func (s *shop) empty() {
 	s.t.Helper()
-	s.until("an empty queue", func() bool {
+	s.look(250*time.Millisecond, "an empty queue", func() bool {
 		q := s.queued()
 		return q.Size-q.Archived-q.Completed == 0
 	})
@@ -234,6 +243,14 @@ func (s *shop) check(failed, archived int) {
 		s.t.Errorf("got %d errors, %d failed, %d archived, want %d, %d and %d; errors %v, events %v",
 			len(s.errs), q.FailedTotal, q.Archived, failed, failed, archived, s.errs, s.events)
 	}
+}
+
+// often is how many times something is repeated: a few in the normal run, more in a soak.
+func often(few, many int) int {
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		return many
+	}
+	return few
 }
 
 func succeed(context.Context, *asynq.Task) error { return nil }

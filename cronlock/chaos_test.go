@@ -1,6 +1,7 @@
 package cronlock_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -22,20 +23,30 @@ const (
 // Five replicas, of which one is spared the worst, with clocks of their own, pauses, cut links, crashes and restarts, and a
 // Redis that is away now and then: each tick runs once, and never twice.
 func TestEachTickOnceWhateverHappens(t *testing.T) {
-	seeds := 3
+	seeds := 1
 	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_SCHEDULES")); err == nil {
 		seeds = n
+	}
+	var end time.Time // of a soak
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		length, err := time.ParseDuration(cmp.Or(os.Getenv("DURATION"), "1m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		end = time.Now().Add(length)
 	}
 	first := uint64(time.Now().UnixNano())
 	if n, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
 		first = n
 	}
-	for i := range seeds {
-		seed := first + uint64(i)
+	n := 0
+	for ; n < seeds || time.Now().Before(end) && !t.Failed(); n++ {
+		seed := first + uint64(n)
 		t.Run(fmt.Sprintf("SEED=%d", seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) { chaos(t, b, rand.New(rand.NewPCG(seed, 0))) })
 		})
 	}
+	t.Logf("%d schedules from seed %d", n, first)
 }
 
 func chaos(t *testing.T, b *servertest.Bubble, r *rand.Rand) {

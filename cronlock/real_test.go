@@ -63,7 +63,8 @@ func process(spec []string) error {
 
 // Five processes on a real Redis, of which one is spared: the others are killed, paused and restarted. Each tick runs once.
 func TestProcesses(t *testing.T) {
-	length := 12 * time.Second
+	t.Parallel()
+	length := 5 * time.Second
 	if os.Getenv("HOLDFAST_SOAK") != "" {
 		length = time.Minute
 	}
@@ -95,32 +96,70 @@ func TestProcesses(t *testing.T) {
 		text, _ := os.ReadFile(journal)
 		_, _ = fmt.Sscan(string(text), &first)
 	}
+	// ran says whether each tick up to now has run.
+	ran := func(now time.Time) bool {
+		text, err := os.ReadFile(journal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks := map[string]bool{}
+		for _, line := range strings.Fields(string(text)) {
+			ticks[line] = true
+		}
+		for tick := first; tick <= now.Unix(); tick++ {
+			if !ticks[fmt.Sprint(tick)] {
+				return false
+			}
+		}
+		return true
+	}
 	kills, pauses := 0, 0
+	wake := make([]*time.Timer, len(others)) // those that pause
 	for end := time.Now().Add(length); time.Now().Before(end); {
-		// In the middle of a second: a replica that dies between its claim and its run takes the tick with it.
-		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second + 300*time.Millisecond + rand.N(600*time.Millisecond))))
+		time.Sleep(300*time.Millisecond + rand.N(600*time.Millisecond))
 		i := rand.N(len(others))
+		if wake[i] != nil {
+			wake[i].Stop()
+		}
 		switch rand.N(3) {
 		case 0:
+			// A replica that dies between its claim and its run takes the tick with it: it stands still, and is spared where
+			// the tick is not run by another.
+			if others[i].Pause() != nil {
+				continue
+			}
+			dead := false
+			for now, end := time.Now(), time.Now().Add(2*time.Second); !dead && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				dead = ran(now)
+			}
+			if !dead {
+				others[i].Resume()
+				continue
+			}
 			others[i].Kill()
 			kills++
 		case 1:
+			others[i].Resume()
 			leave(others[i])
 		case 2:
 			if replica := others[i]; replica.Pause() == nil {
-				time.AfterFunc(rand.N(3*time.Second), replica.Resume)
+				wake[i] = time.AfterFunc(rand.N(3*time.Second), replica.Resume)
 				pauses++
 			}
 			continue
 		}
 		others[i] = start()
 	}
-	last := time.Now().Unix()
-	time.Sleep(4 * time.Second) // for those who pause, and for what is late
-	leave(spared)
+	now := time.Now()
+	last := now.Unix()
+	for end := now.Add(time.Minute); !ran(now) && time.Now().Before(end); { // what is late
+		time.Sleep(10 * time.Millisecond)
+	}
 	for _, o := range others {
+		o.Resume()
 		leave(o)
 	}
+	leave(spared)
 	text, err := os.ReadFile(journal)
 	if err != nil {
 		t.Fatal(err)
