@@ -56,6 +56,7 @@ func fails(t *testing.T, l *core.Locker, rdb redis.UniversalClient, key, cause s
 }
 
 func TestServerReplicaAcks(t *testing.T) {
+	t.Parallel()
 	master, replica := replicated(t)
 	rdb, copied := master.Client(), replica.Client()
 	l := newLocker(t, master.Client())
@@ -115,6 +116,7 @@ func TestServerReplicaAcks(t *testing.T) {
 }
 
 func TestServerWithoutReplicasRefusesReplicaAcks(t *testing.T) {
+	t.Parallel()
 	server := servertest.Redis(t)
 	rdb := server.Client()
 	l := newLocker(t, server.Client(), core.WithReplicaAcks(1, 50*time.Millisecond))
@@ -127,6 +129,7 @@ func TestServerWithoutReplicasRefusesReplicaAcks(t *testing.T) {
 // Whatever connection the grant was written on, the acknowledgement is of it: here another process' release
 // grants, while the replica stands still and the waiter's connections have nothing outstanding.
 func TestServerGrantFromTheLineIsAcknowledged(t *testing.T) {
+	t.Parallel()
 	master, replica := replicated(t)
 	rdb := master.Client()
 	holder, l := newLocker(t, master.Client()), newLocker(t, master.Client())
@@ -182,6 +185,7 @@ func TestServerGrantFromTheLineIsAcknowledged(t *testing.T) {
 // connection, which never wrote before: a WAIT behind it fails while the replica stands still. Servers before 7.2
 // wait for whatever was written by anybody, so that there the offset has to tell.
 func TestServerRenewalAlwaysReachesTheReplicas(t *testing.T) {
+	t.Parallel()
 	master, replica := replicated(t)
 	rdb := master.Client()
 	rdb.Set(background, "k", "me", time.Minute)
@@ -214,6 +218,7 @@ func TestServerRenewalAlwaysReachesTheReplicas(t *testing.T) {
 
 // In a Cluster it is the replicas of the key's own master that count.
 func TestServerClusterReplicaAcks(t *testing.T) {
+	t.Parallel()
 	rdb, nodes := startCluster(t)
 	replica := servertest.Redis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
 	direct := replica.Client()
@@ -242,6 +247,7 @@ func TestServerClusterReplicaAcks(t *testing.T) {
 
 // A Ring has as many masters as shards.
 func TestServerRingReplicaAcks(t *testing.T) {
+	t.Parallel()
 	master, _ := replicated(t)
 	alone := servertest.Redis(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": master.Addr(), "b": alone.Addr()}})

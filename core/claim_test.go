@@ -271,6 +271,7 @@ func TestBadClaimsAreRefused(t *testing.T) {
 }
 
 func TestServerGrantsEachTickOnce(t *testing.T) {
+	t.Parallel()
 	server := servertest.Redis(t)
 	lockers := make([]*core.Locker, 5)
 	for i := range lockers {

@@ -68,6 +68,7 @@ func meet(t *testing.T, a, b *servertest.Server) {
 }
 
 func TestServerClusterHasLocksInAllSlots(t *testing.T) {
+	t.Parallel()
 	rdb, nodes := startCluster(t)
 	l, rival := newLocker(t, rdb, core.WithTTL(2*time.Second)), newLocker(t, rdb)
 	keys := []string{"plain", "{tag}ged", "{whole}", "whole", "a{b", "a}b{c}d", "a{b}c{d}", "mit Leerzeichen", "é"}
@@ -118,6 +119,7 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 
 // A slot moves to another node while a lock in it is held: renewals follow, and the fence has moved along.
 func TestServerClusterSlotMigration(t *testing.T) {
+	t.Parallel()
 	rdb, nodes := startCluster(t)
 	l := newLocker(t, rdb, core.WithTTL(3*time.Second))
 	lock := obtain(t, l, "foo") // slot 12182, on the third node

@@ -13,9 +13,10 @@ import (
 // Random histories: every earlier tenure is asked about after every step, and the fence is right about each, or
 // says after more losses than it keeps that it does not know.
 func TestFenceTellsHowEachTenureEnded(t *testing.T) {
-	for seed := range 6 {
+	t.Parallel()
+	for seed := range seeds(t, 2) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			rnd := rand.New(rand.NewPCG(uint64(seed), 1))
+			rnd := rand.New(rand.NewPCG(seed, 1))
 			rdb := b.Client()
 			type tenure struct {
 				owner    string

@@ -16,6 +16,7 @@ import (
 // A granted lock begins with a short lease and goes on like any other. At no moment is its deadline past the lease,
 // over links that take their time in either direction.
 func TestDeadlineOfAGrant(t *testing.T) {
+	t.Parallel()
 	delays := map[string]func(*servertest.Link, time.Duration){
 		"fast":          func(*servertest.Link, time.Duration) {},
 		"slow requests": (*servertest.Link).DelayUp,

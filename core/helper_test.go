@@ -3,8 +3,12 @@ package core_test
 import (
 	"context"
 	"errors"
+	"iter"
+	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +21,16 @@ import (
 // bubble runs fn in virtual time with a server of its own. What fn leaves behind, a goroutine say, fails it.
 func bubble(t *testing.T, fn func(t *testing.T, b *servertest.Bubble)) {
 	t.Helper()
+	processor.Lock()
+	defer processor.Unlock()
 	synctest.Test(t, func(t *testing.T) {
 		fn(t, servertest.NewBubble(t))
 		synctest.Wait() // a grant may be here before the answer to the release
 	})
 }
+
+// processor is for one bubble at a time, which computes all the time, so that tests on real servers go on beside it.
+var processor sync.Mutex
 
 // replica is one process: a Locker with a client and a link of its own.
 type replica struct {
@@ -93,6 +102,38 @@ func shutdown(t *testing.T, l *core.Locker) {
 	}
 	if n := core.Scheduled(l); n != 0 {
 		t.Errorf("%d holds in the scheduler after Shutdown", n)
+	}
+}
+
+// seeds are the first n from SEED, which is 0 by default; with HOLDFAST_SOAK they go on for DURATION, and begin at random.
+// It stops at the first that fails.
+func seeds(t *testing.T, n uint64) iter.Seq[uint64] {
+	t.Helper()
+	var first uint64
+	var until time.Time
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		d, err := time.ParseDuration(os.Getenv("DURATION"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, first, until = 0, rand.Uint64N(1<<40), time.Now().Add(d)
+	}
+	if s := os.Getenv("SEED"); s != "" {
+		first, _ = strconv.ParseUint(s, 10, 64)
+	}
+	return func(yield func(uint64) bool) {
+		ran := uint64(0)
+		defer func() { // also at the end of a test that calls Fatal
+			t.Logf("%d seeds from %d", ran, first)
+			if t.Failed() {
+				t.Logf("SEED=%d failed", first+ran)
+			}
+		}()
+		for ; ran < n || time.Now().Before(until); ran++ {
+			if !yield(first+ran) || t.Failed() {
+				return
+			}
+		}
 	}
 }
 

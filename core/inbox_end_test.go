@@ -12,6 +12,7 @@ import (
 
 // Shutdown at any moment of an inbox's life: while it connects, subscribes, is told, breaks and pauses.
 func TestShutdownOfAnInbox(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(*servertest.Link){
 		"healthy":            func(*servertest.Link) {},
 		"slow":               func(l *servertest.Link) { l.Delay(40 * time.Millisecond) },

@@ -18,6 +18,7 @@ import (
 // InspectAll on a real server, on the shards of a Cluster and on several masters.
 
 func TestServerInspectAll(t *testing.T) {
+	t.Parallel()
 	srv := servertest.Redis(t)
 	l := newLocker(t, srv.Client())
 	lock := obtain(t, l, "k7", core.WithLabel("me"))
@@ -155,6 +156,7 @@ func TestInspectAllTellsWhatMostMastersSay(t *testing.T) {
 }
 
 func TestServerInspectAllAsksTheShardsOfARing(t *testing.T) {
+	t.Parallel()
 	one, two := servertest.Redis(t), servertest.Redis(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr(), "two": two.Addr()}, HeartbeatFrequency: time.Hour})
 	defer rdb.Close()

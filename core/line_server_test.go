@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
@@ -13,6 +12,7 @@ import (
 // n processes that go on taking one lock: two commands and one push for each hold, in turn, no holder beside another,
 // tokens rise.
 func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{2, 16, 64} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			server := servertest.Redis(t)
@@ -21,14 +21,16 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 				ls[i] = newLocker(t, server.Client())
 			}
 			// All have their inbox open before anything is counted.
-			rounds := func(per int) []int {
+			rdb := server.Client()
+			rounds := func(per int, inTurn bool) []int {
 				var mu sync.Mutex
+				others := n - 1 // that have not yet had all their holds
 				var order []int
 				var last int64
 				var all sync.WaitGroup
 				for i, l := range ls {
 					all.Go(func() {
-						for range per {
+						for round := range per {
 							lock, err := l.Acquire(background, "k")
 							if err != nil {
 								t.Error(err)
@@ -43,7 +45,12 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 							}
 							last = lock.Token()
 							order = append(order, i)
-							time.Sleep(time.Millisecond) // for whoever may hold it too, and for the others to stand in line
+							if inTurn {
+								until(t, "the others stand in line", func() bool { return rdb.LLen(background, lineKey).Val() == int64(others) })
+							}
+							if round == per-1 {
+								others--
+							}
 							mu.Unlock()
 							if err := lock.Release(background); err != nil {
 								t.Error(err)
@@ -54,7 +61,7 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 				all.Wait()
 				return order
 			}
-			rounds(3)
+			rounds(3, false)
 			const per = 20
 			first := newLocker(t, server.Client())
 			lock, err := first.Acquire(background, "k")
@@ -62,7 +69,7 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 				t.Fatal(err)
 			}
 			begun := make(chan []int)
-			go func() { begun <- rounds(per) }()
+			go func() { begun <- rounds(per, true) }()
 			until(t, "all stand in line", func() bool {
 				state, err := first.Inspect(background, "k")
 				return err == nil && state.Waiting == n

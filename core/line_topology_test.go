@@ -15,12 +15,12 @@ import (
 )
 
 // chain has n Lockers of make wait for key in turn, each served as soon as the one before it releases, for rounds
-// times, and returns how long that took. Two holders at a time, or a token that does not rise, fail the test.
-func chain(t *testing.T, n, rounds int, key string, make func() *core.Locker) time.Duration {
+// times. Two holders at a time, or a token that does not rise, fail the test, and so do messages that do not arrive: it
+// would take minutes.
+func chain(t *testing.T, n, rounds int, key string, make func() *core.Locker) {
 	t.Helper()
 	var all sync.WaitGroup
 	var inside, last atomic.Int64
-	begin := time.Now()
 	for range n {
 		l := make()
 		all.Go(func() {
@@ -42,25 +42,19 @@ func chain(t *testing.T, n, rounds int, key string, make func() *core.Locker) ti
 		})
 	}
 	within(t, "the work", all.Wait)
-	return time.Since(begin)
 }
 
 func TestServerLineOfMany(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	rdb := server.Client()
-	if d := chain(t, 256, 3, "k", func() *core.Locker { return newLocker(t, rdb) }); d > 10*time.Second {
-		t.Errorf("768 hand-overs took %v", d)
-	}
+	chain(t, 128, 2, "k", func() *core.Locker { return newLocker(t, rdb) })
 }
 
 func TestServerLineOfACluster(t *testing.T) {
 	t.Parallel()
 	rdb, _ := startCluster(t)
-	d := chain(t, 12, 5, "k", func() *core.Locker { return newLocker(t, rdb) })
-	if d > 10*time.Second {
-		t.Errorf("60 hand-overs took %v: their messages do not arrive", d)
-	}
+	chain(t, 12, 5, "k", func() *core.Locker { return newLocker(t, rdb) })
 }
 
 // The shards of a Ring know nothing of each other's channels: waiting is polling.
@@ -88,6 +82,7 @@ func TestServerLineOfARing(t *testing.T) {
 
 // Users who may not do everything.
 func TestServerLineACL(t *testing.T) {
+	t.Parallel()
 	server := servertest.Redis(t)
 	admin := server.Client()
 	user := func(name, rules string) *redis.Client {
@@ -143,6 +138,7 @@ func TestServerLineACL(t *testing.T) {
 
 // An operator closes the connections of all subscribers, again and again.
 func TestServerInboxIsKilled(t *testing.T) {
+	t.Parallel()
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprint("RESP", protocol), func(t *testing.T) {
 			t.Parallel()

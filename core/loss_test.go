@@ -14,6 +14,7 @@ import (
 // The safety test: the holder's link is cut, a rival polls, and at the rival's first success the holder must
 // know. One run per way of cutting and of setting up the client.
 func TestHolderKnowsBeforeARivalHolds(t *testing.T) {
+	t.Parallel()
 	cuts := map[string]func(*servertest.Link){
 		"requests":         func(l *servertest.Link) { l.CutUp() },
 		"replies":          func(l *servertest.Link) { l.CutDown() },

@@ -16,6 +16,7 @@ import (
 // What internal/model searches is what the scripts do: random calls get the same answers from both and leave the
 // same behind, and the same grants are told. Without one of its rules the model does something else.
 func TestModelDoesWhatTheScriptsDo(t *testing.T) {
+	t.Parallel()
 	rules := []model.Rule{
 		model.Whole, model.RenewNeverShortens, model.AcquireNeverShortens, model.TaintedLeavesTombstone,
 		model.TombstoneBarsLock, model.TombstoneBarsLine, model.ForgetFreesItsOwn, model.FenceRemembersLosses,

@@ -127,7 +127,7 @@ func TestCleanUpEndsWithTheLeaseThatMayBeThere(t *testing.T) {
 		_, err := r.Acquire(background, "k", core.WithWait(12*time.Second))
 		wantIs(t, err, core.ErrUnavailable)
 		shutdown(t, r.Locker)
-		if d := time.Since(begin); d > 19*time.Second {
+		if d := time.Since(begin); d > 20*time.Second { // with the pauses of the last try, which are random; from the end of the call it would be 27 s
 			t.Errorf("Shutdown returned after %v, want a lease after the last command that was sent, at 3s", d)
 		}
 		release(t, lock)

@@ -44,6 +44,7 @@ func TestPausedHolder(t *testing.T) {
 // A process that was stopped past its lease (SIGSTOP, a long garbage collection, a live migration) finds out
 // with the first look it takes.
 func TestPausedProcessKnowsAtOnce(t *testing.T) {
+	t.Parallel()
 	server := servertest.Redis(t)
 	child := exec.Command(os.Args[0], "-test.run=^TestPausedHolder$", "-test.v")
 	child.Env = append(os.Environ(), pausedEnv+"="+server.Addr())

@@ -120,6 +120,7 @@ func TestServerRedLockACL(t *testing.T) {
 
 // A master that does not tell its age does not vote, unless there is no quarantine.
 func TestServerRedLockWithoutInfo(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 3)
 	some := slices.DeleteFunc(slices.Clone(redLockCommands), func(c string) bool { return c == "info" })
 	l := quorum(t, f.user(t, "u", some...), core.WithQuarantine(30*time.Second))

@@ -9,6 +9,7 @@ import (
 
 // Five replicas claim each tick at the same moment.
 func TestServerRedLockClaimsAtOnce(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 5)
 	var ls []*core.Locker
 	for range 5 {

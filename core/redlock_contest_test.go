@@ -112,6 +112,7 @@ func spread(i, j int) time.Duration { return time.Millisecond + rand.N(4*time.Mi
 
 // Those who wait are served in turn, and mostly by one look each.
 func TestRedLockServesProcessesInTurn(t *testing.T) {
+	t.Parallel()
 	for _, nodes := range []int{3, 5} {
 		bubbleOf(t, nodes, func(t *testing.T, ms masters) {
 			c := ms.contend(t, 8, 2*time.Second, 5*time.Millisecond, 0, spread)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -38,13 +36,10 @@ func (h *holders) enter(lock *core.Lock) {
 	h.all = []*core.Lock{lock}
 }
 
-// Three processes and five masters, through cuts, hangs, losses and restarts.
+// Three processes and five masters, through cuts, hangs, losses and restarts. make soak goes on for DURATION.
 func TestRedLockStorm(t *testing.T) {
-	seeds := 6
-	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_SEEDS")); err == nil {
-		seeds = n
-	}
-	for seed := range uint64(seeds) {
+	t.Parallel()
+	for seed := range seeds(t, 2) {
 		bubbleOf(t, 5, func(t *testing.T, ms masters) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			var mu sync.Mutex

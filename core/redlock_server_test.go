@@ -15,6 +15,7 @@ import (
 )
 
 func TestServerRedLockWithOneToFiveMasters(t *testing.T) {
+	t.Parallel()
 	all := startFleet(t, 5)
 	for n := 1; n <= 5; n++ {
 		f := all[:n]

@@ -18,6 +18,8 @@ type masters []*servertest.Bubble
 // bubbleOf runs fn in virtual time with n masters of its own. What fn leaves behind fails it.
 func bubbleOf(t *testing.T, n int, fn func(t *testing.T, ms masters)) {
 	t.Helper()
+	processor.Lock()
+	defer processor.Unlock()
 	synctest.Test(t, func(t *testing.T) {
 		var ms masters
 		for range n {

@@ -10,9 +10,11 @@ import (
 )
 
 // Claims on three or five masters in random order: commands arrive in any order, twice never, and some of them or of
-// their answers never; masters restart. Whatever comes of it, of two claims that were won the ticks are apart by the gap.
+// their answers never; masters restart. Whatever comes of it, of two claims that were won the ticks are apart by the gap. make soak goes on for
+// DURATION.
 func TestTickScriptsInRandomOrder(t *testing.T) {
-	for seed := range uint64(40) {
+	t.Parallel()
+	for seed := range seeds(t, 10) {
 		n := 3 + 2*int(seed%2)
 		bubbleOf(t, n, func(t *testing.T, ms masters) {
 			rnd := rand.New(rand.NewPCG(seed, 1))

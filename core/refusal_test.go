@@ -14,6 +14,7 @@ import (
 // What Redis answers when it does not serve, and what becomes of it: each in the right outcome, with the key
 // and Redis' word in the text, and nothing left behind.
 func TestServerRefusals(t *testing.T) {
+	t.Parallel()
 	ctx := func() context.Context {
 		ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
 		t.Cleanup(cancel)
@@ -33,6 +34,7 @@ func TestServerRefusals(t *testing.T) {
 		}
 	}
 	t.Run("WRONGTYPE", func(t *testing.T) {
+		t.Parallel()
 		rdb := servertest.Redis(t).Client()
 		l := newLocker(t, rdb)
 		rdb.LPush(background, "k", "x")
@@ -50,6 +52,7 @@ func TestServerRefusals(t *testing.T) {
 		}
 	})
 	t.Run("OOM", func(t *testing.T) {
+		t.Parallel()
 		rdb := servertest.Redis(t).Client()
 		l := newLocker(t, rdb)
 		lock := acquire(t, l, "held")
@@ -64,6 +67,7 @@ func TestServerRefusals(t *testing.T) {
 		}
 	})
 	t.Run("READONLY", func(t *testing.T) {
+		t.Parallel()
 		rdb := servertest.Redis(t).Client()
 		l := newLocker(t, rdb, core.WithTTL(2*time.Second))
 		lock := obtain(t, l, "held")
@@ -88,6 +92,7 @@ func TestServerRefusals(t *testing.T) {
 		_ = lock.Release(background)
 	})
 	t.Run("NOAUTH", func(t *testing.T) {
+		t.Parallel()
 		server := servertest.Redis(t)
 		rdb := server.Client()
 		rdb.ConfigSet(background, "requirepass", "secret")
@@ -95,6 +100,7 @@ func TestServerRefusals(t *testing.T) {
 		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Password = "wrong" })), "WRONGPASS", true)
 	})
 	t.Run("NOPERM", func(t *testing.T) {
+		t.Parallel()
 		server := servertest.Redis(t)
 		rdb := server.Client()
 		if err := rdb.Do(background, "ACL", "SETUSER", "app", "on", ">p", "+@all", "~other:*").Err(); err != nil {
@@ -103,6 +109,7 @@ func TestServerRefusals(t *testing.T) {
 		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Username, o.Password = "app", "p" })), "NOPERM", true)
 	})
 	t.Run("nobody there", func(t *testing.T) {
+		t.Parallel()
 		server := servertest.Redis(t)
 		l := newLocker(t, server.Client(), core.WithTTL(4*time.Second)) // a clean-up may go on for that long
 		server.Kill()
@@ -110,6 +117,7 @@ func TestServerRefusals(t *testing.T) {
 		shutdown(t, l)
 	})
 	t.Run("closed client", func(t *testing.T) {
+		t.Parallel()
 		rdb := servertest.Redis(t).Client()
 		l := newLocker(t, rdb)
 		_ = rdb.Close()
@@ -119,6 +127,7 @@ func TestServerRefusals(t *testing.T) {
 
 // The least that an ACL must allow.
 func TestServerACL(t *testing.T) {
+	t.Parallel()
 	server, _ := replicated(t)
 	rdb := server.Client()
 	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "resetchannels", "&holdfast:inbox:*", "-@all",

@@ -19,7 +19,7 @@ import (
 
 // Several processes under random faults, from a seed: at no moment do two count themselves as holding, tokens rise,
 // nobody waits for ever, and nothing stays in Redis or in the processes. HOLDFAST_SCHEDULES says how many runs of it
-// (make test has thousands), SEED where to begin, to repeat one; make soak goes on for DURATION.
+// there are, SEED where to begin, to repeat one; make soak goes on for DURATION.
 func TestSimulation(t *testing.T) {
 	n, seed := uint64(40), uint64(1)
 	var until, report time.Time

@@ -44,6 +44,12 @@ func all() []*part {
 			counts: regexp.MustCompile(`tasks, (\d+) runs`), unit: "runs", needs: "github.com/hibiken/asynq"},
 		{name: "cronlock", dir: "cronlock", tests: "^(TestEachTickOnceWhateverHappens|TestProcesses)$",
 			counts: regexp.MustCompile(`(\d+) schedules from seed`), unit: "schedules"},
+		{name: "redlock-random", dir: "core", tests: "^TestRedLockStorm$",
+			counts: regexp.MustCompile(`(\d+) seeds from`), unit: "seeds"},
+		{name: "tick-scripts", dir: "core", tests: "^TestTickScriptsInRandomOrder$",
+			counts: regexp.MustCompile(`(\d+) seeds from`), unit: "seeds"},
+		{name: "fence-script", dir: "core", tests: "^TestFenceTellsHowEachTenureEnded$",
+			counts: regexp.MustCompile(`(\d+) seeds from`), unit: "seeds"},
 		{name: "model", dir: "internal/model", tests: "^TestSoak$", again: "^TestSoak$/^nothing$",
 			counts: regexp.MustCompile(`(\d+) walks`), unit: "walks"},
 	}
