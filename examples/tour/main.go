@@ -45,6 +45,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -74,9 +75,14 @@ type app struct {
 }
 
 // size is how long the scenes that have no flags for it last.
-type size struct{ payouts, ticks, jobs int } // of each account; of the schedulers; of the cron job
+type size struct {
+	lease   time.Duration // of the replicas of which one is stopped: the audience waits until it is over
+	payouts int           // of each account
+	ticks   int           // of the schedulers
+	jobs    int           // of the cron job
+}
 
-var full = size{payouts: 25, ticks: 10, jobs: 5}
+var full = size{lease: time.Second, payouts: 25, ticks: 10, jobs: 5}
 
 type config struct {
 	requests, products, stock, replicas int

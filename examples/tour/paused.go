@@ -16,9 +16,6 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// shortLease is that of the replicas of which one is stopped: the audience waits until it is over.
-const shortLease = time.Second
-
 const (
 	pausable = "pausable" // the play of the two
 	paid     = "paid"     // what they are told when a payment has gone through
@@ -41,12 +38,12 @@ func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	}
 	defer func() { err = errors.Join(err, closeBooks()) }()
 	// They end before the books do.
-	first, err := st.StartProcess(ctx, shop.Role{Play: pausable, Name: "replica-1", Scene: a.tables, Fenced: a.fenced, Lease: shortLease}, st.errOut)
+	first, err := st.StartProcess(ctx, shop.Role{Play: pausable, Name: "replica-1", Scene: a.tables, Fenced: a.fenced, Lease: st.size.lease}, st.errOut)
 	if err != nil {
 		return nil, err
 	}
 	defer first.Close()
-	second, err := st.StartProcess(ctx, shop.Role{Play: pausable, Name: "replica-2", Scene: a.tables, Fenced: a.fenced, Lease: shortLease}, st.errOut)
+	second, err := st.StartProcess(ctx, shop.Role{Play: pausable, Name: "replica-2", Scene: a.tables, Fenced: a.fenced, Lease: st.size.lease}, st.errOut)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +78,7 @@ func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	if token, err = second.Hear(ctx, "charging"); err != nil {
 		return nil, err
 	}
-	say("replica-2 has the lock, token %s: the lease of %v is over. It has read: 1 left.", token, shortLease)
+	say("replica-2 has the lock, token %s: the lease of %v is over. It has read: 1 left.", token, st.size.lease)
 	if err := second.Tell(paid); err != nil {
 		return nil, err
 	}

@@ -94,7 +94,7 @@ func TestInterruptWhileAReplicaIsStopped(t *testing.T) {
 		cancel()
 	}()
 	a := &app{
-		stdout: &stdout, stderr: &stderr, scenes: []scene{acts("paused")},
+		stdout: &stdout, stderr: &stderr, size: short, scenes: []scene{acts("paused")},
 		getenv: func(k string) string {
 			return map[string]string{"DATABASE_URL": "sqlite://" + filepath.ToSlash(file)}[k]
 		},
