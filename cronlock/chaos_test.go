@@ -23,6 +23,7 @@ const (
 // Five replicas, of which one is spared the worst, with clocks of their own, pauses, cut links, crashes and restarts, and a
 // Redis that is away now and then: each tick runs once, and never twice.
 func TestEachTickOnceWhateverHappens(t *testing.T) {
+	t.Parallel()
 	seeds := 1
 	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_SCHEDULES")); err == nil {
 		seeds = n

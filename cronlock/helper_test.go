@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,12 +129,11 @@ type replica struct {
 // parser has seconds, which may be left out.
 var parser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
 
-var replicas int
+var replicas atomic.Int64 // of all tests
 
 func newReplica(t testing.TB, b *servertest.Bubble, j *journal, opts ...cronlock.Option) *replica {
 	t.Helper()
-	replicas++
-	r := &replica{name: fmt.Sprint("replica-", replicas), rdb: b.Client(func(o *redis.Options) { o.DialTimeout = time.Second }), j: j}
+	r := &replica{name: fmt.Sprint("replica-", replicas.Add(1)), rdb: b.Client(func(o *redis.Options) { o.DialTimeout = time.Second }), j: j}
 	r.link = b.Link(r.rdb)
 	var err error
 	if r.locker, err = core.New(r.rdb, core.WithLabel(r.name)); err != nil {

@@ -110,6 +110,7 @@ func TestNameTwiceOnOneCron(t *testing.T) {
 
 // On a quorum each tick runs once too, with a node away; and not without a majority.
 func TestRedLock(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		nodes := []*servertest.Bubble{b, servertest.NewBubble(t), servertest.NewBubble(t)}
 		j := newJournal()

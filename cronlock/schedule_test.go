@@ -98,6 +98,7 @@ func TestTicksAreOfTheWallClock(t *testing.T) {
 
 // The ticks of many jobs that are due at once are all theirs.
 func TestManyJobsAtOnce(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
 		r := newReplica(t, b, j)

@@ -64,7 +64,9 @@ func inBubble(t *testing.T, fn func(t *testing.T, e *env)) {
 
 func onServer(t *testing.T, s *servertest.Server, fn func(t *testing.T, e *env)) {
 	t.Parallel()
-	fn(t, newEnv(t, func() *redis.Client { return s.Client() }))
+	e := newEnv(t, func() *redis.Client { return s.Client() })
+	e.short = 2 * time.Second // of a machine that may be busy
+	fn(t, e)
 }
 
 func newEnv(t *testing.T, client func() *redis.Client) *env {

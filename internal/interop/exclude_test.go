@@ -121,7 +121,11 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 		for {
 			h, err := r.obtain(background, e.rdb, e.key, e.long)
 			if err == errRefused {
-				time.Sleep(time.Millisecond)
+				if time.Since(since) < ttl-100*time.Millisecond {
+					time.Sleep(20 * time.Millisecond)
+				} else {
+					time.Sleep(time.Millisecond)
+				}
 				continue
 			}
 			if lost := lock.Err(); !errors.Is(lost, core.ErrLost) {
