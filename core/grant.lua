@@ -41,7 +41,8 @@ local function serve(self, fence, now)
       end
       -- Only now, as it is true. Where it is refused, the owner finds out by looking.
       if inbox ~= '-' then
-        redis.pcall('PUBLISH', inbox, owner .. ' ' .. string.format('%.0f %.0f', token, now) .. ' ' .. KEYS[1])
+        -- Line feeds separate what a label, which may have spaces, is part of: it has no control characters.
+        redis.pcall('PUBLISH', inbox, owner .. string.format('\n%.0f\n%.0f\n', token, now) .. KEYS[1])
       end
       leave(owner)
       return owner, tonumber(lease), text

@@ -388,3 +388,28 @@ func TestGrantAfterASuspension(t *testing.T) {
 		}
 	}
 }
+
+// A label may have spaces. It is part of the owner id that the message of a grant begins with.
+func TestGrantReachesALabelWithSpaces(t *testing.T) {
+	for _, label := range []string{"api 7f9c", "a b c d e", " ", "1 2 k", "Größe · 7"} {
+		t.Run(label, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder, r := newReplica(t, b, core.WithLabel(label)), newReplica(t, b, core.WithLabel(label))
+				warm(t, r)
+				w := watchKey(t, b, "k")
+				lock := acquire(t, holder.Locker, "k")
+				w.add(lock)
+				c := call(background, r, "k")
+				time.Sleep(time.Second)
+				release(t, lock)
+				granted, waited := w.get(c)
+				if waited > 0 {
+					t.Errorf("the grant came %v after the release", waited)
+				}
+				release(t, granted)
+				w.end()
+				empty(t, b, holder, r)
+			})
+		})
+	}
+}

@@ -253,9 +253,9 @@ type grant struct {
 	time  int64 // of the server, in µs
 }
 
-// deliver hands a message, "owner token time key", to whom it is for.
+// deliver hands a message, of a line each for owner, token, time and key, to the tenure that it is for.
 func (in *inbox) deliver(text string) {
-	parts := strings.SplitN(text, " ", 4)
+	parts := strings.SplitN(text, "\n", 4)
 	if len(parts) != 4 {
 		return
 	}

@@ -22,11 +22,11 @@ func FuzzMessages(f *testing.F) {
 		"nobody 1 1 k", "nobody 1 1 other", " 1 1 k", "ME 0 0 k", "ME 1 9223372036854775807 k", "ME 9223372036854775807 -9223372036854775808 k", "ME 946684800000071 946684800100000 k", "ME 946684800000071 946684800100000 k k",
 		"ME 946684800000071 946684799900000 k", "ME 71 946684800100000 k", "ME 946684800000071  k", "ME +5 +946684800100000 k", "ME 0x5 1 k", "ME 1_0 1 k", "ME\t1 1 k", "MEME 1 1 k", "ME 5 946684900000000 k", "\xff 1 1 \xfe",
 	} {
-		f.Add(text, int64(946_684_800_000_000), int64(70), uint16(200))
+		f.Add(strings.ReplaceAll(text, " ", "\n"), int64(946_684_800_000_000), int64(70), uint16(200))
 	}
-	f.Add("ME 5 9223372036854775 k", int64(1), int64(4), uint16(65535))
-	f.Add("ME 9007199254740991 5 k", int64(5), int64(9_007_199_254_740_990), uint16(0))
-	form := regexp.MustCompile(`(?s)^([^ ]*) ([-+]?[0-9]+) ([-+]?[0-9]+) (.*)$`)
+	f.Add("ME\n5\n9223372036854775\nk", int64(1), int64(4), uint16(65535))
+	f.Add("ME\n9007199254740991\n5\nk", int64(5), int64(9_007_199_254_740_990), uint16(0))
+	form := regexp.MustCompile(`(?s)^([^\n]*)\n([-+]?[0-9]+)\n([-+]?[0-9]+)\n(.*)$`)
 	f.Fuzz(func(t *testing.T, text string, seen, last int64, waited uint16) {
 		seen, last = seen&(1<<53-1), last&(1<<53-1) // as a server has them
 		synctest.Test(t, func(t *testing.T) {
@@ -34,7 +34,7 @@ func FuzzMessages(f *testing.F) {
 			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 			defer rdb.Close()
 			rdb.AddHook(server)
-			l, err := New(rdb)
+			l, err := New(rdb, WithLabel("api 7f9c"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -350,7 +350,7 @@ func TestStrangeMessages(t *testing.T) {
 			waits[0] + " 0 0 k", waits[0] + " 1 9223372036854775807 k", waits[0] + " 9223372036854775807 -9223372036854775808 k",
 			waits[0] + " 9223372036854775807 1 k",
 		} {
-			b.Redis.Publish(channels[0], text)
+			b.Redis.Publish(channels[0], strings.ReplaceAll(text, " ", "\n"))
 			synctest.Wait()
 			notYet(t, c)
 		}

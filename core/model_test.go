@@ -190,7 +190,7 @@ func (m *modelled) told(g model.Grant) {
 		return
 	}
 	m.tokens = append(m.tokens, g.Token)
-	want := fmt.Sprintf("%s %d %d k", ownerID(g.Owner), m.real(g.Token), m.real(model.Token(g.Time)*m.p.PerTick))
+	want := fmt.Sprintf("%s\n%d\n%d\nk", ownerID(g.Owner), m.real(g.Token), m.real(model.Token(g.Time)*m.p.PerTick))
 	msg, err := m.inboxes[g.Owner].ReceiveTimeout(background, time.Millisecond)
 	if got, ok := msg.(*redis.Message); err != nil || !ok || got.Payload != want {
 		m.differ("pushed: %v, %v; the model says %s", msg, err, want)

@@ -24,7 +24,7 @@ local function serve(_, _, now)
       local till = string.format('%.0f', math.floor(now / 1000) + reserve)
       redis.call('HSET', KEYS[5], 'next', id .. ' ' .. till)
       if redis.call('PTTL', KEYS[5]) < tonumber(reserve) then redis.call('PEXPIRE', KEYS[5], reserve) end
-      redis.pcall('PUBLISH', inbox, id .. ' 0 ' .. string.format('%.0f', now) .. ' ' .. KEYS[1])
+      redis.pcall('PUBLISH', inbox, id .. string.format('\n0\n%.0f\n', now) .. KEYS[1])
       return
     end
   end

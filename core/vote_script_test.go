@@ -160,7 +160,7 @@ func TestNudgeScript(t *testing.T) {
 		}
 		x.forget("a", now, 0)
 		msg, err := sub.ReceiveMessage(background)
-		if err != nil || msg.Payload != fmt.Sprint("~b 0 ", now, " k") {
+		if err != nil || msg.Payload != fmt.Sprintf("~b\n0\n%d\nk", now) {
 			t.Errorf("message: %v, %v", msg, err)
 		}
 		code, _ := x.vote("c", now+10, place("~c"))
