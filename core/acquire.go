@@ -103,7 +103,7 @@ type acquisition struct {
 	behind   *queued // it waits there still
 	queued   bool    // it had to
 	began    time.Duration
-	from     time.Duration // when the wait for another holder began: with the first answer that told of one
+	from     time.Duration // when the wait for another holder began, with the first answer that told of one; or the look at its end
 	attempts int
 
 	// What the latest look told: one of the two, or neither before the first.

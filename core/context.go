@@ -56,3 +56,26 @@ func Held(ctx context.Context) []*Lock {
 		ctx = lock.context().Context // past the lock's own context: the next one outwards
 	}
 }
+
+// outliving returns ctx, but where that descends from the context of a handle to h and would end with its release, one
+// that does not: that of the acquisition, with the deadline of ctx.
+func (h *hold) outliving(ctx context.Context) (context.Context, context.CancelFunc) {
+	var outside context.Context
+	for c := ctx; ; {
+		lock, ok := c.Value(heldKey{}).(*Lock)
+		if !ok {
+			break
+		}
+		if lock.hold == h {
+			outside = lock.parent
+		}
+		c = lock.context().Context
+	}
+	if outside == nil || ctx.Err() != nil && context.Cause(ctx) != errReleased {
+		return ctx, func() {}
+	}
+	if end, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(outside, end)
+	}
+	return outside, func() {}
+}

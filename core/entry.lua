@@ -53,14 +53,26 @@ local function remains(holder, owner)
   return e[2] and e[2] - clock() or 0
 end
 
--- depart takes owner out. It returns whether it was in, and whether others still are; nothing if the hash is not
--- about this lock.
+-- depart takes owner out, and everyone whose lease is over. It returns whether it was in, and whether others still are;
+-- nothing if the hash is not about this lock. The lock lives on for as long as the longest lease of the others: it may
+-- have lived for that of owner, who does not need it any more.
 local function depart(holder, owner)
   if redis.call('HGET', entries, 'of') ~= holder then return end
   local was = redis.call('HDEL', entries, '@' .. owner) == 1
-  local all, now = redis.call('HGETALL', entries), clock()
+  local all, now, till = redis.call('HGETALL', entries), clock(), 0
   for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) == '@' and tonumber(all[i + 1]) > now then return was, true end
+    if string.sub(all[i], 1, 1) == '@' then
+      if tonumber(all[i + 1]) > now then
+        till = math.max(till, tonumber(all[i + 1]))
+      else
+        redis.call('HDEL', entries, all[i])
+      end
+    end
   end
-  return was, false
+  if till == 0 then return was, false end
+  if was and redis.call('PTTL', KEYS[1]) > till - now then
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', till - now))
+    redis.call('PEXPIRE', entries, string.format('%.0f', till - now))
+  end
+  return was, true
 end

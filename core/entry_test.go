@@ -198,3 +198,47 @@ func TestReentryIDAndADelayedAcquire(t *testing.T) {
 		empty(t, b, one, two)
 	})
 }
+
+// A member that leaves takes the rest of its lease along: the lock lives for as long as the others need it.
+func TestReentryIDLeavesNoLeaseBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		id := core.WithReentryID("job-7")
+		short, long, dead, stranger := newReplica(t, b), newReplica(t, b), newReplica(t, b), newReplica(t, b)
+		first := acquire(t, short.Locker, "k", id, core.WithTTL(time.Second))
+		second := acquire(t, long.Locker, "k", id, core.WithTTL(time.Hour))
+		third := acquire(t, dead.Locker, "k", id, core.WithTTL(time.Minute))
+		time.Sleep(10 * time.Second)
+		release(t, second)
+		if ttl := b.Redis.TTL("k"); ttl > time.Minute {
+			t.Errorf("the lock lives for %v, the longest lease left is a minute", ttl)
+		}
+		dead.link.CutUp() // it dies
+		time.Sleep(2 * time.Minute)
+		if err := first.Err(); err != nil {
+			t.Fatal(err)
+		}
+		another := acquire(t, long.Locker, "k", id, core.WithTTL(time.Hour))
+		release(t, another)
+		if fields, _ := b.Redis.HKeys("{k}:~entry"); len(fields) != 4 { // of, id, token and the first
+			t.Errorf("the dead are still listed: %q", fields)
+		}
+		if ttl := b.Redis.TTL("k"); ttl > time.Second {
+			t.Errorf("the lock lives for %v, the only lease left is a second", ttl)
+		}
+		if err := first.Err(); err != nil {
+			t.Fatal(err)
+		}
+		short.link.CutUp() // the last one dies, too
+		time.Sleep(time.Second)
+		lock := acquire(t, stranger.Locker, "k")
+		wantIs(t, first.Err(), core.ErrLost)
+		wantIs(t, third.Err(), core.ErrLost)
+		release(t, lock)
+		short.link.Heal()
+		dead.link.Heal()
+		for _, lk := range []*core.Lock{first, third} {
+			wantIs(t, lk.Release(background), core.ErrLost)
+		}
+		empty(t, b, short, long, dead, stranger)
+	})
+}

@@ -79,6 +79,18 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 	return max(time.Millisecond, min(d, covering(min(d, h.limit-now))))
 }
 
+// reserve notes that the lease may become as long as d, unless the hold has ended: its lease is another's then. It is
+// either before the end, and the lock is not handed over within the process, or it sees the end.
+func (h *hold) reserve(d time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended.Load() != nil {
+		return false
+	}
+	h.longest.Store(max(h.longest.Load(), int64(d)))
+	return true
+}
+
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 	timer := h.locker.timers.get(0)
 	defer h.locker.timers.rest(timer)
@@ -90,7 +102,9 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		if quorum {
 			lapsed = h.err // see ask
 		}
-		if err := lapsed(); err != nil {
+		if err := lapsed(); err == errReleased {
+			return &opError{act: "extend", key: h.key(), outcome: ErrLost, cause: err}
+		} else if err != nil {
 			return err
 		}
 		if fail.context = ctx.Err(); fail.context != nil {
@@ -100,7 +114,9 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		left := time.Duration(h.deadline.Load()) - now
 		timer.Reset(min(left, h.tenure.patience()))
 		lease := h.lease(now, ttl)
-		h.longest.Store(max(h.longest.Load(), int64(lease)))
+		if !h.reserve(lease) {
+			continue
+		}
 		c := h.tenure.renew(context.WithoutCancel(ctx), lease)
 		select {
 		case <-c.done:

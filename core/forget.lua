@@ -7,7 +7,7 @@
 -- Replies:
 --   1   it was held and is not any more
 --   2   this tenure was released before
---   0   not held: it ended without a release, or never began
+--   0   not held, or not with this token any more: it ended without a release, or never began
 --   3   not held, and nothing is recorded of it
 --
 -- GETEX without options reads like GET but counts as a write, so that a replica refuses it: GET on a
@@ -91,7 +91,9 @@ if held then
       redis.call('SET', KEYS[2], after, 'KEEPTTL')
     end
   end
-  return 1
+  -- An acquire of this tenure that was late may have got the lock again, with another token, after the one that is named
+  -- was lost.
+  return string.find(lost .. ' ', ' ' .. token .. ' ', 1, true) and 0 or 1
 end
 
 if token == '0' then return 0 end

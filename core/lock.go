@@ -129,8 +129,8 @@ func (lk *Lock) Err() error {
 // Extend makes the lease last at least ttl (100 ms to 24 h) from now; it never shortens one. Renewal goes on
 // with the TTL of the acquisition. With [WithMaxHold] the lease is not extended beyond that.
 //
-// Errors: [ErrLost]; [ErrUnavailable] when Redis did not answer before ctx or the lease ended, in which case
-// it may have been extended all the same; [ErrInvalid].
+// Errors: [ErrLost], after a Release too; [ErrUnavailable] when Redis did not answer before ctx or the lease ended,
+// in which case it may have been extended all the same; [ErrInvalid].
 func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -158,10 +158,9 @@ func (lk *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
-	if c, ok := ctx.(*lockContext); ok && c.lock == lk {
-		ctx = lk.parent // its own ends with the release, which would leave that releaseGrace
-	}
 	defer runtime.KeepAlive(lk)
+	ctx, stop := lk.hold.outliving(ctx) // or the release itself would leave its answer releaseGrace
+	defer stop()
 	if lk.hold.drop(lk) {
 		return lk.hold.release(ctx)
 	}

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -352,6 +353,114 @@ func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
 		if err := lock.Release(lock.Context()); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// Nor does the end of a context that descends from it. What else ends such a context counts.
+func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		r.link.Delay(150 * time.Millisecond)
+		children := map[string]func(context.Context) (context.Context, context.CancelFunc){
+			"a value": func(c context.Context) (context.Context, context.CancelFunc) {
+				return context.WithValue(c, "k", 1), func() {}
+			},
+			"a cancel": context.WithCancel,
+			"a deadline": func(c context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(c, time.Second)
+			},
+		}
+		for name, child := range children {
+			lock := acquire(t, r.Locker, "k")
+			ctx, cancel := child(lock.Context())
+			if err := lock.Release(ctx); err != nil {
+				t.Errorf("with %s: %v", name, err)
+			}
+			cancel()
+		}
+
+		nested := acquire(t, r.Locker, "k")
+		inner, err := r.TryAcquire(nested.Context(), "k", core.WithReentrancy())
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, nested)
+		ctx, cancel := context.WithCancel(inner.Context())
+		if err := inner.Release(ctx); err != nil {
+			t.Errorf("the last handle with a child of its context: %v", err)
+		}
+		cancel()
+
+		// It still ends with the deadline, and with the context of the acquisition.
+		for _, deadline := range []bool{true, false} {
+			r.link.Delay(0)
+			parent, stop := context.WithCancel(background)
+			lock, err := r.TryAcquire(parent, fmt.Sprint("slow ", deadline))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.link.Delay(10 * time.Second)
+			ctx, cancel := context.WithCancel(lock.Context())
+			if deadline {
+				ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
+			} else {
+				time.AfterFunc(2*time.Second, stop)
+			}
+			began := time.Now()
+			wantIs(t, lock.Release(ctx), core.ErrUnavailable)
+			if took := time.Since(began); took != 2*time.Second {
+				t.Errorf("deadline %v: the release took %v, want 2s", deadline, took)
+			}
+			cancel()
+			stop()
+		}
+		r.link.Delay(0)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestExtendAfterReleaseSaysThatTheLockIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		release(t, lock)
+		err := lock.Extend(background, time.Minute)
+		wantIs(t, err, core.ErrLost)
+		if !contains(err, "extend", `"k"`, "released") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A late acquire of the tenure, sent again by the network, gets the lock once more after somebody deleted the key. The
+// release names the token that was lost.
+func TestReleaseOfATokenThatWasLostSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b), newReplica(t, b)
+		var again []string
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if again == nil && core.ScriptName(args) == "acquire" {
+				again = args
+			}
+			return servertest.Pass
+		})
+		lock := acquire(t, r.Locker, "k")
+		r.link.OnCommand(nil)
+		b.Redis.Del("k")
+		release(t, acquire(t, other.Locker, "k"))
+		cmd := make([]any, len(again))
+		for i := range again {
+			cmd[i] = again[i]
+		}
+		if token, err := other.rdb.Do(background, cmd...).Int64(); err != nil || token <= lock.Token() {
+			t.Fatalf("the late acquire: %d, %v", token, err)
+		}
+		if err := lock.Err(); err != nil {
+			t.Fatalf("it cannot know yet: %v", err)
+		}
+		wantIs(t, lock.Release(background), core.ErrLost)
+		release(t, acquire(t, other.Locker, "k"))
 	})
 }
 

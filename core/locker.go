@@ -3,7 +3,9 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -142,7 +144,7 @@ func (l *Locker) configure(opts []CallOption) (*config, error) {
 //
 // If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and
 // their leases run out by themselves: Shutdown never frees a key under a live handler. Then it returns
-// ctx.Err(). Calls that the client still has under way at that moment end with the client's own timeouts.
+// an error that matches ctx.Err() and names the locks. Calls that the client still has under way at that moment end with the client's own timeouts.
 func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -151,9 +153,22 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 	l.redis.shut()
 	err := l.gate.wait(ctx)
 	if err != nil {
-		l.sched.abandon()
+		if keys := l.sched.abandon(); len(keys) > 0 {
+			err = fmt.Errorf("holdfast: shutdown: not released: %s: %w", listing(keys), err)
+		}
 	}
 	l.sched.stop()
 	l.gate.abandon()
 	return err
+}
+
+// listing names the first few of keys.
+func listing(keys []string) string {
+	const most = 8
+	slices.Sort(keys)
+	text := fmt.Sprintf("%q", keys[:min(most, len(keys))])
+	if more := len(keys) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

@@ -83,6 +83,9 @@ func (c *config) check(redis servers) error {
 	if c.maxHold > 0 && c.maxHold < c.ttl {
 		return invalid("WithMaxHold(%v) is below the lease of %v", c.maxHold, c.ttl)
 	}
+	if _, err := nameKeys(c.prefix + "k"); err != nil {
+		return invalid("WithPrefix(%.40q): no key can begin so: %s", c.prefix, bare(err))
+	}
 	return redis.check(c)
 }
 
@@ -96,7 +99,8 @@ func (o callOption) apply(c *config) error { return o(c) }
 func (o callOption) call()                 {}
 
 // WithPrefix puts s before every key, "shop:" say. Default: none, so that the key in Redis is the one you
-// name, as other lock libraries have it. Programs exclude each other only under the same prefix.
+// name, as other lock libraries have it. Programs exclude each other only under the same prefix. New refuses a prefix that
+// no key can begin with: see "Keys, commands and ACL" in the description of the package.
 func WithPrefix(s string) Option {
 	return option(func(c *config) error { c.prefix = s; return nil })
 }
@@ -123,6 +127,11 @@ func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks
 // not once the lock has been in the process for d. Then other processes have their turn, if any wait. Default 64
 // times and 100 ms; n is at most 250. 0 turns it off: then each call waits in line in Redis by itself, or, with
 // [NewRedLock], goes there when it is the first of its process.
+//
+// A call that takes the lock over so has a token that was reserved with it, and Redis is not asked. Where Redis lost the
+// key within d (a FLUSHALL, a restart, a DEL) and another process has acquired it since, that process has the larger
+// token, although it came first: the call learns of its loss at the next renewal, a third of a lease later at most, and a
+// fence refuses what it writes before.
 func WithLocalHandover(n int, d time.Duration) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxHandovers || d < 0 {

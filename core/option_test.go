@@ -54,6 +54,16 @@ func TestBadOptionsAreRefused(t *testing.T) {
 				t.Errorf("New with an option that cannot work: %v", err)
 			}
 		}
+		for _, prefix := range []string{"a}", "{}x", "a\x00", strings.Repeat("x", 600), "a:~b"} {
+			if _, err := core.New(rdb, core.WithPrefix(prefix)); !errors.Is(err, core.ErrInvalid) || !contains(err, "WithPrefix") {
+				t.Errorf("New with the prefix %.20q: %v", prefix, err)
+			}
+		}
+		for _, prefix := range []string{"", "shop:", "{shop}:", "a{", "{a"} {
+			if _, err := core.New(rdb, core.WithPrefix(prefix)); err != nil {
+				t.Errorf("New with the prefix %q: %v", prefix, err)
+			}
+		}
 		_, err := l.TryAcquire(background, "k", core.WithWait(time.Second))
 		wantIs(t, err, core.ErrInvalid)
 		_, err = newLocker(t, rdb, core.WithWait(time.Second)).TryAcquire(background, "k2") // a default does no harm
@@ -266,6 +276,21 @@ func TestForeignValuesAreNoLabels(t *testing.T) {
 			if !errors.As(err, &held) || held.Label != want {
 				t.Errorf("value %q: got %v, want label %q", value, err, want)
 			}
+		}
+	})
+}
+
+// Without a logger it is the default one, as of the moment of the event.
+func TestLogTraceWithoutALogger(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		trace := core.LogTrace(nil)
+		var out strings.Builder
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		defer slog.SetDefault(before)
+		release(t, acquire(t, newReplica(t, b, core.WithTrace(trace)).Locker, "k"))
+		if !strings.Contains(out.String(), "holdfast: acquired") {
+			t.Errorf("got %q", out.String())
 		}
 	})
 }

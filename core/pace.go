@@ -31,7 +31,7 @@ func (a *acquisition) more() bool {
 		return true
 	}
 	// Redis failed to serve, and the time to wait for others is over, or there was none.
-	return a.attempts < triesOfOne && now-a.began < a.tenure.patience()
+	return a.attempts < triesOfOne && now-a.from < a.tenure.patience()
 }
 
 // next is how long to pause before the next look, and whether that will be the last, at the end of the wait.

@@ -305,3 +305,32 @@ func TestQueueOfImpatientCalls(t *testing.T) {
 		})
 	}
 }
+
+// Redis loses the key, and another process acquires it, before the lock is handed over within the first one: the call that
+// takes it over has a token that was reserved before. It learns of that with the next renewal, and not later.
+func TestQueueAfterRedisForgotTheKey(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b), newReplica(t, b)
+		warm(t, r)
+		zero := acquire(t, r.Locker, "k")
+		one, two := call(background, r, "k"), call(background, r, "k")
+		release(t, zero)
+		lock := got(t, one)
+		b.Redis.FlushAll()
+		time.Sleep(10 * time.Millisecond)
+		theirs := acquire(t, other.Locker, "k")
+		release(t, lock)
+		next := got(t, two)
+		if next.Token() <= lock.Token() || next.Token() >= theirs.Token() {
+			t.Errorf("tokens %d, %d and %d: the one that was taken over is not the older", lock.Token(), next.Token(), theirs.Token())
+		}
+		time.Sleep(5*time.Second + time.Millisecond)
+		wantIs(t, next.Err(), core.ErrLost)
+		if err := theirs.Err(); err != nil {
+			t.Error(err)
+		}
+		wantIs(t, next.Release(background), core.ErrLost)
+		release(t, theirs)
+		empty(t, b, r, other)
+	})
+}

@@ -143,3 +143,51 @@ func TestGrantThatIsToldDuringTheRelease(t *testing.T) {
 		empty(t, b, r, other)
 	})
 }
+
+// An Extend that meets the end of its hold must not lengthen the lease of the call that takes the lock over.
+func TestExtendDuringAHandOver(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		zero := acquire(t, r.Locker, "k")
+		one, two := call(background, r, "k"), call(background, r, "k")
+		release(t, zero)
+		lock := got(t, one)
+		// Extend looks at the context between its look at the hold and the command.
+		ctx := &whenAsked{Context: background, n: 1, f: func() { release(t, lock) }}
+		wantIs(t, lock.Extend(ctx, time.Hour), core.ErrLost)
+		next := got(t, two)
+		time.Sleep(time.Second)
+		if ttl := b.Redis.TTL("k"); ttl > 15*time.Second {
+			t.Errorf("the next lease ends in %v", ttl)
+		}
+		release(t, next)
+		empty(t, b, r)
+	})
+}
+
+// At the end of a wait behind calls of the same process Redis is asked once, and again where a connection fails.
+func TestLookAtTheEndOfALocalWaitIsTriedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		c := call(background, r, "k", core.WithWait(10*time.Second))
+		time.Sleep(9 * time.Second)
+		resets := 0
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if core.ScriptName(args) == "acquire" && resets == 0 {
+				resets++
+				return servertest.LoseReplyAndClose
+			}
+			return servertest.Pass
+		})
+		time.Sleep(2 * time.Second)
+		res := <-c
+		if resets != 1 {
+			t.Fatalf("%d connections were reset", resets)
+		}
+		wantIs(t, res.err, core.ErrNotAcquired)
+		release(t, lock)
+		empty(t, b, r)
+	})
+}

@@ -106,15 +106,18 @@ func (s *scheduler) stop() {
 	}
 }
 
-// abandon ends every hold without touching Redis.
-func (s *scheduler) abandon() {
+// abandon ends every hold without touching Redis, and returns the keys of those that had not ended.
+func (s *scheduler) abandon() (keys []string) {
 	s.mu.Lock()
 	s.over = true
 	holds := append([]*hold(nil), s.holds...)
 	s.mu.Unlock()
 	for _, h := range holds {
-		h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
+		if h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed}) {
+			keys = append(keys, h.key())
+		}
 	}
+	return keys
 }
 
 // tick does what is due; whatever it looks at gets a later time, or the loop would not end. Locks that are due a

@@ -71,7 +71,9 @@ var scriptRows = []scriptRow{
 
 	{name: "forget: held", seeds: []string{"k=me", fenceKey + "=70 70 50 60"}, call: core.ForgetScript, args: forgetArgs("me", 70, 0), reply: "1",
 		after: []string{"k-", goneKey + "-", fenceKey + "=70 0 50 60"}, ttls: []string{fenceKey + " 9s 10s"}},
-	{name: "forget: held, another token", seeds: []string{"k=me", fenceKey + "=70 70 50 60"}, call: core.ForgetScript, args: forgetArgs("me", 60, 0), reply: "1",
+	{name: "forget: held, another token", seeds: []string{"k=me", fenceKey + "=70 70 50 60"}, call: core.ForgetScript, args: forgetArgs("me", 65, 0), reply: "1",
+		after: []string{"k-", fenceKey + "=70 0 50 60"}, ttls: []string{fenceKey + " 59s 60s"}},
+	{name: "forget: held again, after the token named was lost", seeds: []string{"k=me", fenceKey + "=70 70 50 60"}, call: core.ForgetScript, args: forgetArgs("me", 60, 0), reply: "0",
 		after: []string{"k-", fenceKey + "=70 0 50 60"}, ttls: []string{fenceKey + " 59s 60s"}},
 	{name: "forget: held, tainted", seeds: []string{"k=me", fenceKey + "=70 70 50"}, call: core.ForgetScript, args: forgetArgs("me", 70, 9000), reply: "1",
 		after: []string{"k-", goneKey + "=1"}, ttls: []string{goneKey + " 8s 9s"}},

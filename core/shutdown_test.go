@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,6 +81,27 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 		}
 		wantIs(t, late.Release(background), core.ErrLost)
 		shutdown(t, r.Locker)
+	})
+}
+
+// Who forgets a lock learns from Shutdown which.
+func TestForcedShutdownNamesTheLocks(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithPrefix("shop:"))
+		for i := range 10 {
+			acquire(t, r.Locker, fmt.Sprint("order:", i))
+		}
+		release(t, acquire(t, r.Locker, "released"))
+		ctx, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		err := r.Shutdown(ctx)
+		wantIs(t, err, context.DeadlineExceeded)
+		if !contains(err, `"shop:order:0"`, `"shop:order:7"`, "and 2 more") || contains(err, "released\"") {
+			t.Errorf("got %v", err)
+		}
+		if err := r.Shutdown(background); err != nil {
+			t.Errorf("again: %v", err)
+		}
 	})
 }
 

@@ -62,7 +62,7 @@ func longHold(t *Trace) func(Event)  { return t.LongHold }
 func nodeError(t *Trace) func(Event) { return t.NodeError }
 
 // LogTrace logs every event: losses, long holds, node errors and failed releases as warnings, the rest at
-// debug level.
+// debug level. A nil logger is [slog.Default], as it is when the event comes.
 func LogTrace(log *slog.Logger) *Trace {
 	hook := func(level slog.Level, msg string) func(Event) {
 		return func(e Event) {
@@ -83,6 +83,10 @@ func LogTrace(log *slog.Logger) *Trace {
 			if e.Err != nil {
 				level = slog.LevelWarn
 				attrs = append(attrs, slog.String("err", e.Err.Error()))
+			}
+			log := log
+			if log == nil {
+				log = slog.Default()
 			}
 			log.LogAttrs(context.Background(), level, "holdfast: "+msg, attrs...)
 		}

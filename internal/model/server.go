@@ -194,6 +194,8 @@ func (s *Server) Forget(p *Params, id Owner, token Token, tomb bool) (reply int,
 	}
 
 	switch {
+	case held && token != 0 && before.lost(token) && p.Without != FenceRemembersLosses:
+		return ForgetLost, g
 	case held:
 		return ForgetReleased, g
 	case token == 0:
