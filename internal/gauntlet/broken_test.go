@@ -44,6 +44,8 @@ const (
 	firstInLine             // a release hands the lock to whoever came first, there or not
 	lastInLine              // or last
 	renewsOn                // without a pause, and after the release
+	dozes                   // it polls, now and then
+	joins                   // an owner that comes again has the longer lease, and leaves it behind
 )
 
 type broken struct {
@@ -69,7 +71,7 @@ var errEnded = errors.New("no lock")
 // stranded is what leaked goroutines wait for; the tests close it.
 var stranded = make(chan struct{})
 
-func (b broken) try(ctx context.Context, key string) (lock, error) {
+func (b broken) try(ctx context.Context, key string) (got lock, _ error) {
 	value := b.owner
 	if value == "" {
 		value = rand.Text()
@@ -83,6 +85,10 @@ func (b broken) try(ctx context.Context, key string) (lock, error) {
 		err := c.Do(context.Background(), "SET", key, value, "NX", "PX", b.lease.Milliseconds()).Err()
 		if errors.Is(err, redis.Nil) && b.owner != "" && strings.HasPrefix(c.Get(ctx, key).Val(), value) {
 			err = nil
+			if b.flaw == joins {
+				err = c.PExpire(ctx, key, b.lease).Err()
+				defer func() { got = brokenLock{b, "", 0} }() // it has nothing to release
+			}
 		}
 		if err == nil {
 			votes++
@@ -125,7 +131,9 @@ func (b broken) acquire(ctx context.Context, key string) (lock, error) {
 			return l, err
 		}
 		var again <-chan time.Time
-		if b.flaw == listens {
+		if b.flaw == dozes {
+			again = time.After(900 * time.Millisecond)
+		} else if b.flaw == listens {
 			b.clients[0].RPush(ctx, key+":listen", "")
 		} else {
 			again = time.After(5 * time.Millisecond)
@@ -152,6 +160,9 @@ type brokenLock struct {
 }
 
 func (l brokenLock) release(ctx context.Context) error {
+	if l.key == "" {
+		return nil
+	}
 	sha := redis.NewScript(deleteScript).Hash()
 	var failure error
 	for _, c := range l.clients {
@@ -258,6 +269,8 @@ var controls = map[string]struct {
 	"deleted-by-hand":       {listens, "it still waits"},
 	"waiter-dies":           {firstInLine, "it still waits"},
 	"waiter-gives-up":       {firstInLine, "its only waiter has given up"},
+	"label-with-space":      {dozes, "hand-overs took"},
+	"shared-lease-left":     {joins, "the key is still there"},
 	"redlock-one-hangs":     {polls, "not done after"},
 	"redlock-not-undone":    {polls, "on the third master"},
 	"redlock-abandoned":     {polls, "of 3"},

@@ -23,7 +23,7 @@ type ours struct {
 }
 
 func openHoldfast(s settings) (locker, error) {
-	var o ours
+	o := ours{options: []holdfast.CallOption{holdfast.WithLabel(s.label)}}
 	for _, addr := range s.addrs {
 		o.clients = append(o.clients, redis.NewClient(&redis.Options{Addr: addr}))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/servertest"
@@ -36,6 +37,13 @@ var leases = []scenario{
 		source: "https://github.com/redis/rueidis/issues/602",
 		needs:  []feature{renewal},
 		run:    idleCommands,
+	},
+	{
+		name:   "shared-lease-left",
+		wrong:  "Two calls share a hold; the one with the long lease leaves, the other dies, and the long lease blocks everybody.",
+		source: "https://github.com/redisson/redisson/issues/4217",
+		needs:  []feature{identity},
+		run:    sharedLeaseLeft,
 	},
 }
 
@@ -248,4 +256,32 @@ func tokenRestarts(b *bed) verdict {
 		return fail("the former holder's write is accepted")
 	}
 	return pass("the next holder's writes are accepted, the former one's refused")
+}
+
+func sharedLeaseLeft(b *bed) verdict {
+	const lease = 600 * time.Millisecond
+	s := b.server()
+	p := b.proxy(s)
+	dies := b.open(settings{addrs: []string{p.Addr()}, lease: lease, owner: "job-7"})
+	leaves := b.open(settings{addrs: []string{s.Addr()}, lease: long, owner: "job-7"})
+	b.take(dies)
+	ctx, cancel := b.background()
+	b.Cleanup(cancel)
+	h, err := leaves.try(ctx, order)
+	if errors.Is(err, errHeld) {
+		return verdict{noMatch, "the same owner cannot hold it twice"}
+	}
+	if err != nil {
+		b.Fatalf("the second call of one owner: %v", err)
+	}
+	if err := h.release(ctx); err != nil {
+		return fail("the release of the one that leaves: %v", err)
+	}
+	p.CutUp()
+	p.CutDown()
+	b.Cleanup(p.Heal)
+	if rdb := b.client(s); !b.freed(rdb) {
+		return fail("%v after the last holder died the key is still there, for %v", b.patience, rdb.PTTL(ctx, b.key).Val().Round(time.Second))
+	}
+	return pass("the key went with the lease of the one that stayed")
 }

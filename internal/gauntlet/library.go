@@ -35,6 +35,7 @@ type settings struct {
 	addrs []string // several are independent masters
 	lease time.Duration
 	owner string // where the caller names it
+	label string // by which people know the caller, where the library stores one
 	// quarantine is for how long a master that has just started is not to be trusted.
 	quarantine time.Duration
 }
