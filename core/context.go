@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"time"
 )
@@ -41,19 +42,50 @@ func (c *lockContext) Value(key any) any {
 
 // Held returns the locks that ctx carries, innermost first: those acquired with it or with a context it
 // descends from, unless they were released; of a nested one the innermost handle. One that was lost is still
-// there; its Err says so.
+// there; its Err says so. [Err] asks about all that ctx carries, released ones too.
 func Held(ctx context.Context) []*Lock {
 	var locks []*Lock
-	for {
-		lock, ok := ctx.Value(heldKey{}).(*Lock)
-		if !ok {
-			return locks
-		}
+	for lock := range carried(ctx) {
 		nested := slices.ContainsFunc(locks, func(l *Lock) bool { return l.hold == lock.hold })
 		if !nested && !lock.released.Load() {
 			locks = append(locks, lock)
 		}
-		ctx = lock.context().Context // past the lock's own context: the next one outwards
+	}
+	return locks
+}
+
+// Err is nil while every lock that ctx carries is held. A context outlives its lock behind a
+// [context.WithoutCancel]: what runs with it then takes itself for a holder and is none. Locks are asked as by
+// [Lock.Err]; of a nested lock, and of one shared by [WithReentryID], one handle is enough.
+//
+// Errors: [ErrLost], also where the lock was released; [ErrClosed] where a Shutdown gave it up.
+func Err(ctx context.Context) error {
+	for lock := range carried(ctx) {
+		err := lock.Err()
+		if err == errReleased {
+			err = nil
+			same := func(l *Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() && l.Err() == nil }
+			if !slices.ContainsFunc(Held(ctx), same) {
+				err = lock.hold.loss(errReleased)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// carried yields the locks of ctx, innermost first: every handle, released or not.
+func carried(ctx context.Context) iter.Seq[*Lock] {
+	return func(yield func(*Lock) bool) {
+		for {
+			lock, ok := ctx.Value(heldKey{}).(*Lock)
+			if !ok || !yield(lock) {
+				return
+			}
+			ctx = lock.context().Context // past the lock's own context: the next one outwards
+		}
 	}
 }
 

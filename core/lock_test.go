@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,6 +215,9 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
 			t.Errorf("got %v, want the lock held until Release", err)
 		}
+		if err := core.Err(ctx); err != nil {
+			t.Errorf("Err of its context, which has ended: %v, want nil while the lock is held", err)
+		}
 		if len(core.Held(ctx)) != 1 {
 			t.Error("Held lost the lock with the context")
 		}
@@ -222,6 +226,12 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 		}
 		if len(core.Held(ctx)) != 0 {
 			t.Error("Held still has a released lock")
+		}
+		if err := core.Err(ctx); !errors.Is(err, core.ErrLost) || !strings.Contains(err.Error(), `"k"`) {
+			t.Errorf("Err of its context: got %v, want a loss of k", err)
+		}
+		if err := core.Err(parent); err != nil {
+			t.Errorf("Err of a context from before: %v", err)
 		}
 		if err := lock.Err(); err == nil || errors.Is(err, core.ErrLost) {
 			t.Errorf("Err after Release: got %v, want an error other than ErrLost", err)

@@ -18,8 +18,9 @@
 //		// somebody else holds the lock, nothing was written
 //	}
 //
-// The tokens come from the context, which a lock's own is or descends from; several locks are all guarded. Where
-// the transaction is begun elsewhere, [Fence.Guard] is its first statement. [WithToken] puts a token into a context that
+// The tokens come from the context, which a lock's own is or descends from; several locks are all guarded. If one of
+// them is over, lost or released, everything here fails with that context, also behind a [context.WithoutCancel]: work
+// that outlives a lock takes a context from before it. Where the transaction is begun elsewhere, [Fence.Guard] is its first statement. [WithToken] puts a token into a context that
 // another service passed on.
 //
 // # Guarantees
@@ -81,7 +82,7 @@
 //	ErrStale           a newer holder was here: nothing is written; a *StaleError tells both tokens; do not go on
 //	ErrCommitUnknown   the connection broke at COMMIT: written or not; read before doing it again
 //	ErrNoToken         the context carries neither a lock nor a token: nothing is written
-//	core.ErrLost       the lock in the context is over: nothing is written
+//	core.ErrLost       a lock in the context is over, lost or released: nothing is written
 //	core.ErrInvalid    arguments that can never work: nothing is written
 //	sql.ErrNoRows      ExecRow alone: the row is not there afterwards, and is rolled back
 //	any other          what the database said, or the function returned: rolled back

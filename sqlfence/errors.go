@@ -8,7 +8,7 @@ import (
 )
 
 // What a caller may have to branch on. Arguments that can never work match [core.ErrInvalid]; a lock in the
-// context that is lost matches [core.ErrLost].
+// context that is lost or released matches [core.ErrLost].
 var (
 	// ErrStale: the database has seen a larger token. Whoever has it took the lock over; this holder's work
 	// is void, and repeating it with the same token is useless. The error that matches is a [*StaleError].

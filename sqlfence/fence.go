@@ -58,8 +58,8 @@ type Tx interface {
 //
 // On any error it has rolled tx back, so that one who ignores the error cannot commit.
 //
-// Errors: [ErrStale]; [ErrNoToken]; [core.ErrLost] for a lock that is lost, and the context's error: before the
-// database was asked, or along with what the database said when they ended the wait; [core.ErrInvalid]; else what the
+// Errors: [ErrStale]; [ErrNoToken]; [core.ErrLost] for a lock of ctx that is lost or released, and the context's error:
+// before the database was asked, or along with what the database said when they ended the wait; [core.ErrInvalid]; else what the
 // database said.
 func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	if isNil(tx) {
@@ -101,10 +101,12 @@ func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	if ctx == nil {
 		return nil, invalid("nil context")
 	}
-	if err := live(ctx); err != nil {
-		return nil, err
+	// The marks first: a lock that is released after that is found to be over, not left out.
+	all, err := marks(ctx, explicit)
+	if over := live(ctx); over != nil {
+		return nil, over
 	}
-	return marks(ctx, explicit)
+	return all, err
 }
 
 func (f *Fence) raise(ctx context.Context, tx Tx, m Mark) (int64, error) {

@@ -333,9 +333,8 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 		if err := inner.Release(background); err != nil {
 			t.Fatal(err)
 		}
-		// The context ends with the lock; one that does not end carries what is still held.
-		if err := f.Advance(ctx, db); !errors.Is(err, context.Canceled) {
-			t.Errorf("after release: got %v, want %v", err, context.Canceled)
+		if err := f.Advance(ctx, db); !errors.Is(err, context.Canceled) || !errors.Is(err, core.ErrLost) {
+			t.Errorf("after release: got %v, want %v and %v", err, context.Canceled, core.ErrLost)
 		}
 		begun := fake.count("begin")
 		time.Sleep(2 * time.Second)
@@ -364,8 +363,8 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 			}
 		}
 		_ = outer.Release(background)
-		if err := f.Advance(context.WithoutCancel(ctx), db); !errors.Is(err, sqlfence.ErrNoToken) {
-			t.Errorf("after all releases: got %v, want %v", err, sqlfence.ErrNoToken)
+		if err := f.Advance(context.WithoutCancel(ctx), db); !errors.Is(err, core.ErrLost) {
+			t.Errorf("after all releases: got %v, want %v", err, core.ErrLost)
 		}
 	})
 }

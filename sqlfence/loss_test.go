@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +51,113 @@ func TestNothingIsCommittedWithALockThatWasLost(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A context that goes on past its inner lock is that of no holder, though the outer lock is still there: whoever has the
+// inner one by now would be overwritten.
+func TestAReleasedLockFailsTheGuard(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		locker, err := core.New(servertest.NewBubble(t).Client())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Shutdown(background)
+		acquire := func(ctx context.Context, key string, opts ...core.CallOption) *core.Lock {
+			t.Helper()
+			lock, err := locker.Acquire(ctx, key, opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return lock
+		}
+		release := func(lock *core.Lock) {
+			t.Helper()
+			if err := lock.Release(background); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fake, db := newDB(t)
+		f := newFence(t, sqlfence.Postgres)
+		job := acquire(background, "job")
+		inner := acquire(job.Context(), "order:1")
+		stays := context.WithoutCancel(inner.Context())
+		if err := f.WithTx(stays, db, nil, write); err != nil {
+			t.Fatalf("while both are held: %v", err)
+		}
+		err = f.WithTx(stays, db, nil, func(*sql.Tx) error { release(inner); return nil })
+		if !errors.Is(err, core.ErrLost) || fake.count("commit") != 1 {
+			t.Errorf("released before COMMIT: got %v and %s, want %v", err, fake.ops(), core.ErrLost)
+		}
+		raised := fake.count("raise")
+		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 1}
+		for name, use := range map[string]func(tx *sql.Tx) error{
+			"WithTx":  func(*sql.Tx) error { return f.WithTx(stays, db, nil, write) },
+			"Advance": func(*sql.Tx) error { return f.Advance(stays, db) },
+			"marks": func(*sql.Tx) error {
+				return f.Advance(stays, db, sqlfence.Mark{Resource: "job", Token: job.Token()})
+			},
+			"Guard":   func(tx *sql.Tx) error { return f.Guard(stays, tx) },
+			"ExecRow": func(tx *sql.Tx) error { return f.ExecRow(stays, tx, row, "UPDATE orders") },
+			"WithPgx": func(*sql.Tx) error {
+				return sqlfence.WithPgx(stays, f, fake.beginPgx, func(fakePgx) error { return nil })
+			},
+			"GuardPgx": func(*sql.Tx) error {
+				tx, _ := fake.beginPgx(background)
+				defer func() { _ = tx.Rollback(background) }()
+				return sqlfence.GuardPgx(stays, f, tx)
+			},
+		} {
+			var tx *sql.Tx
+			if name == "Guard" || name == "ExecRow" {
+				tx = begin(t, db)
+			}
+			if err := use(tx); !errors.Is(err, core.ErrLost) || !strings.Contains(err.Error(), `"order:1"`) {
+				t.Errorf("%s: got %v, want a loss of order:1", name, err)
+			}
+			if tx != nil {
+				_ = tx.Rollback()
+			}
+		}
+		if fake.count("raise") != raised || len(fake.sem) != 0 {
+			t.Errorf("got %s, want the database not asked", fake.ops())
+		}
+		if err := f.WithTx(job.Context(), db, nil, write); err != nil {
+			t.Errorf("the outer context, which never carried the inner lock: %v", err)
+		}
+		next := acquire(job.Context(), "order:2")
+		if err := f.WithTx(next.Context(), db, nil, write); err != nil {
+			t.Errorf("the next inner lock: %v", err)
+		}
+		release(next)
+
+		// A nested handle is another handle to the same lock, and a member shares it: the token is the same.
+		nested := acquire(job.Context(), "job", core.WithReentrancy())
+		stays = context.WithoutCancel(nested.Context())
+		release(nested)
+		if err := f.WithTx(stays, db, nil, write); err != nil {
+			t.Errorf("after the release of a nested handle: %v", err)
+		}
+		first := acquire(background, "shared", core.WithReentryID("x"))
+		second := acquire(first.Context(), "shared", core.WithReentryID("x"))
+		stays = context.WithoutCancel(second.Context())
+		release(second)
+		if err := f.WithTx(stays, db, nil, write); err != nil {
+			t.Errorf("after the release of a member: %v", err)
+		}
+		release(first)
+		if err := f.WithTx(stays, db, nil, write); !errors.Is(err, core.ErrLost) {
+			t.Errorf("after the release of both members: got %v, want %v", err, core.ErrLost)
+		}
+		nested = acquire(job.Context(), "job", core.WithReentrancy())
+		release(job)
+		if err := f.WithTx(nested.Context(), db, nil, write); err != nil {
+			t.Errorf("with the nested handle alone: %v", err)
+		}
+		release(nested)
+		if err := f.WithTx(context.WithoutCancel(nested.Context()), db, nil, write); !errors.Is(err, core.ErrLost) {
+			t.Errorf("after the last handle: got %v, want %v", err, core.ErrLost)
+		}
+	})
 }
 
 func (f *fakeDB) beginPgx(ctx context.Context) (fakePgx, error) {

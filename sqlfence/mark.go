@@ -98,15 +98,17 @@ func inContext(ctx context.Context) []Mark {
 	return found
 }
 
-// live refuses work under a context that has ended, or with a lock that is lost, while the database is still
-// untouched. The locks are asked themselves, as a context that descends from theirs learns of a loss only by a timer.
+// live refuses work under a context that has ended, or with a lock that is over, while the database is still
+// untouched. The locks are asked themselves, as a context that descends from theirs learns of a loss only by a timer,
+// and not at all behind a context.WithoutCancel.
 func live(ctx context.Context) error {
-	for _, lock := range core.Held(ctx) {
-		if err := lock.Err(); err != nil {
-			return failed(fmt.Sprintf("lock %q", lock.Key()), err)
-		}
+	err := ctx.Err()
+	if over := core.Err(ctx); over != nil && err != nil {
+		return fmt.Errorf("sqlfence: %w; the context has ended: %w", over, err)
+	} else if over != nil {
+		return fmt.Errorf("sqlfence: %w", over)
 	}
-	if err := ctx.Err(); err != nil {
+	if err != nil {
 		if cause := context.Cause(ctx); cause != err {
 			err = fmt.Errorf("%w: %w", err, cause)
 		}
@@ -115,7 +117,7 @@ func live(ctx context.Context) error {
 	return nil
 }
 
-// because adds to an error of the database that ctx has ended or a lock is lost, if so: drivers differ in what they say
+// because adds to an error of the database that ctx has ended or a lock is over, if so: drivers differ in what they say
 // of a wait that the context has ended, and none says that the lock is lost.
 func because(ctx context.Context, err error) error {
 	if ended := live(ctx); ended != nil {

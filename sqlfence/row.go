@@ -38,7 +38,7 @@ type Row struct {
 // The outcome is read from the row, as the number of affected rows does not tell on MySQL. So it costs
 // a second statement, and runs in a transaction, which is rolled back on any error.
 //
-// Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [core.ErrLost] for a lock of ctx that is lost;
+// Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [core.ErrLost] for a lock of ctx that is over;
 // [core.ErrInvalid], also when the row has a smaller token afterwards, which a statement that forgets the fence
 // leads to; else what the database said.
 func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args ...any) error {
