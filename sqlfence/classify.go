@@ -5,12 +5,13 @@ import (
 	"database/sql/driver"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 )
 
 // Drivers are told by the shape of their errors, as importing one would make everybody depend on it:
 //
-//	SQLState() string          pgx, lib/pq
+//	SQLState() string          pgx, lib/pq; with a field Severity
 //	Number, a field            go-sql-driver/mysql
 //	Code, method or field      modernc.org/sqlite and ncruces/go-sqlite3; mattn/go-sqlite3
 //
@@ -72,15 +73,42 @@ func (f *Fence) committed(err error) error {
 func (d Dialect) refused(err error) bool {
 	switch d {
 	case Postgres:
-		state := sqlState(err)
-		// A deferred constraint; a transaction that had failed before, which pgx and lib/pq notice by themselves.
-		return strings.HasPrefix(state, "23") || strings.HasPrefix(state, "25") ||
+		// The latter two: a transaction that had failed before, which pgx and lib/pq notice by themselves.
+		return refusedBy(sqlState(err), severity(err)) ||
 			err.Error() == "commit unexpectedly resulted in rollback" ||
 			strings.EqualFold(err.Error(), "pq: could not complete operation in a failed transaction")
 	case SQLite:
 		return number(err, "Code")&0xff == 19 // a deferred constraint
 	}
 	return false
+}
+
+// refusedBy tells whether PostgreSQL's answer to COMMIT means that nothing was committed. One of severity ERROR does:
+// from when the commit is recorded on, the server has FATAL and PANIC only. Not so 40003, "statement completion
+// unknown", and class 08, the connection, where another server speaks for the one that commits. What has no
+// severity, or one that lib/pq reports in the server's language, is told by the classes that have no FATAL in answer to
+// COMMIT: data, constraints, a transaction that had failed before, syntax and rights, PL/pgSQL.
+func refusedBy(state, severity string) bool {
+	if len(state) != 5 || state == "40003" || state[:2] == "08" {
+		return false
+	}
+	switch severity {
+	case "ERROR":
+		return true
+	case "FATAL", "PANIC":
+		return false
+	}
+	return slices.Contains([]string{"22", "23", "25", "42", "P0"}, state[:2])
+}
+
+// severity is that of an error of PostgreSQL: in English where the driver keeps that apart, as pgx does.
+func severity(err error) string {
+	for _, name := range []string{"SeverityUnlocalized", "Severity"} {
+		if v := field(err, name); v.IsValid() && v.Kind() == reflect.String && v.Len() > 0 {
+			return v.String()
+		}
+	}
+	return ""
 }
 
 // ended tells whether the error says that the transaction was over before.
@@ -104,21 +132,25 @@ func number(err error, name string) int64 {
 		}
 		return integer(m.Call(nil)[0])
 	}
+	return integer(field(err, name))
+}
+
+// field is the field that err has under name; not valid if there is none.
+func field(err error, name string) reflect.Value {
+	v := reflect.ValueOf(err)
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
 	if v.Kind() != reflect.Struct {
-		return 0
+		return reflect.Value{}
 	}
 	// Not FieldByName, which panics where the field is that of an embedded nil pointer.
-	field, ok := v.Type().FieldByName(name)
+	f, ok := v.Type().FieldByName(name)
 	if !ok {
-		return 0
+		return reflect.Value{}
 	}
-	if v, err := v.FieldByIndexErr(field.Index); err == nil {
-		return integer(v)
-	}
-	return 0
+	v, _ = v.FieldByIndexErr(f.Index)
+	return v
 }
 
 // integer is that of the kinds that drivers have: int, and uint8 or uint16.

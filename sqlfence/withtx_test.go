@@ -23,6 +23,14 @@ type (
 	ncruces     struct{ code ncrucesNo }
 	ncrucesNo   uint8
 	unsentError struct{} // pgx, "before anything was sent"
+	pqError     struct { // lib/pq, in the server's language
+		stateError
+		Severity string
+	}
+	pgxError struct {
+		stateError
+		Severity, SeverityUnlocalized string
+	}
 )
 
 func (e stateError) Error() string               { return string(e) }
@@ -212,6 +220,20 @@ func TestCommitErrors(t *testing.T) {
 		{sqlfence.Postgres, stateError("40003"), true}, // statement completion unknown
 		{sqlfence.Postgres, stateError("23503"), false},
 		{sqlfence.Postgres, stateError("25P02"), false},
+		{sqlfence.Postgres, stateError("P0001"), false}, // what a deferred trigger raises
+		{sqlfence.Postgres, stateError("08P01"), true},
+		{sqlfence.Postgres, stateError("53100"), true}, // disk full: ERROR before the commit is recorded, PANIC at that
+		{sqlfence.Postgres, &pqError{"53100", "ERROR"}, false},
+		{sqlfence.Postgres, &pqError{"53100", "PANIC"}, true},
+		{sqlfence.Postgres, &pqError{"53100", "PANIK"}, true},
+		{sqlfence.Postgres, &pqError{"P0001", "FEHLER"}, false},
+		{sqlfence.Postgres, &pqError{"P0001", "FATAL"}, true},
+		{sqlfence.Postgres, &pqError{"", "ERROR"}, true},
+		{sqlfence.Postgres, &pgxError{"53100", "FEHLER", "ERROR"}, false},
+		{sqlfence.Postgres, wrap(&pgxError{"P0001", "ERROR", "ERROR"}), false},
+		{sqlfence.Postgres, &pgxError{"57P01", "FATAL", "FATAL"}, true},
+		{sqlfence.Postgres, &pgxError{"40003", "ERROR", "ERROR"}, true},
+		{sqlfence.Postgres, &pgxError{"08006", "ERROR", "ERROR"}, true},
 		{sqlfence.Postgres, unsentError{}, true}, // not to be believed
 		{sqlfence.Postgres, sql.ErrTxDone, false},
 		{sqlfence.Postgres, wrap(errors.New("commit unexpectedly resulted in rollback")), false},

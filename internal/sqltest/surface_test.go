@@ -143,7 +143,12 @@ func postgresSurfaces(t *testing.T, c *cell) {
 		})
 	})
 	t.Run("lib/pq repeats", func(t *testing.T) { c.testRepeats(t, pq) })
-	testFailedCommit(t, c, pq)
+	failing := failingCommits(t, c)
+	for name, db := range map[string]*sql.DB{"pgx stdlib": c.db, "lib/pq": pq} {
+		testFailedCommit(t, c, failing, name, func(ctx context.Context, query string) error {
+			return c.fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error { _, _ = tx.Exec(query); return nil })
+		})
+	}
 	t.Run("collation", func(t *testing.T) { testCollation(t, c) })
 	t.Run("rights", func(t *testing.T) { testRights(t, c) })
 
@@ -176,15 +181,11 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			return err
 		})
 	})
-	t.Run("pgx failed commit", func(t *testing.T) {
+	testFailedCommit(t, c, failing, "pgx", func(ctx context.Context, query string) error {
+		return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(tx pgx.Tx) error { _, _ = tx.Exec(ctx, query); return nil })
+	})
+	t.Run("pgx rolled back", func(t *testing.T) {
 		err := sqlfence.WithPgx(sqlfence.WithToken(within(t), "pgx", 7), c.fence, pool.Begin, func(tx pgx.Tx) error {
-			_, _ = tx.Exec(background, "SELECT 1/0")
-			return nil // the error is ignored
-		})
-		if !errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, sqlfence.ErrCommitUnknown) {
-			t.Errorf("got %v, want %v", err, pgx.ErrTxCommitRollback)
-		}
-		err = sqlfence.WithPgx(sqlfence.WithToken(within(t), "pgx", 7), c.fence, pool.Begin, func(tx pgx.Tx) error {
 			return tx.Rollback(background)
 		})
 		if !errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sqlfence.ErrCommitUnknown) {
@@ -249,22 +250,42 @@ func (c *cell) testRepeats(t *testing.T, db *sql.DB) {
 	}
 }
 
-// testFailedCommit ignores an error of PostgreSQL, which then answers COMMIT with a rollback, and breaks a deferred
-// constraint.
-func testFailedCommit(t *testing.T, c *cell, pq *sql.DB) {
+// failingCommits are statements after which PostgreSQL answers COMMIT with an error, or with a rollback where it was
+// ignored.
+func failingCommits(t *testing.T, c *cell) map[string]string {
 	c.exec(t, "CREATE TABLE parts (item bigint REFERENCES items (id) DEFERRABLE INITIALLY DEFERRED)")
-	for name, db := range map[string]*sql.DB{"pgx": c.db, "lib/pq": pq} {
-		for what, query := range map[string]string{"ignored": "SELECT 1/0", "deferred": "INSERT INTO parts VALUES (-1)"} {
-			t.Run(name+" "+what, func(t *testing.T) {
-				err := c.fence.WithTx(sqlfence.WithToken(within(t), "failed", 7), db, nil, func(tx *sql.Tx) error {
-					_, _ = tx.Exec(query)
-					return nil
-				})
-				if err == nil || errors.Is(err, sqlfence.ErrCommitUnknown) {
-					t.Errorf("got %v, want an error that is certain", err)
-				}
-			})
-		}
+	c.exec(t, "CREATE TABLE checked (how text)")
+	c.exec(t, `CREATE FUNCTION check_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF NEW.how = 'terminated' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+		RAISE EXCEPTION USING MESSAGE = 'not like this', ERRCODE = NEW.how;
+	END $$`)
+	c.exec(t, "CREATE CONSTRAINT TRIGGER check_it AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION check_it()")
+	return map[string]string{
+		"ignored":  "SELECT 1/0",
+		"deferred": "INSERT INTO parts VALUES (-1)",
+		"raised":   "INSERT INTO checked VALUES ('P0001')",
+		"disk":     "INSERT INTO checked VALUES ('53100')", // which can also be that of a PANIC
+		// These are no certain no, though here nothing was committed.
+		"08006":      "INSERT INTO checked VALUES ('08006')",
+		"40003":      "INSERT INTO checked VALUES ('40003')",
+		"terminated": "INSERT INTO checked VALUES ('terminated')",
+	}
+}
+
+// testFailedCommit has COMMIT refused. run runs a statement in a guarded transaction and ignores its error.
+func testFailedCommit(t *testing.T, c *cell, queries map[string]string, name string, run func(ctx context.Context, query string) error) {
+	for what, query := range queries {
+		t.Run(name+" failed commit,"+what, func(t *testing.T) {
+			resource := "failed:" + name + what
+			err := run(sqlfence.WithToken(within(t), resource, 7), query)
+			unknown := what == "08006" || what == "40003" || what == "terminated"
+			if err == nil || errors.Is(err, sqlfence.ErrCommitUnknown) != unknown {
+				t.Errorf("got %v, want it unknown: %t", err, unknown)
+			}
+			if got, err := c.fence.Current(within(t), c.db, resource); got != 0 || err != nil {
+				t.Errorf("the database has token %d, %v, want nothing committed", got, err)
+			}
+		})
 	}
 }
 
