@@ -105,16 +105,17 @@ END ` + tag,
 	}
 }
 
-// rowToken selects the fence column of one row of somebody's table, and locks it where the dialect has row locks.
+// rowToken selects the fence column of one row of somebody's table, NULL if it is no number, and locks the row where the
+// dialect has row locks. A text has been compared as a text by the statement before, which shows in the type alone.
 func (d Dialect) rowToken(r Row) string {
-	s := "SELECT " + d.quote(r.Fence) + " FROM " + d.quote(r.Table) + " WHERE " + d.quote(r.Key) + " = "
+	fence, from := d.quote(r.Fence), " FROM "+d.quote(r.Table)+" WHERE "+d.quote(r.Key)+" = "
 	switch d {
-	case Postgres:
-		return s + "$1 FOR UPDATE"
-	case MySQL:
-		return s + "? FOR UPDATE"
+	case Postgres: // not pg_typeof, which names a domain
+		return "SELECT CASE jsonb_typeof(to_jsonb(" + fence + ")) WHEN 'number' THEN " + fence + " END" + from + "$1 FOR UPDATE"
+	case MySQL: // HEX takes a number for a number, and a text for bytes
+		return "SELECT IF(HEX(" + fence + ") = HEX(CONCAT(" + fence + ")), NULL, " + fence + ")" + from + "? FOR UPDATE"
 	default:
-		return s + "?"
+		return "SELECT CASE typeof(" + fence + ") WHEN 'integer' THEN " + fence + " END" + from + "?"
 	}
 }
 

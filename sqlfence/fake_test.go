@@ -21,6 +21,7 @@ type fakeDB struct {
 	rows map[string]int64   // by resource, or table and id
 	log  []string           // begin, raise, read, exec, commit, rollback
 	fail map[string][]error // by the same names: what the next ones answer; early and late: in the place of rows, behind them
+	read func()             // what somebody else does before the next read
 }
 
 func newFake() (*fakeDB, *sql.DB) {
@@ -144,14 +145,21 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 	if err := c.db.did("read"); err != nil {
 		return nil, err
 	}
+	if read := c.db.read; read != nil {
+		c.db.read = nil
+		read()
+	}
 	row := fmt.Sprint(args[len(args)-1].Value)
-	if strings.Contains(query, "HEX") && args[0].Value != fmt.Sprintf("%X", row) {
+	if strings.Contains(query, "HEX(resource)") && args[0].Value != fmt.Sprintf("%X", row) {
 		return nil, fmt.Errorf("not the hex of %s: %s", row, args[0].Value)
 	}
 	if strings.Contains(query, "orders") {
 		row = "orders:" + row
 	}
 	if n, ok := c.db.rows[row]; ok {
+		if n < 0 {
+			return &fakeRows{[]int64{n}, c.db}, nil // no number
+		}
 		if twin, ok := c.db.rows[row+"'"]; ok {
 			return &fakeRows{[]int64{n, twin}, c.db}, nil
 		}
@@ -178,7 +186,9 @@ func (r *fakeRows) Next(dest []driver.Value) error {
 		}
 		return io.EOF
 	}
-	dest[0] = r.left[0]
+	if dest[0] = r.left[0]; r.left[0] < 0 {
+		dest[0] = nil
+	}
 	r.left = r.left[1:]
 	return nil
 }

@@ -125,7 +125,7 @@ func one(rows *sql.Rows, err error) (int64, error) {
 		return 0, err
 	}
 	defer rows.Close()
-	var n int64
+	var n sql.NullInt64
 	if !rows.Next() {
 		if err := rows.Err(); err != nil {
 			return 0, err
@@ -141,10 +141,16 @@ func one(rows *sql.Rows, err error) (int64, error) {
 	if err := rows.Err(); err != nil {
 		return 0, err
 	}
-	return n, rows.Close()
+	if !n.Valid {
+		return 0, errNoNumber
+	}
+	return n.Int64, rows.Close()
 }
 
-var errSeveral = invalid("more than one row")
+var (
+	errSeveral  = invalid("more than one row")
+	errNoNumber = invalid("the token is NULL or no number: its column must be an integer, NOT NULL")
+)
 
 // rolledBack ends a transaction whose guard failed. Where a rollback fails the connection does not live either, or
 // the transaction had ended before.

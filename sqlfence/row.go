@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// Row names one row that carries its own fence: a column with the token of its last writer, not null.
+// Row names one row that carries its own fence: an integer column with the token of its last writer, not null.
 type Row struct {
 	Table string // as in [WithTable]
 	Key   string // the column that identifies the row: two rows with one ID are refused
@@ -36,11 +36,13 @@ type Row struct {
 // refuses a statement after which the row is gone), or guard.
 //
 // The outcome is read from the row, as the number of affected rows does not tell on MySQL. So it costs
-// a second statement, and runs in a transaction, which is rolled back on any error.
+// a second statement, and runs in a transaction, which is rolled back on any error. Where the row turns out to have a
+// smaller token, an older holder may have inserted it behind the statement's back: the statement runs once more, with
+// the row locked. A column of another type than a number is refused: as texts, '9' is larger than '10'.
 //
 // Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [core.ErrLost] for a lock of ctx that is over;
-// [core.ErrInvalid], also when the row has a smaller token afterwards, which a statement that forgets the fence
-// leads to; else what the database said.
+// [core.ErrInvalid], also when the row has a smaller token after the second run, which a statement that forgets the fence
+// leads to, and when the column is no number; else what the database said.
 func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args ...any) error {
 	if isNil(tx) {
 		return invalid("nil transaction")
@@ -65,19 +67,32 @@ func (f *Fence) execRow(ctx context.Context, tx Tx, row Row, query string, args 
 	if err := live(ctx); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, query, args...); err != nil {
-		return because(ctx, failed("write "+row.Table, err))
+	current, err := f.writeRow(ctx, tx, row, query, args)
+	if err == nil && current < row.Token {
+		current, err = f.writeRow(ctx, tx, row, query, args)
 	}
-	current, err := one(tx.QueryContext(ctx, f.dialect.rowToken(row), row.ID))
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return failed(fmt.Sprintf("write %s %v", row.Table, row.ID), err)
 	case err != nil:
-		return because(ctx, failed("read the fence of "+row.Table, err))
+		return err
 	case current > row.Token:
 		return &StaleError{Resource: row.Table, Token: row.Token, Current: current}
 	case current < row.Token:
 		return invalid("write %s %v: the row has token %d afterwards and not %d: does the statement set %s?", row.Table, row.ID, current, row.Token, row.Fence)
 	}
 	return nil
+}
+
+// writeRow runs the statement and returns the token that the row has then. The row is locked from then on.
+func (f *Fence) writeRow(ctx context.Context, tx Tx, row Row, query string, args []any) (int64, error) {
+	if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+		return 0, because(ctx, failed("write "+row.Table, err))
+	}
+	current, err := one(tx.QueryContext(ctx, f.dialect.rowToken(row), row.ID))
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, failed(fmt.Sprintf("write %s %v", row.Table, row.ID), err)
+	}
+	if err != nil {
+		return 0, because(ctx, failed("read the fence of "+row.Table, err))
+	}
+	return current, nil
 }

@@ -296,6 +296,8 @@ func suite(t *testing.T, c *cell) {
 		{"ConcurrentDDL", testConcurrentDDL},
 		{"Rows", testRows},
 		{"RowStays", testRowStays},
+		{"RowAppears", testRowAppears},
+		{"RowTypes", testRowTypes},
 		{"Tombstone", testTombstone},
 		{"ReadBeforeGuard", testReadBeforeGuard},
 		{"BrokenCommit", testBrokenCommit},

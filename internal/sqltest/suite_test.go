@@ -312,6 +312,86 @@ func testRowStays(t *testing.T, c *cell) {
 	}
 }
 
+// interleaved has somebody else act behind the first statement.
+type interleaved struct {
+	*sql.Tx
+	act func()
+}
+
+func (tx *interleaved) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	result, err := tx.Tx.ExecContext(ctx, query, args...)
+	if act := tx.act; act != nil {
+		tx.act = nil
+		act()
+	}
+	return result, err
+}
+
+// testRowAppears has an older holder insert the row where the statement has found none.
+func testRowAppears(t *testing.T, c *cell) {
+	if c.dialect == sqlfence.SQLite || c.opts.Isolation > sql.LevelReadCommitted {
+		t.Skip("the statement locks what it does not find, or the transaction never sees it")
+	}
+	tx := c.begin(t)
+	row := sqlfence.Row{Table: "orders", Key: "id", ID: 30, Fence: "fence", Token: 9}
+	older := func() {
+		if err := c.execRow(t, 30, 7, c.upsert(), 30, "older", 7); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.fence.ExecRow(within(t), &interleaved{tx, older}, row, c.update(), "mine", 9, 30, 9); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if status, fence := c.order(t, 30); status != "mine" || fence != 9 {
+		t.Errorf("got %s with %d, want mine with 9", status, fence)
+	}
+}
+
+// testRowTypes has tokens in columns that compare as texts, of which 9 is larger than 10, and in those that do not.
+func testRowTypes(t *testing.T, c *cell) {
+	types := map[string]bool{"bigint": true, "integer": true, "smallint": true, "numeric(20)": true, "varchar(20)": false, "text": false, "char(20)": false}
+	switch c.dialect {
+	case sqlfence.Postgres:
+		c.exec(t, "CREATE DOMAIN token AS bigint CHECK (VALUE > 0)")
+		types["token"] = true
+	case sqlfence.MySQL:
+		types["bigint unsigned"], types["varbinary(20)"], types["blob"] = true, false, false
+	}
+	n := 0
+	for column, good := range types {
+		n++
+		table := fmt.Sprintf("typed%d", n)
+		c.exec(t, "CREATE TABLE "+table+" (id bigint PRIMARY KEY, fence "+column+" NOT NULL)")
+		c.exec(t, "INSERT INTO "+table+" (id, fence) VALUES (1, '10')")
+		write := func(token int) error {
+			upsert := "INSERT INTO %s AS o (id, fence) VALUES (1, '%d') ON CONFLICT (id) DO UPDATE SET fence = EXCLUDED.fence WHERE o.fence <= EXCLUDED.fence"
+			if c.dialect == sqlfence.MySQL {
+				upsert = "INSERT INTO %s (id, fence) VALUES (1, '%d') ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))"
+			}
+			tx := c.begin(t)
+			row := sqlfence.Row{Table: table, Key: "id", ID: 1, Fence: "fence", Token: int64(token)}
+			if err := c.fence.ExecRow(within(t), tx, row, fmt.Sprintf(upsert, table, token)); err != nil {
+				return err
+			}
+			return tx.Commit()
+		}
+		for _, token := range []int{11, 9} {
+			err := write(token)
+			switch {
+			case !good && !errors.Is(err, core.ErrInvalid):
+				t.Errorf("%s: token %d over '10': got %v, want %v", column, token, err, core.ErrInvalid)
+			case good && token == 11 && err != nil:
+				t.Errorf("%s: token 11 over 10: %v", column, err)
+			case good && token == 9:
+				wantStale(t, err, sqlfence.StaleError{Resource: table, Token: 9, Current: 11})
+			}
+		}
+	}
+}
+
 // testTombstone shows the hazard that the documentation warns of, and the two ways around it.
 func testTombstone(t *testing.T, c *cell) {
 	for id := int64(10); id < 13; id++ {
