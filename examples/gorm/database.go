@@ -35,11 +35,12 @@ func openDatabase() (dialect sqlfence.Dialect, db *gorm.DB, closeAll func() erro
 		return 0, nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return dialect, db, func() error {
-		err := db.Migrator().DropTable("holdfast_example_accounts", "holdfast_example_fence")
-		pool, poolErr := db.DB()
-		if poolErr == nil {
-			poolErr = pool.Close()
+		pool, err := db.DB() // past the guard, as there is no lock
+		if err == nil {
+			_, accounts := pool.Exec("DROP TABLE IF EXISTS holdfast_example_accounts")
+			_, fence := pool.Exec("DROP TABLE IF EXISTS holdfast_example_fence")
+			err = errors.Join(accounts, fence, pool.Close())
 		}
-		return errors.Join(err, poolErr, os.RemoveAll(dir))
+		return errors.Join(err, os.RemoveAll(dir))
 	}, nil
 }

@@ -41,7 +41,7 @@ func (account) TableName() string { return "holdfast_example_accounts" }
 
 var errBalance = errors.New("the balance is too low")
 
-// withdraw reads before it writes. So the guard comes first: what is read after it cannot be changed by another holder
+// withdraw reads before it writes. So the guard comes first, before the one that guardWrites makes: what is read after it cannot be changed by another holder
 // before this transaction ends. ctx is the lock's. GORM, unlike Fence.WithTx, does not repeat a transaction that the
 // database broke off; the lock sees to it that there is hardly ever one.
 func withdraw(ctx context.Context, db *gorm.DB, fence *sqlfence.Fence, id int64, amount int) error {
@@ -83,7 +83,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	err = errors.Join(
 		db.Exec(fence.DDL()).Error, // in earnest, a migration
 		db.AutoMigrate(&account{}),
-		db.Create(&account{ID: 42, Balance: 50}).Error)
+		db.Create(&account{ID: 42, Balance: 50}).Error,
+		guardWrites(db, fence)) // from here on
 	if err != nil {
 		return err
 	}
@@ -129,6 +130,10 @@ func play(ctx context.Context, out io.Writer, locker *holdfast.Locker, db *gorm.
 	late := sqlfence.WithToken(ctx, paused.Resource, paused.Token)
 	if err := withdraw(late, db, fence, 42, 0); !errors.Is(err, sqlfence.ErrStale) {
 		return fmt.Errorf("the paused holder was not refused: %v", err)
+	}
+	// Without a guard of its own, in its code.
+	if err := db.WithContext(late).Exec("UPDATE holdfast_example_accounts SET balance = 50").Error; !errors.Is(err, sqlfence.ErrStale) {
+		return fmt.Errorf("the paused holder's Exec was not refused: %v", err)
 	}
 	fmt.Fprintln(out, "the paused holder was refused: its token is stale")
 	return nil

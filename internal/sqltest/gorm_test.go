@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/sqlfence"
@@ -71,46 +73,128 @@ func gormSurfaces(t *testing.T, c *cell) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.register(t, guarded)
+		if err := guardWrites(guarded, c.fence); err != nil {
+			t.Fatal(err)
+		}
 		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,callbacks", prepare), func(ctx context.Context, id int64, status string) error {
 			return guarded.WithContext(ctx).Model(&item{ID: id}).Update("status", status).Error
 		})
 		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,callbacks in a transaction", prepare), func(ctx context.Context, id int64, status string) error {
 			return guarded.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return tx.Save(&item{id, status}).Error })
 		})
+		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Exec", prepare), func(ctx context.Context, id int64, status string) error {
+			return guarded.WithContext(ctx).Exec(markPaid, status, id).Error
+		})
+		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Exec in a transaction", prepare), func(ctx context.Context, id int64, status string) error {
+			return guarded.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return tx.Exec(markPaid, status, id).Error })
+		})
+		// MariaDB returns rows of an INSERT, and of no UPDATE.
+		replace := "INSERT INTO items (id, status) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status RETURNING id, status"
+		if c.dialect == sqlfence.MySQL {
+			replace = "REPLACE INTO items (id, status) VALUES (?, ?) RETURNING id, status"
+		}
+		returned := func(it item, id int64, status string, err error) error {
+			if err == nil && it != (item{id, status}) {
+				return fmt.Errorf("returned %+v", it)
+			}
+			return err
+		}
+		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Raw and Scan", prepare), func(ctx context.Context, id int64, status string) error {
+			return guarded.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+				var it item
+				err := tx.Raw(replace, id, status).Scan(&it).Error
+				return returned(it, id, status, err)
+			})
+		})
+		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Raw and Find", prepare), func(ctx context.Context, id int64, status string) error {
+			var it item
+			err := guarded.WithContext(ctx).Raw(replace, id, status).Find(&it).Error
+			return returned(it, id, status, err)
+		})
+		t.Run(fmt.Sprintf("gorm,prepare=%t,recipe", prepare), func(t *testing.T) { c.testRecipe(t, guarded) })
 	}
 }
 
-// register is the recipe of the package's description.
-func (c *cell) register(t *testing.T, db *gorm.DB) {
-	guard := func(db *gorm.DB) {
-		if db.Error != nil {
-			return
-		}
-		tx, ok := db.Statement.ConnPool.(sqlfence.Tx)
-		if !ok {
-			_ = db.AddError(errors.New("a write without a transaction")) // SkipDefaultTransaction
-			return
-		}
-		if err := c.fence.Guard(db.Statement.Context, tx); err != nil {
-			_ = db.AddError(err)
-			db.InstanceSet("sqlfence", err)
-		}
-	}
-	restore := func(db *gorm.DB) {
-		if err, ok := db.InstanceGet("sqlfence"); ok {
-			db.Error = err.(error)
-		}
-	}
-	for _, err := range []error{
-		db.Callback().Create().After("gorm:begin_transaction").Before("gorm:before_create").Register("sqlfence:guard", guard),
-		db.Callback().Create().After("gorm:commit_or_rollback_transaction").Register("sqlfence:error", restore),
-		db.Callback().Update().After("gorm:begin_transaction").Before("gorm:before_update").Register("sqlfence:guard", guard),
-		db.Callback().Update().After("gorm:commit_or_rollback_transaction").Register("sqlfence:error", restore),
-	} {
+// The recipe is that of the example.
+func TestRecipeForGORM(t *testing.T) {
+	t.Parallel()
+	var files [2]string
+	for i, name := range []string{"guard_test.go", "../../examples/gorm/guard.go"} {
+		src, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
+		_, files[i], _ = strings.Cut(string(src), "\n")
+	}
+	if files[0] != files[1] {
+		t.Error("guard_test.go is not examples/gorm/guard.go")
+	}
+}
+
+// testRecipe is about what the recipe does apart from guarding.
+func (c *cell) testRecipe(t *testing.T, db *gorm.DB) {
+	id := databases.Add(1)
+	guarded := db.WithContext(sqlfence.WithToken(within(t), fmt.Sprintf("recipe:%d", id), 7))
+	if err := guarded.Create(&item{id, "new"}).Error; err != nil {
+		t.Fatal(err)
+	}
+	// A read needs no lock.
+	free := db.WithContext(within(t))
+	var it item
+	var status string
+	for what, err := range map[string]error{
+		"First":       free.First(&it, id).Error,
+		"Raw, First":  free.Raw("SELECT * FROM items WHERE id = ?", id).First(&it).Error,
+		"Raw, Scan":   free.Raw("SELECT status FROM items WHERE id = ?", id).Scan(&status).Error,
+		"Pluck":       free.Model(&item{}).Where("id = ?", id).Pluck("status", &status).Error,
+		"Transaction": free.Transaction(func(tx *gorm.DB) error { return tx.First(&it, id).Error }),
+	} {
+		if err != nil || it.ID != id || status != "new" {
+			t.Errorf("%s: got %v, %+v and %s", what, err, it, status)
+		}
+	}
+	// A write does, of whatever kind.
+	for what, err := range map[string]error{
+		"Exec":   free.Exec("UPDATE items SET status = 'free' WHERE id = ?", id).Error,
+		"Delete": free.Delete(&item{ID: id}).Error,
+		"Save":   free.Save(&item{id, "free"}).Error,
+		"in a transaction": free.Transaction(func(tx *gorm.DB) error {
+			return tx.Exec("UPDATE items SET status = 'free' WHERE id = ?", id).Error
+		}),
+	} {
+		if !errors.Is(err, sqlfence.ErrNoToken) {
+			t.Errorf("%s without a lock: got %v, want %v", what, err, sqlfence.ErrNoToken)
+		}
+	}
+	// Rows that are handed out outlive any transaction around the statement.
+	const returning = "INSERT INTO items (id, status) VALUES (?, 'free') RETURNING status" // MariaDB has no UPDATE of that kind
+	if err := guarded.Raw(returning, databases.Add(1)).Scan(&status).Error; err == nil || !strings.Contains(err.Error(), "outside of a transaction") {
+		t.Errorf("Scan outside of a transaction: got %v, want a refusal", err)
+	}
+	// A nested transaction fails alone, also where the database takes no statement after an error.
+	err := guarded.Transaction(func(tx *gorm.DB) error {
+		if err := tx.Exec("UPDATE items SET status = 'outer' WHERE id = ?", id).Error; err != nil {
+			return err
+		}
+		err := tx.Transaction(func(tx *gorm.DB) error {
+			if err := tx.Exec("UPDATE items SET status = 'inner' WHERE id = ?", id).Error; err != nil {
+				return err
+			}
+			return tx.Exec("UPDATE nowhere SET n = 1").Error
+		})
+		if err == nil {
+			t.Error("the nested one succeeds")
+		}
+		return tx.Exec("UPDATE items SET status = 'after' WHERE id = ? AND status = 'outer'", id).Error
+	})
+	if err != nil {
+		t.Errorf("nested: %v", err)
+	}
+	if n := c.number(t, "SELECT count(*) FROM items WHERE status = 'free'"); n != 0 {
+		t.Errorf("%d writes were not guarded", n)
+	}
+	if n := c.number(t, "SELECT count(*) FROM items WHERE id = ? AND status = 'after'", id); n != 1 {
+		t.Error("what followed the nested transaction is not there")
 	}
 }
 
