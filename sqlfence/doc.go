@@ -52,18 +52,23 @@
 //   - Writes outside of the guarded transaction: on the pool, in another transaction, by programs that do not guard.
 //     The guard itself on the pool guards nothing, which is why [*sql.DB] is no [Tx].
 //   - Savepoints. A rollback to one takes a guard after it along (gorm's and bun's nested transactions, pgx's
-//     Tx.Begin). Guard the outermost transaction.
+//     Tx.Begin, which [WithPgx] refuses). Guard the outermost transaction.
 //   - Hard deletes, for a fence column: it goes with its row. See [Fence.ExecRow]. Guard rows must never be deleted
 //     either, nor lost with a restored backup or a failover to a replica that was behind, as long as old holders may
-//     be around. There is one per resource, about 100 bytes.
+//     be around. There is one per resource. On PostgreSQL 15 it takes 121 bytes for a name of 12, 190 for one of 36 and
+//     257 for one of 62: pg_total_relation_size, the index included, over 50,000 rows, each raised four times in
+//     transactions of their own.
 //   - Replicas and other databases. The guard orders what one database commits. A read on a replica may be
 //     old; a write to a second database needs a guard there, and so does one to a second file of SQLite, which
 //     in WAL mode does not commit to both as one.
 //   - Clusters that take writes on several nodes (Galera, MySQL's group replication with several primaries): a guard
 //     with a token that is there already changes nothing, and so meets nothing on the other nodes. Write to one.
 //   - What is no transaction: e-mails, files, calls of other services. Pass the token on, and compare it there.
-//   - Statements that commit by themselves, DDL on MySQL above all: the guard ends with it. The table must be InnoDB,
-//     and so must be what is written.
+//   - Statements that commit by themselves, DDL on MySQL above all: the guard ends with it. [Fence.WithTx] reports that on
+//     MySQL, when what ran after it is written already; a transaction of your own does not. The table must be
+//     InnoDB, and so must be what is written.
+//   - Programs with another guard table. On PostgreSQL search_path decides which one it is, unless [WithTable] names the
+//     schema: do that.
 //
 // A holder that is paused with a guarded transaction open blocks the next one, which waits at its guard: the
 // fence keeps order, and the lock's lease does not end a transaction. Bound it in the database:
@@ -80,7 +85,8 @@
 // # Errors
 //
 //	ErrStale           a newer holder was here: nothing is written; a *StaleError tells both tokens; do not go on
-//	ErrCommitUnknown   the connection broke at COMMIT: written or not; read before doing it again
+//	ErrCommitUnknown   the connection broke at COMMIT, or MySQL had ended the transaction before: written or not;
+//	                   read before doing it again
 //	ErrNoToken         the context carries neither a lock nor a token: nothing is written
 //	core.ErrLost       a lock in the context is over, lost or released: nothing is written
 //	core.ErrInvalid    arguments that can never work: nothing is written
@@ -111,7 +117,7 @@
 // db.DB(), is not guarded, and neither is a function that writes in a SELECT. Guarding each write keeps the order of
 // tokens; it does not make a read before the write part of it.
 //
-// bun: the *sql.Tx within a bun.Tx, tx.Tx; bun.Tx itself formats queries anew. ent: its generated Tx is a [Tx] with the
+// bun: the *sql.Tx within a bun.Tx, tx.Tx; bun.Tx itself formats queries anew, and is refused. ent: its generated Tx is a [Tx] with the
 // feature sql/execquery. pgx without database/sql: [GuardPgx] and [WithPgx].
 //
 // # Tests

@@ -16,7 +16,8 @@ var (
 
 	// ErrCommitUnknown: the connection broke, or the context ended, while the transaction committed. It may have
 	// been committed or not, or may still be. Nothing was repeated. Read what it would have written before doing
-	// it again. A COMMIT that the database refused is no such case: on PostgreSQL, one that it answered with an
+	// it again. On MySQL that is also so where the transaction had ended before COMMIT, by a deadlock that was ignored or
+	// a statement that commits by itself: what ran after that was not guarded. A COMMIT that the database refused is no such case: on PostgreSQL, one that it answered with an
 	// error of severity ERROR, but for SQLSTATE 40003 and class 08.
 	ErrCommitUnknown = errors.New("sqlfence: outcome of the commit is unknown")
 

@@ -19,7 +19,7 @@ type fakeDB struct {
 
 	mu   sync.Mutex
 	rows map[string]int64   // by resource, or table and id
-	log  []string           // begin, raise, read, exec, commit, rollback
+	log  []string           // begin, raise, read, savepoint, exec, release, commit, rollback
 	fail map[string][]error // by the same names: what the next ones answer; early and late: in the place of rows, behind them
 	read func()             // what somebody else does before the next read
 }
@@ -105,7 +105,12 @@ func (c *fakeConn) end() {
 
 func (c *fakeConn) ExecContext(_ context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	op := "exec"
-	if strings.Contains(query, "sqlfence") {
+	switch {
+	case strings.HasPrefix(query, "SAVEPOINT"):
+		op = "savepoint"
+	case strings.HasPrefix(query, "RELEASE"):
+		op = "release"
+	case strings.Contains(query, "sqlfence"):
 		op = "raise"
 	}
 	if err := c.db.did(op); err != nil {

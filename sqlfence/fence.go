@@ -65,7 +65,10 @@ func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	if isNil(tx) {
 		return invalid("nil transaction")
 	}
-	err := f.guard(ctx, func(m Mark) (int64, error) { return f.raise(ctx, tx, m) }, marks)
+	err := suitable(tx)
+	if err == nil {
+		err = f.guard(ctx, func(m Mark) (int64, error) { return f.raise(ctx, tx, m) }, marks)
+	}
 	return rolledBack(err, tx.Rollback)
 }
 
@@ -194,6 +197,22 @@ func (f *Fence) Current(ctx context.Context, db interface {
 		return 0, failed("current "+resource, err)
 	}
 	return token, nil
+}
+
+// suitable refuses what has the methods of a transaction and does not keep a guard. The types are told by their names, as
+// nothing is imported.
+func suitable(tx any) error {
+	t := reflect.TypeOf(tx)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.PkgPath() + "." + t.Name() {
+	case "github.com/uptrace/bun.Tx":
+		return invalid("a bun.Tx writes the placeholders of a statement anew: pass the *sql.Tx in it, tx.Tx")
+	case "github.com/jackc/pgx/v5.dbSimulatedNestedTx":
+		return invalid("a transaction of pgx that was begun on another one is a savepoint, and its Commit commits nothing: begin on the pool or the connection")
+	}
+	return nil
 }
 
 // isNil also finds a nil pointer in an interface.

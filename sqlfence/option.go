@@ -20,7 +20,9 @@ type option func(*config) error
 
 func (o option) apply(c *config) error { return o(c) }
 
-// WithTable names the table of the guard rows. Default: sqlfence. Each word has up to 63 letters, digits, _ and $; a
+// WithTable names the table of the guard rows. Default: sqlfence. On PostgreSQL give the schema too, as in
+// "public.sqlfence": a name by itself is looked up along search_path, and two users with different ones may each have a
+// table of their own, where neither sees the other's tokens. On MySQL that goes for the database. Each word has up to 63 letters, digits, _ and $; a
 // schema in front is separated by a dot. The name is quoted wherever it is used, so that upper case counts where the
 // database says so. All programs that write the same data must use the same table, or they do not see each other's tokens.
 func WithTable(name string) Option {

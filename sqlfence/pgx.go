@@ -30,6 +30,7 @@ func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fe
 //
 //	sqlfence.WithPgx(ctx, fence, pool.Begin, func(tx pgx.Tx) error { ... })
 //
+// begin must not be the Begin of another transaction: that makes a savepoint, whose Commit commits nothing, and is refused.
 // With options, begin is a function that calls pool.BeginTx. With a fn that returns nil at once WithPgx is [Fence.Advance].
 func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, begin func(context.Context) (T, error), fn func(tx T) error) error {
 	if begin == nil || fn == nil {
@@ -51,6 +52,9 @@ func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Con
 			return because(ctx, failed("begin", err))
 		}
 		defer func() { _ = rollbackPgx(ctx, tx.Rollback) }() // nothing after a commit
+		if err := suitable(tx); err != nil {
+			return err
+		}
 		if err := GuardPgx[R](ctx, f, tx, all...); err != nil {
 			return err
 		}

@@ -47,7 +47,11 @@ func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args 
 	if isNil(tx) {
 		return invalid("nil transaction")
 	}
-	return rolledBack(f.execRow(ctx, tx, row, query, args), tx.Rollback)
+	err := suitable(tx)
+	if err == nil {
+		err = f.execRow(ctx, tx, row, query, args)
+	}
+	return rolledBack(err, tx.Rollback)
 }
 
 func (f *Fence) execRow(ctx context.Context, tx Tx, row Row, query string, args []any) error {

@@ -20,7 +20,9 @@ type DB interface {
 // A transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy SQLite) is
 // repeated, see [WithRetries]: so fn may run several times and must leave nothing outside of the transaction. fn must
 // return every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and SQLite at a write that
-// was interrupted, and what runs after it is committed statement by statement. It must neither commit nor roll back.
+// was interrupted, and what runs after it is committed statement by statement. On MySQL, WithTx finds that out before
+// COMMIT and reports it as an [ErrCommitUnknown], by a savepoint that costs two round trips. fn must neither commit nor
+// roll back.
 // If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
 // itself.
 //
@@ -37,7 +39,34 @@ func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(
 	if err != nil {
 		return err
 	}
-	return f.repeat(ctx, f.retryable, func() error { return f.once(ctx, db, opts, all, fn) })
+	return f.repeat(ctx, f.retryable, func() error { return f.once(ctx, db, opts, all, f.kept(ctx, fn)) })
+}
+
+// kept is fn within a savepoint where the database ends a transaction under a caller that takes no notice: MySQL at a
+// deadlock, and at a statement that commits by itself. What runs after that is committed statement by statement, without
+// the guard, and COMMIT has nothing to say about it. The savepoint is then gone as well.
+func (f *Fence) kept(ctx context.Context, fn func(tx *sql.Tx) error) func(tx *sql.Tx) error {
+	if f.dialect != MySQL {
+		return fn
+	}
+	return func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SAVEPOINT sqlfence_guard"); err != nil {
+			return because(ctx, failed("savepoint", err))
+		}
+		if err := fn(tx); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT sqlfence_guard")
+		switch {
+		case err == nil:
+			return nil
+		case find(err, func(err error) bool { return number(err, "Number") == 1305 }):
+			err = &unknownError{fmt.Errorf("the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w", err)}
+		default:
+			err = failed("release savepoint", err)
+		}
+		return because(ctx, err)
+	}
 }
 
 // Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a holder's

@@ -53,11 +53,33 @@ func TestWithTxCommits(t *testing.T) {
 	if err := newFence(t, sqlfence.MySQL).WithTx(token(7), db, nil, write); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fake.ops(), "begin raise read exec commit"; got != want {
+	if got, want := fake.ops(), "begin raise read savepoint exec release commit"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if fake.rows["r"] != 7 {
 		t.Errorf("got token %d, want 7", fake.rows["r"])
+	}
+}
+
+// MySQL ends a transaction at a deadlock that fn takes no notice of, and COMMIT says nothing. The savepoint does.
+func TestWithTxFindsOutThatTheTransactionEndedBefore(t *testing.T) {
+	for _, tt := range []struct {
+		at      string
+		err     error
+		unknown bool
+		ops     string
+	}{
+		{"release", &mysqlError{1305}, true, "begin raise read savepoint exec release rollback"},
+		{"release", wrap(&mysqlError{1305}), true, "begin raise read savepoint exec release rollback"},
+		{"release", &mysqlError{1317}, false, "begin raise read savepoint exec release rollback"},
+		{"savepoint", &mysqlError{1305}, false, "begin raise read savepoint rollback"},
+	} {
+		fake, db := newDB(t)
+		fake.fail[tt.at] = []error{tt.err}
+		err := newFence(t, sqlfence.MySQL).WithTx(token(7), db, nil, write)
+		if !errors.Is(err, tt.err) || errors.Is(err, sqlfence.ErrCommitUnknown) != tt.unknown || fake.ops() != tt.ops {
+			t.Errorf("%s: got %v and %s, want %v, unknown: %t, and %s", tt.at, err, fake.ops(), tt.err, tt.unknown, tt.ops)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,5 +109,93 @@ func testDeadlock(t *testing.T, c *cell) {
 	}
 	if got := c.number(t, "SELECT count(*) FROM deadlock"); got != 0 {
 		t.Errorf("the loser's write was committed by itself")
+	}
+}
+
+// testGuardGone has fn take no notice of what ended its transaction on MySQL. What runs after that is committed
+// statement by statement, or in a transaction that the server begins by itself with autocommit off.
+func testGuardGone(t *testing.T, c *cell) {
+	c.exec(t, "CREATE TABLE gone (id bigint PRIMARY KEY, n bigint NOT NULL)")
+	c.exec(t, "INSERT INTO gone (id, n) VALUES (1, 0), (2, 0)")
+	for _, autocommit := range []string{"1", "0"} {
+		for name, end := range map[string]func(t *testing.T, tx *sql.Tx){
+			"deadlock": func(t *testing.T, tx *sql.Tx) { loseDeadlock(t, c, tx) },
+			"DDL": func(t *testing.T, tx *sql.Tx) {
+				if _, err := tx.Exec("CREATE TABLE IF NOT EXISTS committed (n bigint)"); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"BEGIN": func(t *testing.T, tx *sql.Tx) {
+				if _, err := tx.Exec("BEGIN"); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			t.Run(name+",autocommit="+autocommit, func(t *testing.T) {
+				conn, err := c.db.Conn(within(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				if _, err := conn.ExecContext(within(t), "SET autocommit = "+autocommit); err != nil {
+					t.Fatal(err)
+				}
+				defer conn.ExecContext(background, "SET autocommit = 1")
+				runs := 0
+				ctx := sqlfence.WithToken(within(t), "gone", 7)
+				err = c.fence.WithTx(ctx, conn, nil, func(tx *sql.Tx) error {
+					runs++
+					end(t, tx)
+					_, err := tx.Exec("UPDATE gone SET n = n + 1 WHERE id = 1")
+					return err
+				})
+				if !errors.Is(err, sqlfence.ErrCommitUnknown) || runs != 1 {
+					t.Errorf("got %v after %d runs, want %v after one", err, runs, sqlfence.ErrCommitUnknown)
+				}
+				t.Log(err)
+			})
+		}
+	}
+	t.Run("own savepoints", func(t *testing.T) {
+		err := c.guarded(within(t), "gone", 7, func(tx *sql.Tx) error {
+			for _, query := range []string{
+				"SAVEPOINT mine", "UPDATE gone SET n = n + 1 WHERE id = 1", "ROLLBACK TO SAVEPOINT mine", "CREATE TEMPORARY TABLE own (n bigint)",
+			} {
+				if _, err := tx.Exec(query); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// loseDeadlock has tx be the victim of one: the one with less written is.
+func loseDeadlock(t *testing.T, c *cell, tx *sql.Tx) {
+	other := c.begin(t)
+	exec := func(tx *sql.Tx, query string) error { _, err := tx.ExecContext(within(t), query); return err }
+	for _, err := range []error{
+		exec(other, "INSERT INTO gone (id, n) SELECT seq, 0 FROM seq_100_to_400"),
+		exec(other, "UPDATE gone SET n = n + 1 WHERE id = 2"),
+		exec(tx, "UPDATE gone SET n = n + 1 WHERE id = 1"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- exec(other, "UPDATE gone SET n = n + 1 WHERE id = 1") }()
+	err := exec(tx, "UPDATE gone SET n = n + 1 WHERE id = 2")
+	if err == nil || !strings.Contains(err.Error(), "1213") {
+		t.Errorf("got %v, want a deadlock", err)
+	}
+	if err := <-waits; err != nil {
+		t.Errorf("the other one: %v", err)
+	}
+	if err := other.Rollback(); err != nil {
+		t.Error(err)
 	}
 }

@@ -254,6 +254,7 @@ func TestMariaDB(t *testing.T) {
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "mysql") })
 		t.Run("Killed", func(t *testing.T) { testKilled(t, c, "mysql") })
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
+		t.Run("GuardGone", func(t *testing.T) { testGuardGone(t, c) })
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
 		testModes(t, c, "mysql", "interpolateParams=true", "charset=latin1", "charset=utf8&interpolateParams=true", "sql_mode=%27%27", "autocommit=0",
 			"interpolateParams=true&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27", "sql_mode=%27ORACLE%27", "character_set_connection=latin1")

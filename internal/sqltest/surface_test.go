@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -131,6 +132,25 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			return err
 		})
 	})
+	t.Run("bun.Tx", func(t *testing.T) {
+		row := sqlfence.Row{Table: "items", Key: "id", ID: 1, Fence: "id", Token: 1}
+		for name, use := range map[string]func(tx bun.Tx) error{
+			"Guard":         func(tx bun.Tx) error { return c.fence.Guard(within(t), tx, mark("bun", 1)) },
+			"Guard pointer": func(tx bun.Tx) error { return c.fence.Guard(within(t), &tx, mark("bun", 1)) },
+			"ExecRow":       func(tx bun.Tx) error { return c.fence.ExecRow(within(t), tx, row, "SELECT 1") },
+		} {
+			tx, err := b.BeginTx(within(t), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := use(tx); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "tx.Tx") {
+				t.Errorf("%s: got %v, want a refusal that says what to do", name, err)
+			}
+			if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) {
+				t.Errorf("%s: commit after a refusal: got %v, want %v", name, err, sql.ErrTxDone)
+			}
+		}
+	})
 	pq, err := sql.Open("postgres", c.dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +204,35 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	testFailedCommit(t, c, failing, "pgx", func(ctx context.Context, query string) error {
 		return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(tx pgx.Tx) error { _, _ = tx.Exec(ctx, query); return nil })
 	})
+	t.Run("pgx nested", func(t *testing.T) {
+		conn, err := pgx.Connect(within(t), c.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(background)
+		for name, begin := range map[string]func(context.Context) (pgx.Tx, error){"pool": pool.Begin, "connection": conn.Begin} {
+			outer, err := begin(within(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer outer.Rollback(background)
+			ctx := sqlfence.WithToken(within(t), "nested", 7)
+			err = sqlfence.WithPgx(ctx, c.fence, outer.Begin, func(pgx.Tx) error { t.Error("fn runs"); return nil })
+			if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "savepoint") {
+				t.Errorf("%s: got %v, want a refusal", name, err)
+			}
+			if _, err := outer.Exec(ctx, "SELECT 1"); err != nil {
+				t.Errorf("%s: the outer transaction: %v", name, err)
+			}
+			if err := outer.Rollback(ctx); err != nil {
+				t.Error(err)
+			}
+			if err := sqlfence.WithPgx(ctx, c.fence, begin, func(pgx.Tx) error { return nil }); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+	t.Run("search_path", func(t *testing.T) { testSearchPath(t, c) })
 	t.Run("pgx rolled back", func(t *testing.T) {
 		err := sqlfence.WithPgx(sqlfence.WithToken(within(t), "pgx", 7), c.fence, pool.Begin, func(tx pgx.Tx) error {
 			return tx.Rollback(background)
@@ -199,6 +248,34 @@ func testCollation(t *testing.T, c *cell) {
 	const query = "SELECT count(*) FROM information_schema.columns WHERE table_name = 'sqlfence' AND column_name = 'resource' AND collation_name = 'C'"
 	if c.number(t, query) != 1 {
 		t.Error("the resource is not compared byte by byte")
+	}
+}
+
+// testSearchPath shows what the documentation of WithTable warns of, and its way around it.
+func testSearchPath(t *testing.T, c *cell) {
+	qualified, err := sqlfence.New(c.dialect, sqlfence.WithTable("public.sqlfence"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := c.db.Conn(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, query := range []string{"CREATE SCHEMA app", "SET search_path = app, public", "CREATE TABLE app.sqlfence (LIKE public.sqlfence INCLUDING ALL)"} {
+		if _, err := conn.ExecContext(within(t), query); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+	if err := c.fence.Advance(within(t), c.db, mark("path", 8)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.fence.Advance(within(t), conn, mark("path", 7)); err != nil {
+		t.Errorf("two search paths seem to share a table, the documentation says otherwise: %v", err)
+	}
+	wantStale(t, qualified.Advance(within(t), conn, mark("path", 7)), sqlfence.StaleError{Resource: "path", Token: 7, Current: 8})
+	if _, err := conn.ExecContext(within(t), "RESET search_path"); err != nil {
+		t.Error(err)
 	}
 }
 
