@@ -93,15 +93,10 @@ func carried(ctx context.Context) iter.Seq[*Lock] {
 // that does not: that of the acquisition, with the deadline of ctx.
 func (h *hold) outliving(ctx context.Context) (context.Context, context.CancelFunc) {
 	var outside context.Context
-	for c := ctx; ; {
-		lock, ok := c.Value(heldKey{}).(*Lock)
-		if !ok {
-			break
-		}
+	for lock := range carried(ctx) {
 		if lock.hold == h {
 			outside = lock.parent
 		}
-		c = lock.context().Context
 	}
 	if outside == nil || ctx.Err() != nil && context.Cause(ctx) != errReleased {
 		return ctx, func() {}
