@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "6") // worlds wait a good part of the time
+		_ = flag.Set("test.parallel", "4") // worlds wait a good part of the time
 	}
 	os.Exit(m.Run())
 }

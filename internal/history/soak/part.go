@@ -55,8 +55,11 @@ func all() []*part {
 	}
 }
 
-// missing says why the module that the part needs cannot be had; nothing where it can. What is there but is not what
-// go.sum says is an error of its own.
+// refused is what go says where a module cannot be downloaded.
+var refused = regexp.MustCompile(`dial tcp|no such host|connection refused|i/o timeout|TLS handshake|proxyconnect|unexpected status|Forbidden|Not Found|module lookup disabled`)
+
+// missing says why the module that the part needs cannot be had; nothing where it can. All but a download that fails is an
+// error, a checksum that differs too.
 func (p *part) missing(ctx context.Context) (why string, err error) {
 	if p.needs == "" {
 		return "", nil
@@ -68,7 +71,7 @@ func (p *part) missing(ctx context.Context) (why string, err error) {
 	if err == nil {
 		return "", nil
 	}
-	if text := strings.TrimSpace(string(out)); ctx.Err() != nil || strings.Contains(text, "SECURITY ERROR") {
+	if text := strings.TrimSpace(string(out)); !refused.MatchString(text) || strings.Contains(text, "SECURITY ERROR") {
 		return "", fmt.Errorf("%s: %w: %s", p.name, err, text)
 	}
 	return fmt.Sprintf("%s cannot be downloaded", p.needs), nil
