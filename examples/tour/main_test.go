@@ -222,7 +222,7 @@ func TestServeShowsThePageUntilInterrupted(t *testing.T) {
 		ended <- a.run(ctx, []string{"-serve", "-replicas", "1", "-products", "1"})
 	}()
 	address, url := regexp.MustCompile(`http://\S+/`), ""
-	for began := time.Now(); url == ""; time.Sleep(time.Millisecond) {
+	for began := time.Now(); url == ""; time.Sleep(10 * time.Millisecond) {
 		if time.Since(began) > patient {
 			t.Fatalf("no address in %q, %q", stdout.String(), stderr.String())
 		}

@@ -158,7 +158,7 @@ func TestSlowPageIsDropped(t *testing.T) {
 
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+	for began := time.Now(); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Since(began) > patient {
 			t.Fatal("it does not come to that")
 		}
