@@ -19,7 +19,7 @@ import (
 
 // What can become of the renewal and the WAIT on their way.
 func TestWaitForAcksUnderFaults(t *testing.T) {
-	const within, ttl = 2 * time.Second, 8 * time.Second
+	const within, ttl = 1500 * time.Millisecond, 8 * time.Second // within and a second is less than the 3 s for which go-redis reads
 	once := func(name string, v servertest.Verdict) func(*servertest.Link, *servertest.Bubble) {
 		return func(l *servertest.Link, _ *servertest.Bubble) {
 			l.OnCommand(func(args []string) servertest.Verdict {

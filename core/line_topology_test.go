@@ -127,7 +127,8 @@ func TestServerLineACL(t *testing.T) {
 			}
 			release(t, lock)
 			within(t, "the waiter", func() { release(t, <-locks) })
-			if n := len(told.all()); c.report == "" && n != 0 {
+			// A busy machine may be told of an answer that took too long.
+			if n := told.count("SUBSCRIBE", "NOPERM"); c.report == "" && n != 0 {
 				t.Errorf("reported: %v", told.all())
 			}
 			shutdown(t, holder)
