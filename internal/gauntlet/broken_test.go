@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -180,6 +182,42 @@ func (l brokenLock) lost() error { return nil }
 
 func (l brokenLock) token() int64 { return l.fence }
 
+// under puts the lock into the context, and write leaves those out that were released.
+func (b broken) under(ctx context.Context, key string) (lock, context.Context, error) {
+	l, err := b.try(ctx, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	outer, _ := ctx.Value(carriedKey{}).(*carried)
+	c := &carried{brokenLock: l.(brokenLock), outer: outer}
+	return c, context.WithValue(ctx, carriedKey{}, c), nil
+}
+
+func (b broken) write(ctx context.Context, db *sql.DB, statement string) error {
+	held := context.Background()
+	c, _ := ctx.Value(carriedKey{}).(*carried)
+	for ; c != nil; c = c.outer {
+		if !c.released {
+			held = sqlfence.WithToken(held, c.key, c.fence)
+		}
+	}
+	return ours{}.write(held, db, statement)
+}
+
+type carriedKey struct{}
+
+// carried is a lock in a context.
+type carried struct {
+	brokenLock
+	outer    *carried
+	released bool
+}
+
+func (c *carried) release(ctx context.Context) error {
+	c.released = true
+	return c.brokenLock.release(ctx)
+}
+
 // listening tells how many listen after a look, so that a scenario does not go on before.
 type listening struct{ broken }
 
@@ -263,6 +301,7 @@ var controls = map[string]struct {
 	"flushed":               {polls, "the holder goes on"},
 	"restarted-empty":       {polls, "the holder goes on"},
 	"token-restarts":        {polls, "its writes are refused"},
+	"inner-released":        {polls, "the late write is accepted"},
 	"waiters-poll":          {polls, "commands per second and waiter"},
 	"overtaken":             {lastInLine, "not in the order of arrival"},
 	"wake-up-lost":          {listens, "it still waits"},

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"database/sql"
+	"sync"
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -45,6 +48,30 @@ func (o ours) try(ctx context.Context, key string) (lock, error) {
 
 func (o ours) acquire(ctx context.Context, key string) (lock, error) {
 	return ourResult(o.locker.Acquire(ctx, key, o.options...))
+}
+
+// fence is for the database of a scenario.
+var fence = sync.OnceValue(func() *sqlfence.Fence {
+	f, err := sqlfence.New(sqlfence.SQLite)
+	if err != nil {
+		panic(err)
+	}
+	return f
+})
+
+func (o ours) under(ctx context.Context, key string) (lock, context.Context, error) {
+	l, err := o.locker.TryAcquire(ctx, key, o.options...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return ourLock{l}, l.Context(), nil
+}
+
+func (o ours) write(ctx context.Context, db *sql.DB, statement string) error {
+	return fence().WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, statement)
+		return err
+	})
 }
 
 func ourResult(l *holdfast.Lock, err error) (lock, error) {
