@@ -211,6 +211,9 @@ func TestServerRedLockQuarantine(t *testing.T) {
 
 	// A cold start.
 	_, err := b.TryAcquire(background, "k")
+	for q := (*core.QuarantineError)(nil); !(errors.As(err, &q) && len(q.Nodes) >= 3) && time.Since(began) < quarantine; {
+		_, err = b.TryAcquire(background, "k") // on a busy machine some answer too late
+	}
 	e := young(t, err)
 	if len(e.Nodes) < 3 || e.Until.Before(began.Add(quarantine)) || e.Until.After(time.Now().Add(quarantine+2*time.Second)) {
 		t.Errorf("all started %v ago, and: %v", time.Since(began), err)

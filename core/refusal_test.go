@@ -69,7 +69,7 @@ func TestServerRefusals(t *testing.T) {
 	t.Run("READONLY", func(t *testing.T) {
 		t.Parallel()
 		rdb := servertest.Redis(t).Client()
-		l := newLocker(t, rdb, core.WithTTL(2*time.Second))
+		l := newLocker(t, rdb, core.WithTTL(8*time.Second))
 		lock := obtain(t, l, "held")
 		if err := rdb.Do(background, "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 			t.Fatal(err)
