@@ -20,6 +20,8 @@ local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*
 local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local holder, fence = found[1], found[2]
 if found[3] then return -1 end -- also where the lock still has this value: those who were let in go on under it
+-- An error where that is of another type: before anything is written, which would stay for a lease.
+if KEYS[6] then redis.call('HGET', KEYS[6], 'of') end
 
 if KEYS[6] and holder then
   local token = admit(holder, ARGV[1], ARGV[3], tonumber(lease))

@@ -242,3 +242,25 @@ func TestReentryIDLeavesNoLeaseBehind(t *testing.T) {
 		empty(t, b, short, long, dead, stranger)
 	})
 }
+
+// Something else at the name of the hash fails the call, and leaves no lock behind that nobody has.
+func TestReentryIDWhereTheHashIsOfAnotherType(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		b.Redis.Set("{k}:~entry", "somebody's")
+		_, err := r.TryAcquire(background, "k", core.WithReentryID("job"))
+		wantIs(t, err, core.ErrUnavailable)
+		if !contains(err, "WRONGTYPE") {
+			t.Errorf("got %v, want the reason", err)
+		}
+		synctest.Wait()
+		if b.Redis.Exists("k") {
+			t.Errorf("a lock that nobody has, for %v", b.Redis.TTL("k"))
+		}
+		if got, _ := b.Redis.Get("{k}:~entry"); got != "somebody's" {
+			t.Errorf("what was there is now %q", got)
+		}
+		release(t, acquire(t, r.Locker, "k"))
+		shutdown(t, r.Locker)
+	})
+}

@@ -46,7 +46,7 @@ func (a *acquisition) more() bool {
 func (a *acquisition) next() (d time.Duration, last bool) {
 	switch {
 	case a.split: // the random delay of the RedLock description
-		d = time.Millisecond + rand.N(a.pause)
+		d = time.Millisecond + rand.N(min(a.pause, lookAgain))
 		a.pause = min(2*a.pause, a.cfg.pollMax)
 	case a.pushed && a.held != nil && !(a.foreign && a.place == 1):
 		d = lookAgain - rand.N(lookAgain/5)

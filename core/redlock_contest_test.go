@@ -157,3 +157,34 @@ func TestRedLockIdleWaiters(t *testing.T) {
 		}
 	})
 }
+
+// Several programs that know nothing of each other have some masters each, and tell nobody when they let go: that is
+// noticed within two seconds, also by a caller that polls less often.
+func TestRedLockSplitPausesForTwoSecondsAtMost(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t, core.WithPolling(10*time.Second, 10*time.Second))
+		for range 20 {
+			for i, m := range ms {
+				_ = m.Redis.Set("k", fmt.Sprint("program ", i))
+			}
+			got := make(chan *core.Lock, 1)
+			go func() {
+				lock, err := v.Acquire(background, "k")
+				if err != nil {
+					t.Error(err)
+				}
+				got <- lock
+			}()
+			time.Sleep(time.Second + rand.N(time.Second))
+			for _, m := range ms {
+				m.Redis.Del("k")
+			}
+			began := time.Now()
+			releaseAll(t, <-got)
+			if d := time.Since(began); d > 2*time.Second+10*time.Millisecond {
+				t.Errorf("noticed after %v", d)
+			}
+		}
+		shutdown(t, v.Locker)
+	})
+}
