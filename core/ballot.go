@@ -15,8 +15,8 @@ import (
 // Each look is an attempt with an id of its own, so that what is late of one cannot touch the next. The three rules of
 // the type tenure hold for each master; the fourth is about those that have forgotten a lock:
 //
-//  4. A renewal may bring the lock back on a master, so it counts like an acquire: none is sent once a forget was, and
-//     where one was not answered before, the forget leaves a tombstone.
+//  4. A renewal may bring the lock back on a master, so it counts like an acquire: none is sent once a forget was, or
+//     the hold is lost, and where one was not answered before, the forget leaves a tombstone.
 type ballot struct {
 	stake
 	q *quorum
@@ -120,6 +120,18 @@ func (b *ballot) onward() bool { return b.lined && b.won == nil }
 
 func (b *ballot) over() { b.q.unexpect(b) }
 
+func (b *ballot) lost(d time.Duration) {
+	b.mu.Lock()
+	b.forgetful = true
+	b.mu.Unlock()
+	time.AfterFunc(d, func() {
+		if gate := b.q.locker.gate; gate.enter() { // after a Shutdown the lease runs out
+			defer gate.leave()
+			b.yield()
+		}
+	})
+}
+
 func (b *ballot) undo() {
 	b.over()
 	switch {
@@ -130,7 +142,7 @@ func (b *ballot) undo() {
 	}
 }
 
-// renewal is the call to one master; nil, as the lock is being released. The answer is to be handed to answered.
+// renewal is the call to one master; nil, as the lock is lost or being released. The answer is to be handed to answered.
 func (b *ballot) renewal(i int, lease time.Duration) *call {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -196,7 +208,7 @@ func (b *ballot) renew(ctx context.Context, lease time.Duration) *call {
 func (q *quorum) renew(holds []*hold, leases []time.Duration, done func(h *hold, val any, err error)) {
 	sums := make([]*tally, len(holds))
 	for k, h := range holds {
-		_ = h.err() // after a suspension it asks before anything is brought back
+		_ = h.err() // after a suspension it asks, before anything is brought back: of what is lost, renewal sends nothing
 		sums[k] = newTally(len(q.nodes), q.need, func(val any, err error) { done(h, val, err) })
 	}
 	var all sync.WaitGroup

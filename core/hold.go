@@ -167,8 +167,19 @@ func (h *hold) end(cond func() bool, err error) bool {
 		h.mu.Unlock()
 		return false
 	}
+	clock := h.locker.clock.now()
+	now := clock.mono
+	if errors.Is(err, ErrLost) {
+		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, unless others
+		// have the lock: something that has not noticed may still run under it.
+		left := max(0, min(time.Duration(h.deadline.Load())-now, time.Duration(h.wall.Load()-clock.wall)))
+		left += margin(time.Duration(h.leased.Load()))
+		if errors.Is(err, errOtherOwner) {
+			left = 0
+		}
+		h.tenure.lost(left)
+	}
 	h.ended.Store(e)
-	now := h.locker.clock.now().mono
 	h.deadline.Store(min(h.deadline.Load(), int64(now)))
 	cancel := h.cancel
 	h.mu.Unlock()

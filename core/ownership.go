@@ -28,6 +28,9 @@ type ownership interface {
 	// the lock within limit or until ctx ended.
 	forget(ctx context.Context, limit time.Duration) (outcome, cause error)
 	over()                    // no message for it matters any more
+	// lost is for a hold that ended without a release: nothing may bring it back, and what a renewal that is under way
+	// still does is undone, but not before d is over.
+	lost(d time.Duration)
 	patience() time.Duration  // for how long one answer is waited for
 	allowance() time.Duration // and one look, which may take several
 }

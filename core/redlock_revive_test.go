@@ -92,3 +92,102 @@ func TestRedLockComesToMastersThatARivalWasOn(t *testing.T) {
 		releaseAll(t, lock)
 	})
 }
+
+// Nothing brings a lock back that its holder has lost, though the handler goes on and has not released it: a rival is
+// not refused for another lease.
+func TestRedLockIsNotBroughtBackForALostHold(t *testing.T) {
+	const ttl = 15 * time.Second
+	type scene struct {
+		ms        masters
+		a, b      *voter
+		lock      *core.Lock
+		available func(why string) // to b, within a second
+	}
+	for name, play := range map[string]func(*testing.T, scene){
+		"a renewal after a suspension": func(t *testing.T, s scene) {
+			core.SkewWall(s.a.Locker, time.Minute)
+			for _, m := range s.ms {
+				m.Redis.Del("k") // it ran out meanwhile
+			}
+			time.Sleep(ttl/3 + 10*time.Millisecond)
+			if n := s.ms.having("k"); n != 0 {
+				t.Errorf("the renewal that found out brought it back on %d masters", n)
+			}
+			s.available("after the renewal that found out")
+		},
+		"a renewal that the suspension interrupts": func(t *testing.T, s scene) {
+			for _, l := range s.a.links {
+				l.Delay(200 * time.Millisecond)
+			}
+			time.Sleep(ttl/3 + 10*time.Millisecond)
+			core.SkewWall(s.a.Locker, time.Minute)
+			for _, m := range s.ms {
+				m.Redis.Del("k")
+			}
+			time.Sleep(2 * time.Second)
+			s.available("after the renewal that arrived late")
+		},
+		"renewals that arrive late": func(t *testing.T, s scene) {
+			for _, l := range s.a.links {
+				l.CutUp()
+			}
+			time.Sleep(ttl + time.Second)
+			for _, l := range s.a.links {
+				l.Heal()
+			}
+			time.Sleep(time.Millisecond)
+			s.available("after the cut")
+		},
+		"most have gone to a rival": func(t *testing.T, s scene) {
+			time.Sleep(time.Second) // or the rival's renewal would be the first
+			for i, m := range s.ms {
+				m.Redis.Del("k")
+				if i > 2 {
+					m.Down()
+				}
+			}
+			rival := acquire(t, s.b.Locker, "k")
+			time.Sleep(time.Second) // for which dials are tried again
+			for _, m := range s.ms[3:] {
+				m.Up()
+				m.Uptime(time.Hour)
+			}
+			time.Sleep(ttl/3 - 3*time.Second/2)
+			releaseAll(t, rival)
+			s.ms[0].Down()
+			s.available("when the rival is through, of four masters")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubbleOf(t, 5, func(t *testing.T, ms masters) {
+				s := scene{ms: ms, a: ms.voter(t, core.WithTTL(ttl)), b: ms.voter(t, core.WithTTL(ttl))}
+				releaseAll(t, acquire(t, s.a.Locker, "k"))
+				s.lock = acquire(t, s.a.Locker, "k")
+				synctest.Wait()
+				s.available = func(why string) {
+					t.Helper()
+					lost := s.lock.Err()
+					wantIs(t, lost, core.ErrLost)
+					lock, err := s.b.Acquire(background, "k", core.WithWait(time.Second))
+					if err != nil {
+						t.Errorf("%s: %v", why, err)
+						return
+					}
+					time.Sleep(time.Second)
+					if err := lock.Err(); err != nil {
+						t.Error(err)
+					}
+					release(t, lock)
+				}
+				play(t, s)
+				wantIs(t, s.lock.Release(background), core.ErrLost)
+				time.Sleep(time.Minute)
+				if n := ms.having("k"); n != 0 {
+					t.Errorf("on %d masters", n)
+				}
+				shutdown(t, s.a.Locker)
+				shutdown(t, s.b.Locker)
+			})
+		})
+	}
+}

@@ -313,6 +313,9 @@ func (t *tenure) onward() bool { return t.inLine || t.token > 0 }
 
 func (t *tenure) over() { t.node.inbox.remove(t) }
 
+// lost has nothing to do: no renewal brings back what one server has forgotten.
+func (t *tenure) lost(time.Duration) {}
+
 func (t *tenure) patience() time.Duration { return patience(t.cfg.ttl) }
 
 func (t *tenure) allowance() time.Duration { return patience(t.cfg.ttl) }

@@ -48,6 +48,7 @@ const (
 	renewsOn                // without a pause, and after the release
 	dozes                   // it polls, now and then
 	joins                   // an owner that comes again has the longer lease, and leaves it behind
+	takesBack               // what it renews, from whomever
 )
 
 type broken struct {
@@ -89,7 +90,7 @@ func (b broken) try(ctx context.Context, key string) (got lock, _ error) {
 			err = nil
 			if b.flaw == joins {
 				err = c.PExpire(ctx, key, b.lease).Err()
-				defer func() { got = brokenLock{b, "", 0} }() // it has nothing to release
+				defer func() { got = brokenLock{broken: b} }() // it has nothing to release
 			}
 		}
 		if err == nil {
@@ -114,7 +115,17 @@ func (b broken) try(ctx context.Context, key string) (got lock, _ error) {
 			}
 		}()
 	}
-	return brokenLock{b, key, token}, nil
+	renewed, stop := context.WithCancel(context.Background())
+	if b.flaw == takesBack {
+		for _, c := range b.clients {
+			go func() {
+				for renewed.Err() == nil && c.Set(renewed, key, value, b.lease).Err() == nil {
+					time.Sleep(b.lease / 3)
+				}
+			}()
+		}
+	}
+	return brokenLock{b, key, token, stop}, nil
 }
 
 func (b broken) acquire(ctx context.Context, key string) (lock, error) {
@@ -159,12 +170,14 @@ type brokenLock struct {
 	broken
 	key   string
 	fence int64
+	stop  context.CancelFunc
 }
 
 func (l brokenLock) release(ctx context.Context) error {
 	if l.key == "" {
 		return nil
 	}
+	l.stop()
 	sha := redis.NewScript(deleteScript).Hash()
 	var failure error
 	for _, c := range l.clients {
@@ -250,7 +263,7 @@ func (l lined) acquire(ctx context.Context, key string) (lock, error) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return linedLock{brokenLock{l.broken, key, 0}}, nil
+	return linedLock{brokenLock{l.broken, key, 0, func() {}}}, nil
 }
 
 func (l lined) waiting(key string) int {
@@ -314,6 +327,7 @@ var controls = map[string]struct {
 	"redlock-not-undone":    {polls, "on the third master"},
 	"redlock-abandoned":     {polls, "of 3"},
 	"redlock-restarted":     {polls, "two hold the lock"},
+	"redlock-revived":       {takesBack, "another is refused"},
 }
 
 // names is those of some scenarios.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
 )
 
 var masters = []scenario{
@@ -35,6 +37,13 @@ var masters = []scenario{
 		source: "https://github.com/go-redsync/redsync/issues/186",
 		needs:  []feature{majority, belief},
 		run:    masterRestarts,
+	},
+	{
+		name:   "redlock-revived",
+		wrong:  "A renewal arrives when the lease is over; it takes the lock back for a holder that has lost it, and others are refused for another lease.",
+		source: "https://github.com/redisson/redisson/issues/7272",
+		needs:  []feature{majority, renewal},
+		run:    renewalRevives,
 	},
 }
 
@@ -143,4 +152,46 @@ func masterRestarts(b *bed) verdict {
 		}
 	}
 	return pass("nobody else got it while it was held")
+}
+
+// renewalRevives cuts a holder off until its lease is over, and lets what it sent meanwhile arrive then.
+func renewalRevives(b *bed) verdict {
+	const lease = 2 * time.Second
+	servers, addrs := b.masters(3)
+	var proxies []*servertest.FaultProxy
+	var direct []*redis.Client
+	var through []string
+	for _, s := range servers {
+		p := b.proxy(s)
+		proxies, direct, through = append(proxies, p), append(direct, b.client(s)), append(through, p.Addr())
+	}
+	first := b.open(settings{addrs: through, lease: lease})
+	second := b.open(settings{addrs: addrs, lease: lease})
+	b.take(first)
+	for _, p := range proxies {
+		p.CutUp()
+		b.Cleanup(p.Heal)
+	}
+	time.Sleep(lease)
+	gone := b.until(func() bool {
+		return !slices.ContainsFunc(direct, func(rdb *redis.Client) bool { return b.stored(rdb) != "" })
+	})
+	if !gone {
+		return fail("%v later it has the lock", b.patience)
+	}
+	for _, p := range proxies {
+		p.Heal()
+	}
+	time.Sleep(impatience) // for the commands to get there
+	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+	defer cancel()
+	var err error
+	for end := time.Now().Add(lease / 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		var h lock
+		if h, err = second.try(ctx, order); err == nil {
+			b.keep(h)
+			return pass("another got it")
+		}
+	}
+	return fail("%v later another is refused: %v", lease/2, brief(err))
 }
