@@ -112,6 +112,7 @@ type acquisition struct {
 
 	place   int  // in line, as held was told
 	foreign bool // the holder is somebody who will tell nobody of the release
+	deaf    bool // the server cannot tell it of a grant, for now
 	split   bool // several ask at once, so that nobody gets it
 
 	outage  time.Duration // when the failures in a row began
@@ -223,7 +224,7 @@ func (a *acquisition) idle() (*Lock, error) {
 	}
 	if a.told {
 		news = a.locker.redis.open()
-		if !a.pushed && a.locker.redis.isUp() {
+		if !a.pushed && !a.deaf && a.locker.redis.isUp() {
 			return nil, nil // since the look
 		}
 	}
@@ -278,7 +279,8 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 	switch {
 	case v.held != nil:
 		a.held, a.err, a.failing = v.held, nil, false
-		a.place, a.foreign, a.split = v.place, v.foreign, v.split
+		a.place, a.foreign, a.split, a.deaf = v.place, v.foreign, v.split, v.deaf
+		a.pushed = a.pushed && !v.deaf
 		if a.queue != nil {
 			a.queue.tell(a)
 		}
@@ -316,7 +318,7 @@ func (a *acquisition) failed(err error) {
 	if err != errSilence || !a.failing {
 		a.err = err
 	}
-	a.held, a.split = nil, false
+	a.held, a.split, a.deaf = nil, false, false
 	if !a.failing {
 		a.failing, a.outage = true, a.locker.clock.now().mono
 	}

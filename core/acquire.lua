@@ -12,7 +12,9 @@
 -- Replies:
 --   n > 0                   held, n is the fencing token, or the first of a block
 --   {0, ms left, value,     somebody else holds it; ms left is -1 where the key never expires
---    place, TIME, fence}    1 is the first in line, 0 not in it; TIME in µs; the fence or ''
+--    place, TIME, fence,    1 is the first in line, 0 not in it; TIME in µs; the fence or ''
+--    deaf}                  why a waiter that named its inbox will not be told: 1, nobody listens there as far as
+--                           this server knows; 2, it lets no script publish; else 0
 --   -1                      this tenure was already undone
 --   -2                      the token space (2^53) is used up
 
@@ -49,11 +51,13 @@ local now = time[1] * 1000000 + time[2]
 
 -- refuse answers that value has the lock, after joining the line where that was asked for.
 local function refuse(value, left)
-  local rank = 0
+  local rank, deaf = 0, 0
   if place ~= '' then
     local entry, first, counted, inbox = string.match(place, '^(%d+) (%d+) (%d) (.+)$')
+    if inbox ~= '-' and mute(now) then deaf = 2 end
+    if not heard(inbox, counted) then deaf = 1 end
     -- Who cannot be told looks by itself, and is not passed over.
-    if not heard(inbox, counted) then inbox = '-' end
+    if deaf > 0 then inbox = '-' end
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
     local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' ' .. counted .. ' ' .. inbox
     local known = redis.call('HSET', KEYS[5], ARGV[1], text) == 0
@@ -62,7 +66,7 @@ local function refuse(value, left)
     rank = rank and rank + 1 or redis.call('RPUSH', KEYS[4], ARGV[1])
     redis.call('PEXPIRE', KEYS[4], entry)
   end
-  return {0, left, value, rank, now, fence or ''}
+  return {0, left, value, rank, now, fence or '', deaf}
 end
 
 if holder and holder ~= ARGV[1] then

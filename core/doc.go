@@ -55,8 +55,13 @@
 // The line keeps its order as long as those who wait can be reached. Who is not heard of for 5 s loses the place in it;
 // while the connection that grants arrive on is broken, others go first. A grant begins with a lease of 3 s, so
 // that one to a process that has just died costs the others that long. With Redis Cluster each grant is
-// published to all nodes. With a [redis.Ring], and where SUBSCRIBE is refused, those who wait poll, see
-// [WithPolling]; a [Trace] hears of the latter through NodeError.
+// published to all nodes. After a failover in which the old master lives on, or where an address leads elsewhere, a
+// waiter finds with its next look, within 2 s, that the server does not know its connection, and makes it anew.
+//
+// With a [redis.Ring], where SUBSCRIBE is refused, and where scripts may not PUBLISH, as on some managed services,
+// waiters poll, see [WithPolling]; a [Trace] hears of the latter two through NodeError. That scripts may not publish shows
+// at the first release that has somebody to tell: it grants the lock to nobody, and the first that looks gets it, up to
+// 2 s later and perhaps not in the order of arrival.
 //
 // Programs that use the key without holdfast neither tell anybody when they release it nor stand in line: it is
 // noticed up to two seconds later, or when their lease ends, and while others wait in line they may never find

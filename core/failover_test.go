@@ -16,6 +16,7 @@ import (
 type pair struct {
 	master, replica *servertest.Server
 	client          func(*testing.T) redis.UniversalClient // follows the promotion
+	sentinel        *redis.SentinelClient                  // where there is one
 }
 
 // replicated waits until the replica has all that was written so far.

@@ -5,6 +5,16 @@
 --   life    of the fence after a grant, in ms
 --   block   how many tokens a grant reserves
 
+-- and under `mute`, the moment until which this server counts as one that lets no script publish, by TIME in ms; some
+-- managed services do not.
+
+-- mute tells whether it does: then those who named an inbox are not told, and learn with their next look that they are to
+-- look by themselves.
+local function mute(now)
+  local till = redis.call('HGET', KEYS[5], 'mute')
+  return till and now < (tonumber(till) or 0) * 1000
+end
+
 -- draw takes the next token from a fence and reserves those behind it. It returns the token, the new fence, and by
 -- how many ms its last token is ahead of the clock; nothing if the token space is used up.
 local function draw(fence, block, now)
@@ -28,7 +38,7 @@ local function serve(self, fence, now)
     if expiry and math.max(#expiry, #lease, #life, #block) > 15 then expiry = nil end -- none of ours
     if not expiry or now >= expiry * 1000 then
       if not leave(owner) then redis.call('LREM', KEYS[4], 1, owner) end
-    elseif not heard(inbox, counted) then
+    elseif not heard(inbox, counted) or inbox ~= '-' and mute(now) then
       i = i + 1
     else
       local token, text, ahead = draw(fence, tonumber(block), now)
@@ -39,13 +49,23 @@ local function serve(self, fence, now)
         redis.call('DEL', KEYS[1])
         return
       end
-      -- Only now, as it is true. Where it is refused, the owner finds out by looking.
-      if inbox ~= '-' then
-        -- Line feeds separate what a label, which may have spaces, is part of: it has no control characters.
+      -- Only now, as it is true. Line feeds separate what a label, which may have spaces, is part of: it has no control
+      -- characters.
+      local sent = inbox ~= '-' and
         redis.pcall('PUBLISH', inbox, owner .. string.format('\n%.0f\n%.0f\n', token, now) .. KEYS[1])
+      if type(sent) ~= 'table' or not sent.err then
+        leave(owner)
+        return owner, tonumber(lease), text
       end
-      leave(owner)
-      return owner, tonumber(lease), text
+      -- It would have the lock and not know. So nobody has got it, and it keeps its place.
+      redis.call('DEL', KEYS[1])
+      if old then
+        redis.call('SET', KEYS[2], old, 'PX', string.format('%.0f', life + ahead))
+      else
+        redis.call('DEL', KEYS[2])
+      end
+      redis.call('HSET', KEYS[5], 'mute', string.format('%.0f', math.floor(now / 1000) + 600000))
+      i = i + 1
     end
   end
 end

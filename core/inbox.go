@@ -22,6 +22,9 @@ const (
 	inboxPing = 5 * time.Second
 	// inboxRetry is how long a refusal of SUBSCRIBE is taken for the last word.
 	inboxRetry = time.Minute
+	// muteRetry is how long a server counts as one that lets no script publish, also in grant.lua. Longer, as to find out
+	// anew costs a waiter up to two seconds.
+	muteRetry = 10 * time.Minute
 )
 
 // inbox is the channel through which Redis tells a Locker that locks were granted to those of its calls that wait
@@ -53,6 +56,12 @@ type inbox struct {
 	retry   time.Duration // not to be opened again before
 	up      bool
 	news    chan struct{} // closed when up becomes true
+
+	since time.Duration           // when up became true
+	drop  context.CancelCauseFunc // ends the connection that is up
+	again time.Duration           // the server may be found not to know the inbox before that, to no effect
+	pause time.Duration           // from one such effect to the next; 0: the server has known it since the last
+	mute  bool                    // it was told that scripts may not publish
 }
 
 // inboxName is a channel that nobody else has.
@@ -124,6 +133,9 @@ func (in *inbox) set(up bool) (was bool) {
 	}
 	turned := up != in.up
 	in.up = up
+	if up && turned {
+		in.since = in.node.clock.now().mono
+	}
 	in.mu.Unlock()
 	if turned && in.turned != nil {
 		in.turned()
@@ -161,6 +173,9 @@ func (in *inbox) failed(err error) bool {
 		return true
 	}
 	switch {
+	case in.quiet(err):
+	case err == errElsewhere || err == errMute:
+		in.traces.emit(nodeError, Event{Err: fmt.Errorf("holdfast: %w", err)})
 	case !in.node.votes:
 		in.traces.emit(nodeError, Event{Err: fmt.Errorf("holdfast: waiting by polling, as SUBSCRIBE failed: %w", err)})
 	case was || !in.blamed: // once for an outage: the other masters go on
@@ -170,7 +185,10 @@ func (in *inbox) failed(err error) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	now := in.node.clock.now().mono
-	if permanent(err) || errors.Is(err, errUnsupported) {
+	switch {
+	case err == errMute:
+		in.retry = now + muteRetry
+	case permanent(err) || errors.Is(err, errUnsupported):
 		in.retry = now + inboxRetry
 	}
 	in.running = now < in.wanted+inboxPing && now >= in.retry
@@ -180,7 +198,55 @@ func (in *inbox) failed(err error) bool {
 var (
 	errStalled     = errors.New("the connection went silent")
 	errUnsupported = errors.New("the client cannot")
+	errElsewhere   = errors.New("subscribing anew: the server that has the locks does not know the subscription, perhaps after a failover, or as a name or an address leads elsewhere now")
+	errMute        = errors.New("waiting by polling, which is slower: the server lets no script PUBLISH")
 )
+
+// Why a look was told that it will not hear of a grant, as in acquire.lua.
+const (
+	deafElsewhere = 1
+	deafMute      = 2
+)
+
+// answered takes into account what the answer to a look that was sent at at says of the inbox, if it was open by then.
+//
+// A server that knows nobody there may be another than the one that has the subscription: after a failover in which the
+// old master lives on, nothing else tells. So the inbox subscribes anew, and those who wait look when it has. Where that
+// does not help, as behind some proxies, it is done more and more rarely, and they look by themselves.
+func (in *inbox) answered(at instant, deaf int64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.up || at.mono < in.since {
+		return
+	}
+	switch deaf {
+	case deafElsewhere:
+		if now := in.node.clock.now().mono; now >= in.again {
+			in.pause = min(max(2*in.pause, time.Second), inboxRetry)
+			in.again = now + in.pause
+			in.drop(errElsewhere)
+		}
+	case deafMute:
+		in.drop(errMute)
+	default:
+		in.pause = 0
+	}
+}
+
+// quiet tells whether err was told before, and not to be told again.
+func (in *inbox) quiet(err error) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch err {
+	case errElsewhere:
+		return in.pause > time.Second
+	case errMute:
+		was := in.mute
+		in.mute = true
+		return was
+	}
+	return false
+}
 
 // ended keeps go-redis from making a connection again that failed, which it would do at once, whoever has it closed
 // meanwhile, and without telling what was missed. It looks at the context when it connects, and not when it reads.
@@ -192,14 +258,19 @@ var ended = func() context.Context {
 
 // receive subscribes and receives until something fails.
 func (in *inbox) receive() error {
+	ctx, drop := context.WithCancelCause(in.ctx)
+	defer drop(nil)
+	in.mu.Lock()
+	in.drop = drop
+	in.mu.Unlock()
 	sub, err := in.subscription()
 	if err != nil {
 		return err
 	}
-	err = sub.Subscribe(in.ctx, in.channel)
+	err = sub.Subscribe(ctx, in.channel)
 	// Closing is what interrupts go-redis in a read. While it connects, the context does, and Close would wait.
 	closed := make(chan struct{})
-	stop := context.AfterFunc(in.ctx, func() { defer close(closed); _ = sub.Close() })
+	stop := context.AfterFunc(ctx, func() { defer close(closed); _ = sub.Close() })
 	defer func() {
 		if stop() {
 			_ = sub.Close()
@@ -224,6 +295,9 @@ func (in *inbox) receive() error {
 			}
 		}
 		if err != nil {
+			if reason := context.Cause(ctx); reason != nil {
+				return reason
+			}
 			return err
 		}
 		silent = false

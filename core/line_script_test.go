@@ -88,7 +88,40 @@ var lineRows = []lineRow{
 	{name: "join: the order is lost", seed: func(r *lineRun) { r.join("you", "a", "me"); r.do("DEL", lineKey) },
 		call: core.AcquireScript, args: joinArgs("me"), reply: `\[0 1\d{4} you 1 `, lock: "you", line: "[me]"},
 	{name: "join: again", seed: func(r *lineRun) { r.join("you", "a", "me", "b") },
-		call: core.AcquireScript, args: joinArgs("me"), reply: `\[0 1\d{4} you 2 `, lock: "you", line: "[a me b]"},
+		call: core.AcquireScript, args: joinArgs("me"), reply: `\[0 1\d{4} you 2 .* 0\]$`, lock: "you", line: "[a me b]"},
+	{name: "join: nobody listens", seed: func(r *lineRun) { r.join("you") },
+		call: core.AcquireScript, args: toldArgs("me", 1), reply: `\[0 1\d{4} you 1 .* 1\]$`, lock: "you", line: "[me]"},
+	{name: "join: nobody listens, as far as one of several servers knows", seed: func(r *lineRun) { r.join("you") },
+		call: core.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 1 .* 0\]$`, lock: "you", line: "[me]"},
+	{name: "join: scripts may not publish", seed: func(r *lineRun) { r.join("you", "a"); r.mute(10_000) },
+		call: core.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 2 .* 2\]$`, lock: "you", line: "[a me]"},
+	{name: "join: scripts could not publish long ago", seed: func(r *lineRun) { r.join("you", "a"); r.mute(-10_000) },
+		call: core.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 2 .* 0\]$`, lock: "you", line: "[a me]"},
+	{name: "release: scripts may not publish", seed: func(r *lineRun) { r.join("me"); r.told("a"); r.join("b"); r.mute(10_000) },
+		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[a]"},
+	{name: "release: scripts may not publish, and nobody looks", seed: func(r *lineRun) { r.join("me"); r.told("a"); r.mute(10_000) },
+		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[a]"},
+}
+
+// toldArgs is for a waiter that names an inbox where nobody listens.
+func toldArgs(owner string, counted int) []any {
+	args := acquireArgs(owner, 15000)
+	args[6] = fmt.Sprint(args[6], " 5000 3000 ", counted, " nobody's")
+	return args
+}
+
+// told is join for one owner that names an inbox.
+func (r *lineRun) told(owner string) {
+	r.t.Helper()
+	if _, err := core.AcquireScript.Run(background, r.rdb, toldArgs(owner, 0)...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// mute has scripts count as such that may not publish for ms from now on.
+func (r *lineRun) mute(ms int64) {
+	r.t.Helper()
+	r.do("HSET", waitKey, "mute", r.rdb.Time(background).Val().UnixMilli()+ms)
 }
 
 func TestLineScripts(t *testing.T) {

@@ -152,7 +152,11 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 		m.tokens = append(m.tokens, a.Token)
 	case !a.Gone:
 		fence := m.fence()
-		want = fmt.Sprint([]any{0, ms(a.Left), ownerID(a.Holder), a.Place, m.real(model.Token(a.Now) * m.p.PerTick), fence})
+		deaf := 0
+		if a.Deaf {
+			deaf = 1
+		}
+		want = fmt.Sprint([]any{0, ms(a.Left), ownerID(a.Holder), a.Place, m.real(model.Token(a.Now) * m.p.PerTick), fence, deaf})
 		if last, _, _ := strings.Cut(fence, " "); a.Last != 0 && last != fmt.Sprint(m.real(a.Last)) {
 			m.differ("the last token is %d in the model's answer and %s in its fence", m.real(a.Last), last)
 		}

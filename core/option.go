@@ -107,8 +107,8 @@ func WithPrefix(s string) Option {
 
 // WithPolling sets how long a waiter that cannot be told of a grant pauses between two looks: a random time that
 // grows from min to max, at most 2 s. Default 10 ms to 250 ms. Shorter finds a free lock sooner and costs more
-// commands. It is for Redis servers where SUBSCRIBE is refused, for a redis.Ring, for outages, and for a lock
-// whose holder does not use holdfast.
+// commands. It is for Redis servers where SUBSCRIBE, or PUBLISH in a script, is refused, for a redis.Ring, for outages,
+// and for a lock whose holder does not use holdfast.
 func WithPolling(min, max time.Duration) Option {
 	return option(func(c *config) error {
 		if min < time.Millisecond || max < min {

@@ -27,7 +27,7 @@ type ownership interface {
 	// forget releases, and returns ErrLost or ErrUnavailable, with the last failure behind it, where it did not free
 	// the lock within limit or until ctx ended.
 	forget(ctx context.Context, limit time.Duration) (outcome, cause error)
-	over()                    // no message for it matters any more
+	over() // no message for it matters any more
 	// lost is for a hold that ended without a release: nothing may bring it back, and what a renewal that is under way
 	// still does is undone, but not before d is over.
 	lost(d time.Duration)

@@ -146,11 +146,11 @@ func (s *scripted) answer(cmd redis.Cmder) error {
 // refusal is what a well-formed answer that the lock is held says, or ok is false.
 func refusal(v any) (left int64, ok bool) {
 	r, _ := v.([]any)
-	if len(r) != 6 || r[0] != int64(0) {
+	if len(r) != 7 || r[0] != int64(0) {
 		return 0, false
 	}
 	left, ok = r[1].(int64)
-	for i, like := range []any{"", int64(0), int64(0), ""} {
+	for i, like := range []any{"", int64(0), int64(0), "", int64(0)} {
 		switch like.(type) {
 		case string:
 			_, is := r[2+i].(string)
@@ -175,8 +175,8 @@ func typed(t *testing.T, act string, err error, among ...error) {
 func FuzzReplies(f *testing.F) {
 	seeds := []any{
 		0, 1, 2, 3, -1, -2, 1 << 52, math.MaxInt64, math.MinInt64, "", "1", nil, true, replyError("ERR x"), replyError("NOSCRIPT x"), replyError("WRONGTYPE x"), replyError(""), replyError("OOM x"),
-		[]any{}, []any{0}, []any{0, 10000, "you", 0, 1_700_000_000_000_000, "70 70 50"}, []any{0, -1, "you", 1, 1, ""}, []any{0, math.MaxInt64, "you", 0, 1, "70 0 50"}, []any{0, math.MinInt64, "", math.MaxInt64, math.MinInt64, "99999999999999999999"},
-		[]any{0, "1", "you", 0, 1, ""}, []any{"0", 1, "you", 0, 1, ""}, []any{0, 9_300_000_000_000, "AAAAAAAAAAAAAAAAAAAAAA:label", 0, 1, ""}, []any{nil, nil, nil, nil, nil, nil},
+		[]any{}, []any{0}, []any{0, 10000, "you", 0, 1_700_000_000_000_000, "70 70 50", 0}, []any{0, -1, "you", 1, 1, "", 1}, []any{0, math.MaxInt64, "you", 2, 1, "70 0 50", 2}, []any{0, math.MinInt64, "", math.MaxInt64, math.MinInt64, "99999999999999999999", math.MaxInt64},
+		[]any{0, "1", "you", 0, 1, "", 0}, []any{"0", 1, "you", 0, 1, "", 0}, []any{0, 9_300_000_000_000, "AAAAAAAAAAAAAAAAAAAAAA:label", 0, 1, "", 0}, []any{0, 1, "you", 1, 1, "", nil}, []any{nil, nil, nil, nil, nil, nil, nil},
 		[]any{"", -2, 70, 0}, []any{"me", 10000, 70, 3}, []any{"me", -1, 70, -3}, []any{"me", 9_300_000_000_000, 70, math.MaxInt64}, []any{1, 2, 3, 4}, []any{"a", "b", "c", "d"}, []any{nil, nil, nil, nil},
 		[]any{-1, 1_700_000_000_000_000}, []any{-2, 1}, []any{-3, 1}, []any{"-1", 1}, []any{-1, math.MinInt64}, 7, -7,
 	}

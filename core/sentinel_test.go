@@ -21,6 +21,7 @@ func startSentinel(t *testing.T) *pair {
 		known, err := watch.Replicas(background, "main").Result()
 		return err == nil && len(known) == 1
 	})
+	p.sentinel = watch
 	p.client = func(t *testing.T) redis.UniversalClient {
 		rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel.Addr()}})
 		t.Cleanup(func() { _ = rdb.Close() })

@@ -207,6 +207,7 @@ type verdict struct {
 	held    *HeldError
 	place   int   // with held: in line, 1 is the first; 0 outside
 	foreign bool  // with held: surely not by holdfast
+	deaf    bool  // with held: this one will not be told, though its inbox is open
 	split   bool  // with held: between those who ask, so that nobody has it
 	err     error // neither: cannot know
 
@@ -257,7 +258,7 @@ func (s *stake) hold(token int64) {
 
 // refused reads the answer that somebody else has the lock.
 func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
-	if len(r) != 6 || r[0] != int64(acquireHeld) {
+	if len(r) != 7 || r[0] != int64(acquireHeld) {
 		return v, false
 	}
 	left, ok1 := r[1].(int64)
@@ -265,14 +266,18 @@ func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
 	place, ok3 := r[3].(int64)
 	now, ok4 := r[4].(int64)
 	fence, ok5 := r[5].(string)
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 {
+	deaf, ok6 := r[6].(int64)
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 {
 		return v, false
 	}
 	last, rest, _ := strings.Cut(fence, " ")
 	t.inLine, t.look, t.seen = place > 0, c.at, now
 	t.last, _ = strconv.ParseInt(last, 10, 64)
+	if place > 0 {
+		t.node.inbox.answered(c.at, deaf)
+	}
 	// Where the last tenure is known to be over it is somebody else's lock, who will tell nobody.
-	return verdict{held: newHeldError(t.names.lock, left, value), place: int(place), foreign: strings.HasPrefix(rest, "0 ")}, true
+	return verdict{held: newHeldError(t.names.lock, left, value), place: int(place), foreign: strings.HasPrefix(rest, "0 "), deaf: deaf > 0}, true
 }
 
 func (t *tenure) accept(now instant) (at instant, ok bool) {

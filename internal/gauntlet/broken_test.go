@@ -323,6 +323,7 @@ var controls = map[string]struct {
 	"waiter-gives-up":       {firstInLine, "its only waiter has given up"},
 	"label-with-space":      {dozes, "hand-overs took"},
 	"shared-lease-left":     {joins, "the key is still there"},
+	"address-moves":         {listens, "it still waits"},
 	"redlock-one-hangs":     {polls, "not done after"},
 	"redlock-not-undone":    {polls, "on the third master"},
 	"redlock-abandoned":     {polls, "of 3"},

@@ -53,6 +53,12 @@ var waiting = []scenario{
 		source: "https://github.com/redisson/redisson/issues/5761",
 		run:    labelWithSpace,
 	},
+	{
+		name:   "address-moves",
+		wrong:  "A failover moves the address to another server while the old one lives on. A waiter goes on listening to the old one, and hears late or never that the lock is free.",
+		source: "https://github.com/redisson/redisson/issues/2007",
+		run:    addressMoves,
+	},
 }
 
 // waiter is a call that waits for the lock on a goroutine of its own.
@@ -316,4 +322,56 @@ func labelWithSpace(b *bed) verdict {
 		return fail("the fastest of %d hand-overs took %v", times, ms(fastest))
 	}
 	return pass("the fastest of %d hand-overs took %v", times, ms(fastest))
+}
+
+// addressMoves has commands go to another server, while what was subscribed to lives on at the first.
+func addressMoves(b *bed) verdict {
+	const turns, most = 5, 400 * time.Millisecond
+	old := b.server()
+	s := servertest.Replica(b, old)
+	p := b.proxy(old)
+	holder := b.open(settings{addrs: []string{p.Addr()}, lease: long})
+	l := b.open(settings{addrs: []string{p.Addr()}, lease: long})
+	h := b.take(holder)
+	ctx, cancel := b.background()
+	w := b.wait(ctx, l)
+	b.Cleanup(cancel)
+	b.settled(holder, 1)
+	if err := b.client(old).Wait(ctx, 1, 0).Err(); err != nil {
+		b.Fatalf("WAIT: %v", err)
+	}
+	if err := b.client(s).SlaveOf(ctx, "NO", "ONE").Err(); err != nil {
+		b.Fatalf("SLAVEOF: %v", err)
+	}
+	b.open(settings{addrs: []string{s.Addr()}, lease: long}) // for its scripts to be there
+	p.Move(s.Addr())
+	time.Sleep(3 * time.Second) // for what it does to notice
+	var took []time.Duration
+	for {
+		if err := h.release(ctx); err != nil {
+			b.Fatalf("release: %v", err)
+		}
+		since := time.Now()
+		next, in := b.result(w)
+		if !in {
+			return fail("%v later it still waits", b.patience)
+		}
+		if next == nil {
+			return fail("it gave up: %v", brief(w.err))
+		}
+		if took = append(took, time.Since(since)); len(took) == turns {
+			break
+		}
+		if err := next.release(ctx); err != nil {
+			b.Fatalf("release: %v", err)
+		}
+		h = b.take(holder)
+		w = b.wait(ctx, l)
+		b.settled(holder, 1)
+	}
+	slices.Sort(took)
+	if d := took[turns/2]; d > most {
+		return fail("from a release to the next holder it took %v", ms(d))
+	}
+	return pass("served by the new server in %v", ms(took[turns/2]))
 }

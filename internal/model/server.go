@@ -70,6 +70,7 @@ type Acquired struct {
 	Place  int
 	Now    Time
 	Last   Token
+	Deaf   bool // it waits, and its inbox is one that nobody reads
 }
 
 // How a forget is answered, as in core.
@@ -150,6 +151,7 @@ func (s *Server) refuse(p *Params, id Owner, waits, told bool) Acquired {
 	s.Line[i] = Place{Owner: id, Told: told && s.Deaf&bit(id) == 0, Expiry: s.Now + p.Entry}
 	s.LineEnd = s.Now + p.Entry
 	r.Place = i + 1
+	r.Deaf = told && s.Deaf&bit(id) != 0
 	return r
 }
 

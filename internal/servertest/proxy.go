@@ -16,7 +16,7 @@ import (
 type FaultProxy struct {
 	faults
 	listener net.Listener
-	upstream string
+	upstream string // faults.mu guards it
 }
 
 // Proxy starts a proxy before the server at upstream, a host:port, and ends it
@@ -43,6 +43,20 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 // Addr returns the proxy's own host:port.
 func (p *FaultProxy) Addr() string { return p.listener.Addr().String() }
 
+// Move has new connections go to the server at upstream from now on, and closes
+// the others, but for those that have subscribed: as a client does that follows
+// a failover in which the old master lives on.
+func (p *FaultProxy) Move(upstream string) {
+	p.faults.mu.Lock()
+	p.upstream = upstream
+	p.faults.mu.Unlock()
+	for _, r := range p.open() {
+		if !r.listening() {
+			r.kill()
+		}
+	}
+}
+
 func (p *FaultProxy) serve(serving *sync.WaitGroup) {
 	for {
 		client, err := p.listener.Accept()
@@ -51,7 +65,10 @@ func (p *FaultProxy) serve(serving *sync.WaitGroup) {
 		}
 		// Apart from the loop, so that a slow upstream delays nobody else.
 		serving.Go(func() {
-			server, err := net.DialTimeout("tcp", p.upstream, 5*time.Second)
+			p.faults.mu.Lock()
+			upstream := p.upstream
+			p.faults.mu.Unlock()
+			server, err := net.DialTimeout("tcp", upstream, 5*time.Second)
 			if err != nil {
 				_ = client.Close()
 				return

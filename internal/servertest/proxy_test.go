@@ -208,3 +208,25 @@ func TestProxyPassesOtherProtocols(t *testing.T) {
 		}
 	}
 }
+
+func TestProxyMovesToAnotherServer(t *testing.T) {
+	ctx := context.Background()
+	old, p, rdb := through(t)
+	sub := rdb.Subscribe(ctx, "c")
+	defer sub.Close()
+	if _, err := sub.Receive(ctx); err != nil {
+		t.Fatal(err)
+	}
+	now := Redis(t)
+	p.Move(now.Addr())
+	eventually(t, "a command at the new server", func() bool { return rdb.Set(ctx, "k", "v", 0).Err() == nil })
+	if got := now.Client().Get(ctx, "k").Val(); got != "v" {
+		t.Errorf("the new server has %q", got)
+	}
+	if n := old.Client().Publish(ctx, "c", "m").Val(); n != 1 {
+		t.Errorf("%d subscribers stayed at the old server, want 1", n)
+	}
+	if msg, err := sub.ReceiveMessage(ctx); err != nil || msg.Payload != "m" {
+		t.Errorf("got %v, %v", msg, err)
+	}
+}

@@ -27,6 +27,7 @@ type relay struct {
 	push       Verdict    // on the next pushed frame that is no message
 	resp3      bool
 	subscriber bool // on RESP2: nothing tells replies from pushes any more
+	listens    bool // it has subscribed to something
 }
 
 // run relays until both ends are finished. The four loops end one another:
@@ -159,6 +160,7 @@ func (r *relay) expect(s segment) {
 		// The confirmation is a push in RESP3. In RESP2 it looks like a reply,
 		// and so does every message from here on.
 		r.subscriber = r.subscriber || !r.resp3
+		r.listens = true
 		r.push = s.verdict
 		return
 	}
@@ -167,6 +169,12 @@ func (r *relay) expect(s segment) {
 		return
 	}
 	r.replies = append(r.replies, s.verdict)
+}
+
+func (r *relay) listening() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.listens
 }
 
 // fate returns the verdict on a frame from the server.
