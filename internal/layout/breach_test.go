@@ -125,18 +125,3 @@ func TestTopLevelBreaches(t *testing.T) {
 		t.Errorf("got %q, want NOTES.md and pkg", got)
 	}
 }
-
-func TestLengthBreaches(t *testing.T) {
-	text := func(lines int) []byte { return []byte(strings.Repeat("x\n", lines)) }
-	for _, ok := range []struct {
-		file  string
-		lines int
-	}{{"a.go", maxLines}, {"a.lua", maxLines + 1}} {
-		if got := lengthBreaches(ok.file, text(ok.lines)); len(got) != 0 {
-			t.Errorf("%s of %d lines: got %q, want none", ok.file, ok.lines, got)
-		}
-	}
-	if got := lengthBreaches("a.go", text(maxLines+1)); len(got) != 1 {
-		t.Errorf("a.go of %d lines: got %q, want one breach", maxLines+1, got)
-	}
-}

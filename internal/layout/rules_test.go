@@ -161,15 +161,3 @@ func topLevelBreaches(files []string) []string {
 	}
 	return breaches
 }
-
-// maxLines is what one idea fits in.
-const maxLines = 400
-
-// lengthBreaches checks one Go source file.
-func lengthBreaches(file string, source []byte) []string {
-	lines := strings.Count(string(source), "\n")
-	if !strings.HasSuffix(file, ".go") || lines <= maxLines {
-		return nil
-	}
-	return []string{fmt.Sprintf("%s has %d lines, more than %d", file, lines, maxLines)}
-}
