@@ -28,6 +28,8 @@ type Guard struct {
 	jobs    map[string]*job
 	stopped bool
 	runs    sync.WaitGroup // none is added after stopped
+
+	skewed sync.Once // it is said once
 }
 
 // New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own. It panics on a
@@ -214,7 +216,7 @@ func check(locker *core.Locker, name string, c *config, lease time.Duration) err
 	cancel()
 	_, err := locker.Acquire(ctx, name, c.lockOptions(lease, 0)...)
 	if !errors.Is(err, core.ErrInvalid) {
-		_, err = locker.Claim(ctx, name, time.Now(), c.window...)
+		_, err = locker.Claim(ctx, claimed(name), time.Now(), c.window...)
 	}
 	if errors.Is(err, core.ErrInvalid) {
 		return fmt.Errorf("cronlock: job %q: %w", name, err)

@@ -12,8 +12,9 @@
 // # Guarantees
 //
 //   - A tick runs at most once, on whichever replica, however short the job is, however the clocks of the replicas differ,
-//     and whatever comes and goes. A replica claims the tick by its nominal time with [core.Locker.Claim], under the
-//     job's name, before it runs it; nothing has to be kept for long enough, or released.
+//     and whichever replicas come and go, as long as Redis keeps its data. A replica claims the tick by its nominal time with
+//     [core.Locker.Claim], under core.Key("cron", name), before it runs it; nothing has to be kept for long enough, or released.
+//     An entry of asynqlock's Scheduler may have the same name.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within it, and
 //     does not die before its job begins. A claim whose answer is lost is asked for again, as the same claim.
 //   - Runs do not overlap, unless [Allow] says so: beside the claim there is a lock, renewed until the job returns. It
@@ -21,8 +22,10 @@
 //     or panics.
 //   - A replica that dies in the middle of a run takes that tick with it. The next one runs elsewhere: the lease is half of
 //     the period, from 500 ms to 15 s, and who finds the lock held waits for what may be left of a dead holder's.
+//   - A job does not begin before its tick has come by the clock of Redis: a replica whose own is ahead waits for it. With a
+//     Locker on several masters there is no such clock, and the job begins by as much too early.
 //   - A replica whose clock is ahead by more than 10 s, or behind by more than 1 h, runs nothing and keeps nobody from it,
-//     see [WithTickWindow].
+//     see [WithTickWindow]. Where a clock is off by more than 1 s, the logger is told once.
 //   - Different ticks for one name are reported: see the hook Differs.
 //
 // # Ticks
@@ -61,8 +64,9 @@
 // sqlfence, which finds the token in the context.
 //
 // The memory of a name is a key of Redis, which expires when its tick is more than an hour old (WithTickWindow). A claim
-// of a tick that old is refused. A Redis that loses the key within the hour, to a FLUSHALL or a failover, may grant a
-// tick again to a replica that is as late.
+// of a tick that old is refused. A Redis that loses the key within the hour, to a FLUSHALL, a failover or a restart without
+// persistence, may grant a tick again to a replica that is as late. A restart loses nothing with appendonly yes and
+// appendfsync always, and up to a second of claims with everysec, the default.
 //
 // What was due while a machine slept, cron runs once when it wakes up, for the first tick that was missed. Here that is
 // too late; the other replicas have run it.
@@ -71,7 +75,7 @@
 //
 // # Keys
 //
-// Beside the lock's and the claim's, which core describes, there is cronlock:spec:<key of the lock>, by SET, GET and
+// Beside the lock's and the claim's, which core describes, and the command TIME, there is cronlock:spec:<key of the lock>, by SET, GET and
 // PEXPIRE: what replicas compare their ticks by. It expires two minutes and two periods after the last replica. Where an
 // ACL denies it, or with a Locker on several masters, nothing is compared.
 //

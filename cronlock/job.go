@@ -97,6 +97,15 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	}
 	ctx, cancel := context.WithDeadline(j.g.ctx, until)
 	defer cancel()
+	if early := j.early(ctx, tick); early > 0 {
+		until = until.Add(early)
+		ctx, cancel = context.WithDeadline(j.g.ctx, until)
+		defer cancel()
+		select {
+		case <-time.After(early):
+		case <-ctx.Done():
+		}
+	}
 	won, err := j.claim(ctx, tick, schedule, max(time.Until(until), 0))
 	if err == nil && !won {
 		j.tell(skipped, Event{Tick: tick, Holder: j.holder(ctx)})
@@ -130,6 +139,9 @@ func (e *lateError) Error() string {
 // longestGap is core's.
 const longestGap = 366 * 24 * time.Hour
 
+// claimed is the name of what a job's ticks are claimed of: not that of a lock or a task which is called like it.
+func claimed(name string) string { return core.Key("cron", name) }
+
 // claim asks until there is an answer, for as long as the job may be late. Where every replica counts its own periods, so
 // that their ticks differ, they have to be a period apart.
 func (j *job) claim(ctx context.Context, tick time.Time, schedule cron.Schedule, left time.Duration) (won bool, err error) {
@@ -137,7 +149,7 @@ func (j *job) claim(ctx context.Context, tick time.Time, schedule cron.Schedule,
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 		opts = append(opts, core.WithMinGap(min(every.Delay, longestGap)))
 	}
-	return j.g.locker.Claim(ctx, j.name, tick, opts...)
+	return j.g.locker.Claim(ctx, claimed(j.name), tick, opts...)
 }
 
 // holder is who has the lock of a tick that another replica runs, for those who want to know.

@@ -15,21 +15,23 @@ const (
 	defaultLateness = time.Minute
 	longestLease    = 15 * time.Second
 	shortestLease   = 500 * time.Millisecond
+	defaultAhead    = 10 * time.Second // core's, see WithTickWindow
 )
 
 type config struct {
-	lock     []core.CallOption
-	window   []core.CallOption
-	overlap  Overlap
-	lateness time.Duration // 0: half of the period, at most a minute
-	failOpen bool
-	traces   []*Trace
-	onError  func(Event)
-	logger   cron.Logger
-	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
+	lock         []core.CallOption
+	window       []core.CallOption
+	overlap      Overlap
+	longestEarly time.Duration // how far ahead of Redis' clock core grants a tick
+	lateness     time.Duration // 0: half of the period, at most a minute
+	failOpen     bool
+	traces       []*Trace
+	onError      func(Event)
+	logger       cron.Logger
+	ahead        time.Duration // what the clock of this replica is ahead of the true time, in tests
 }
 
-func defaults() config { return config{logger: cron.DefaultLogger} }
+func defaults() config { return config{logger: cron.DefaultLogger, longestEarly: defaultAhead} }
 
 func (c *config) set(opts []Option) error {
 	for _, o := range opts {
@@ -105,7 +107,7 @@ func WithLateness(d time.Duration) Option {
 // whose clock is off by more runs nothing. Default: 1 h and 10 s.
 func WithTickWindow(behind, ahead time.Duration) Option {
 	return option(func(c *config) error {
-		c.window = []core.CallOption{core.WithTickWindow(behind, ahead)}
+		c.window, c.longestEarly = []core.CallOption{core.WithTickWindow(behind, ahead)}, ahead
 		return nil
 	})
 }

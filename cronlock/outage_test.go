@@ -92,7 +92,7 @@ func TestLostAnswersToClaims(t *testing.T) {
 					r.add(t, "* * * * *", "job", time.Millisecond)
 					var lost atomic.Int32
 					r.link.OnCommand(func(args []string) servertest.Verdict {
-						if len(args) > 3 && args[3] == "{job}:~mark" && lost.Add(1)%7 > 0 {
+						if len(args) > 3 && args[3] == "{cron:job}:~mark" && lost.Add(1)%7 > 0 {
 							return servertest.LoseReplyAndClose
 						}
 						return servertest.Pass
@@ -127,7 +127,7 @@ func TestRedisThatForgets(t *testing.T) {
 
 // A replica that is stopped while it asks gives the tick up, also one that would run it without the lock in the end.
 func TestStoppedWhileRedisIsAway(t *testing.T) {
-	for _, key := range []string{"{job}:~mark", "job"} {
+	for _, key := range []string{"{cron:job}:~mark", "job"} {
 		t.Run(key, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
@@ -158,7 +158,7 @@ func TestRefusedForGood(t *testing.T) {
 		j := newJournal()
 		r := newReplica(t, b, j)
 		r.add(t, "* * * * *", "job", time.Millisecond)
-		if err := r.rdb.RPush(t.Context(), "{job}:~mark", "of another kind").Err(); err != nil {
+		if err := r.rdb.RPush(t.Context(), "{cron:job}:~mark", "of another kind").Err(); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
