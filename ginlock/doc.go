@@ -46,6 +46,12 @@
 // until its end keeps the lock for all that time. Bound it with WithLock(core.WithMaxHold(d)): it ends the
 // context, not the handler.
 //
+// A client can make a handler last: by an upload that drips, or by not reading a large response, and it keeps the lock for
+// that time. What bounds it are time-outs of the http.Server, which has none by default: ReadTimeout for the upload, whose
+// next read then fails, and WriteTimeout for the response, whose next write does; both for the whole of the request.
+// ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of http.NewResponseController(c.Writer)
+// before this middleware. WithLock(core.WithMaxHold(d)) ends the lock, and not the handler.
+//
 // The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore the request unless the
 // engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's own lock,
 // for ever; Acquire(c.Request.Context(), key) returns [core.ErrSelfDeadlock]. [gin.Context.Stream] watches for
@@ -83,8 +89,8 @@
 //	core.ErrUnavailable   503, Retry-After   Redis did not answer; see WithFailOpen
 //	core.ErrClosed        503, Retry-After   the Locker was shut down
 //	core.ErrLost          503                the lock was lost while the chain ran: its outcome is unknown
-//	core.ErrInvalid       400                no value for a part, or a malformed one
-//	any other             500                a Part failed
+//	core.ErrInvalid       400                the client left out what a part takes, or sent a malformed value
+//	any other             500                a Part failed: the route has no such parameter, the value was never set
 //
 // The chain ran for core.ErrLost alone, and where it has answered itself, its answer stays.
 // All but 409 and 400 are in c.Errors as well, and so is a release that Redis did not confirm.

@@ -33,8 +33,8 @@ const (
 //   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
 //   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a
 //     status other than 200; otherwise the response stays as the chain made it;
-//   - 400 when the request has no value for a part, or a malformed one;
-//   - 500 when a [Part] failed for a reason of its own.
+//   - 400 when the client has left out the value of a part, or sent a malformed one;
+//   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
 // What the operator should know of, which is every error but a 409 and a 400, is also added to c.Errors: so are
 // a loss and a failed release behind a complete response.
@@ -252,6 +252,9 @@ func (m *middleware) refuse(c *gin.Context, err error) {
 // answer leaves the response to the error handler, if there is one. One that does nothing about it, logging
 // say, must not turn a refusal into an empty 200.
 func (m *middleware) answer(c *gin.Context, err error) {
+	if m.retryLease {
+		c.Set(leaseKey, true)
+	}
 	if m.errorHandler != nil {
 		status := c.Writer.Status()
 		m.errorHandler(c, err)

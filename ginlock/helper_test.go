@@ -196,7 +196,7 @@ type server struct {
 	log bytes.Buffer
 }
 
-func serve(t *testing.T, h http.Handler) *server {
+func serve(t *testing.T, h http.Handler, configure ...func(*http.Server)) *server {
 	t.Helper()
 	s := &server{conns: make(chan net.Conn), closed: make(chan struct{})}
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
@@ -204,6 +204,9 @@ func serve(t *testing.T, h http.Handler) *server {
 	}}
 	s.Transport = transport
 	srv := &http.Server{Handler: h, ErrorLog: log.New(s, "", 0)}
+	for _, c := range configure {
+		c(srv)
+	}
 	go srv.Serve(s)
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()

@@ -20,6 +20,7 @@ type config struct {
 	errorHandler func(*gin.Context, error)
 	routeScope   bool
 	failOpen     bool
+	retryLease   bool
 }
 
 func defaults() config {
@@ -77,6 +78,13 @@ func WithErrorHandler(handle func(*gin.Context, error)) Option {
 		panic("ginlock: WithErrorHandler(nil)")
 	}
 	return option(func(c *config) { c.errorHandler = handle })
+}
+
+// WithRetryAfterLease has a 409 tell the client to wait for as long as the holder's lease has left, rounded up; 5 s where it
+// never ends. The holder may be through much sooner, or renew. Default: 1 s, or less where the lease ends sooner, which in
+// whole seconds is 1 too.
+func WithRetryAfterLease() Option {
+	return option(func(c *config) { c.retryLease = true })
 }
 
 // WithFailOpen runs the chain without a lock when Redis is unavailable; [Get] finds none then, and the error is

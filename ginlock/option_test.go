@@ -70,8 +70,8 @@ func TestErrorHandlerAnswers(t *testing.T) {
 		}
 
 		// Neither one that only logs nor one that delegates leaves an empty 200.
-		wantProblem(t, get(handler(func(*gin.Context, error) {}), "/orders/42"), http.StatusConflict, "15", "in progress")
-		wantProblem(t, get(handler(ginlock.Respond), "/orders/42"), http.StatusConflict, "15", "in progress")
+		wantProblem(t, get(handler(func(*gin.Context, error) {}), "/orders/42"), http.StatusConflict, "1", "in progress")
+		wantProblem(t, get(handler(ginlock.Respond), "/orders/42"), http.StatusConflict, "1", "in progress")
 	})
 }
 

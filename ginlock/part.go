@@ -17,11 +17,16 @@ import (
 // [core.ErrInvalid]; any other error is answered with 500.
 type Part func(c *gin.Context) ([]string, error)
 
-// Param is the value of a path parameter: Param("id") on the route /orders/:id.
+// Param is the value of a path parameter: Param("id") on the route /orders/:id. On a route without such a parameter every
+// request is answered with 500, and the error is in c.Errors: the client cannot mend that.
 func Param(name string) Part {
 	named("Param", name)
 	return func(c *gin.Context) ([]string, error) {
-		return one(c.Param(name), "path parameter", name)
+		v, ok := c.Params.Get(name)
+		if !ok {
+			return nil, fmt.Errorf("ginlock: the route %q has no parameter %q", c.FullPath(), name)
+		}
+		return one(v, "path parameter", name)
 	}
 }
 
@@ -51,13 +56,16 @@ func Header(name string) Part {
 }
 
 // Value is the value that a middleware further out has set with c.Set: a string, an integer or a
-// [fmt.Stringer]. With another type the request is answered with 500: not every value has a text of its own,
-// and a pointer's would differ from request to request.
+// [fmt.Stringer]. Where none has set it, the request is answered with 500, and so it is with a value of another type: not
+// every value has a text of its own, and a pointer's would differ from request to request.
 func Value(name string) Part {
 	named("Value", name)
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Get(name)
-		if !ok || v == nil {
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("ginlock: no middleware has set the context value %q before the lock's", name)
+		case v == nil:
 			return one("", "context value", name)
 		}
 		s, ok := text(v)

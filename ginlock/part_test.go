@@ -64,8 +64,6 @@ func TestKeysFollowTheRequest(t *testing.T) {
 			{ginlock.Header("x-order"), "/orders/a/b", nil, core.Key("order", "h1")},
 			{ginlock.Header("x-none"), "/orders/a/b", nil, ""},
 			{ginlock.Value("account"), "/orders/a/b", nil, core.Key("order", "7")},
-			{ginlock.Value("none"), "/orders/a/b", nil, ""},
-			{ginlock.Param("typo"), "/orders/a/b", nil, ""},
 			{ginlock.Parts(tenant, param), "/orders/a/b", nil, core.Key("order", "a", "b")},
 			{ginlock.Parts(tenant, ginlock.Parts(param, shout)), "/orders/a/b", nil, core.Key("order", "a", "b", "B")},
 			{ginlock.Parts(tenant, ginlock.Query("q")), "/orders/a/b", nil, ""},

@@ -10,9 +10,16 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// retryLater is what a client is told to wait where nothing is known: neither how long the holder's lease runs,
-// nor when Redis will be back.
-const retryLater = 5 * time.Second
+const (
+	// retryLater is what a client is told to wait where it is not known when Redis will be back.
+	retryLater = 5 * time.Second
+
+	// retrySoon is the most that it is told to wait for a holder, which mostly releases long before its lease ends.
+	retrySoon = time.Second
+
+	// leaseKey is set in a gin.Context whose middleware has WithRetryAfterLease.
+	leaseKey = contextKey + ".retry-after-lease"
+)
 
 // problem is the body of a refusal (RFC 9457). Without a type it is "about:blank": the status says it all.
 type problem struct {
@@ -25,14 +32,16 @@ type problem struct {
 // application/problem+json). It is what a middleware does without [WithErrorHandler], and does nothing where
 // something was written already. Neither key nor holder is told to the client.
 //
-// A Retry-After is in whole seconds: for a lock that is held, what its lease has left, rounded up. The holder
-// may be through sooner, or renew. Without a lease to go by, and for 503, it is 5. There is none after a loss:
-// whether the request may be repeated is not for us to say.
+// A Retry-After is in whole seconds: 1 for a lock that is held, unless [WithRetryAfterLease], and 5 for 503. There is none
+// after a loss: whether the request may be repeated is not for us to say.
 func Respond(c *gin.Context, err error) {
 	if c.Writer.Written() {
 		return
 	}
 	p, retry := describe(err)
+	if p.Status == http.StatusConflict && !c.GetBool(leaseKey) {
+		retry = min(retry, retrySoon)
+	}
 	h := c.Writer.Header()
 	h.Set("Content-Type", "application/problem+json") // first: c.JSON keeps it
 	h.Del("Content-Length")                           // as http.Error does: a handler may have set it for its own body

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -22,16 +23,20 @@ func never(t *testing.T) gin.HandlerFunc {
 	return func(*gin.Context) { t.Error("the handler ran") }
 }
 
-func TestHeldIsAConflictWithTheTimeLeft(t *testing.T) {
+func TestHeldIsAConflict(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		task, api := newReplica(t, b), newReplica(t, b)
 		var errs errs
 		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), never(t))
+		byLease := route(errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithRetryAfterLease()), never(t))
+		byHand := route(errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithRetryAfterLease(),
+			ginlock.WithErrorHandler(func(c *gin.Context, err error) { ginlock.Respond(c, err) })), never(t))
 
 		for _, tt := range []struct {
 			left  time.Duration // at the last look
-			retry string
+			lease string        // Retry-After with the option
 		}{
+			{10 * time.Hour, "36000"},
 			{14 * time.Second, "14"},
 			{7001 * time.Millisecond, "8"},
 			{time.Second, "1"},
@@ -40,17 +45,20 @@ func TestHeldIsAConflictWithTheTimeLeft(t *testing.T) {
 			if err := b.Redis.Set("order:42", "a foreign holder"); err != nil {
 				t.Fatal(err)
 			}
-			b.Redis.SetTTL("order:42", tt.left+100*time.Millisecond)
-			begin := time.Now()
-			w := get(router, "/orders/42")
-			wantTook(t, begin, 100*time.Millisecond)
-			wantProblem(t, w, http.StatusConflict, tt.retry, "in progress")
+			for router, retry := range map[*gin.Engine]string{router: "1", byLease: tt.lease, byHand: tt.lease} {
+				b.Redis.SetTTL("order:42", tt.left+100*time.Millisecond)
+				begin := time.Now()
+				w := get(router, "/orders/42")
+				wantTook(t, begin, 100*time.Millisecond)
+				wantProblem(t, w, http.StatusConflict, retry, "in progress")
+			}
 		}
 		synctest.Wait() // until the last request has left the line
 		b.Redis.Del("order:42")
 
 		release := hold(t, task, core.Key("order", "42")) // as a task or a cron job does
-		wantProblem(t, get(router, "/orders/42"), http.StatusConflict, "15", "in progress")
+		wantProblem(t, get(router, "/orders/42"), http.StatusConflict, "1", "in progress")
+		wantProblem(t, get(byLease, "/orders/42"), http.StatusConflict, "15", "in progress")
 		release()
 		errs.want(t, nil)
 	})
@@ -63,6 +71,8 @@ func TestHeldForEverIsAConflictWithSomeRetryAfter(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := get(route(ginlock.New(api.Locker, "order", byID), never(t)), "/orders/42")
+		wantProblem(t, w, http.StatusConflict, "1", "in progress")
+		w = get(route(ginlock.New(api.Locker, "order", byID, ginlock.WithRetryAfterLease()), never(t)), "/orders/42")
 		wantProblem(t, w, http.StatusConflict, "5", "in progress")
 	})
 }
@@ -156,6 +166,26 @@ func TestPartsErrorDecidesTheStatus(t *testing.T) {
 	})
 }
 
+// What the server's own code has left out is not the client's fault, and somebody has to hear of it.
+func TestMistakeOfTheServerIsNoBadRequest(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		for name, part := range map[string]ginlock.Part{
+			`"typo"`: ginlock.Param("typo"), `"user"`: ginlock.Value("user"), `"name"`: ginlock.Parts(byID, ginlock.Param("name")),
+		} {
+			var errs errs
+			router := route(errs.watch, ginlock.New(api.Locker, "order", part), never(t))
+			wantProblem(t, get(router, "/orders/42"), http.StatusInternalServerError, "", "could not be determined")
+			if len(errs.all) != 1 || !strings.Contains(errs.all[0].Error(), name) || errors.Is(errs.all[0], core.ErrInvalid) {
+				t.Errorf("c.Errors has %v, want one that names %s", errs.all, name)
+			}
+		}
+		router := gin.New() // a parameter that is there, and empty
+		router.GET("/orders/:id/pay", ginlock.New(api.Locker, "order", byID), never(t))
+		wantProblem(t, get(router, "/orders//pay"), http.StatusBadRequest, "", "path parameter")
+	})
+}
+
 func TestProblemReplacesWhatWasPreparedForAnotherBody(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		task, api := newReplica(t, b), newReplica(t, b)
@@ -177,7 +207,7 @@ func TestProblemReplacesWhatWasPreparedForAnotherBody(t *testing.T) {
 		for k, v := range resp.Header {
 			w.Header()[k] = v
 		}
-		wantProblem(t, w, http.StatusConflict, "15", "in progress")
+		wantProblem(t, w, http.StatusConflict, "1", "in progress")
 	})
 }
 
