@@ -18,7 +18,7 @@ const (
 	// stamina is how long a customer goes on coming back. A 409 says that others are being served; the shop
 	// is given fewer tries to get over a 503.
 	stamina = 2 * time.Minute
-	tries   = 5
+	tries   = 10
 )
 
 // buyAll sends n purchases, each to the next replica, and returns what came of them.

@@ -143,7 +143,6 @@ func number(t *testing.T, row map[string]string, column string) int {
 }
 
 func TestRushShowsTheDamageAndThatTheLockPreventsIt(t *testing.T) {
-	t.Parallel()
 	r := play(t, []scene{acts("rush")}, nil, "-requests", "80", "-products", "2", "-stock", "10")
 	if r.status != 0 {
 		t.Fatalf("got %s", r)
@@ -178,7 +177,6 @@ func TestRushShowsTheDamageAndThatTheLockPreventsIt(t *testing.T) {
 }
 
 func TestMoreStockThanCustomers(t *testing.T) {
-	t.Parallel()
 	r := play(t, []scene{acts("rush", 1)}, nil, "-requests", "30", "-products", "10", "-stock", "50", "-replicas", "1")
 	row := r.row(t, "with the lock", "all")
 	if r.status != 0 || row["sold"] != "30" || row["refused"] != "0" || row["stock left"] != "470" {
@@ -188,7 +186,6 @@ func TestMoreStockThanCustomers(t *testing.T) {
 
 // An act that claims to have the lock and has none stands for a lock that does not hold.
 func TestBrokenInvariantMakesTheExitStatusOne(t *testing.T) {
-	t.Parallel()
 	r := play(t, only(act{name: "with a broken lock", tables: "broken", play: rush, mustHold: true, charge: meeting()}), nil, "-requests", "20")
 	if r.status != 1 || !strings.Contains(r.stderr, "sold already") {
 		t.Errorf("got %s", r)

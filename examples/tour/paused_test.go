@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "16") // those that are parallel mostly wait
+		_ = flag.Set("test.parallel", "4") // those that are parallel mostly wait, and more would take each other's time
 	}
 	os.Exit(m.Run())
 }

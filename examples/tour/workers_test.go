@@ -7,7 +7,6 @@ import (
 )
 
 func TestLockKeepsPayoutsApart(t *testing.T) {
-	t.Parallel()
 	r := play(t, []scene{acts("workers", 1)}, nil)
 	if r.status != 0 || r.stderr != "" {
 		t.Errorf("got %s", r)
@@ -39,7 +38,6 @@ func checkLocked(t *testing.T, r run) {
 
 // The act without the lock, which here claims to have it.
 func TestBrokenGuardMakesTheExitStatusOne(t *testing.T) {
-	t.Parallel()
 	broken := acts("workers", 0)
 	broken.acts[0].mustHold = true
 	r := play(t, []scene{broken}, nil)

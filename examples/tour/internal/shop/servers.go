@@ -13,8 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 )
 
-// Goodbye bounds a clean-up, which also runs after Ctrl-C.
-const Goodbye = 10 * time.Second
+const (
+	// Goodbye bounds a clean-up, which also runs after Ctrl-C.
+	Goodbye = 10 * time.Second
+	// slowStart is how long the servers have to answer at first. A port that nobody listens on answers at once.
+	slowStart = 15 * time.Second
+)
 
 // Servers is what the replicas share.
 type Servers struct {
@@ -47,11 +51,14 @@ func OpenServers(ctx context.Context, redisAddr, databaseURL string) (_ *Servers
 	if s.RedisName == "" {
 		s.RedisName = s.Redis.Addr
 	}
+	if s.Redis.ReadTimeout == 0 { // asynq knows no other bound, and this one is 3 s by default; holdfast has its own
+		s.Redis.ReadTimeout, s.Redis.WriteTimeout = patience, patience
+	}
 	if s.Database, err = openDatabase(databaseURL); err != nil {
 		return nil, fmt.Errorf("DATABASE_URL: %w", err)
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, slowStart)
 	defer cancel()
 	if err := pingRedis(ctx, s.Redis); err != nil {
 		return nil, fmt.Errorf("REDIS_ADDR: no Redis at %s: %w", s.Redis.Addr, err)
