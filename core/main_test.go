@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// Tests on real servers mostly wait, so that more of them run at once than there are processors.
+// Tests on real servers mostly wait, so that more of them run at once than there are processors. Those in virtual time
+// that run beside them count too while they wait for their turn.
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // -parallel still goes before it
+	_ = flag.Set("test.parallel", "16") // -parallel still goes before it
 	os.Exit(m.Run())
 }

@@ -139,8 +139,8 @@ func TestServerRedLockSoak(t *testing.T) {
 		opts []core.Option
 		ripe time.Duration // until servers vote
 	}{
-		"durable":   {durable, []core.Option{core.WithTTL(900 * time.Millisecond)}, 0},
-		"forgetful": {nil, []core.Option{core.WithTTL(900 * time.Millisecond), core.WithQuarantine(6 * time.Second)}, 8 * time.Second},
+		"durable":   {durable, []core.Option{core.WithTTL(2 * time.Second)}, 0},
+		"forgetful": {nil, []core.Option{core.WithTTL(2 * time.Second), core.WithQuarantine(6 * time.Second)}, 8 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -198,7 +198,7 @@ func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration
 						case <-time.After(hold):
 						}
 						if rand.IntN(5) == 0 {
-							_ = lock.Extend(ctx, 950*time.Millisecond)
+							_ = lock.Extend(ctx, 2100*time.Millisecond)
 						}
 						w.forget(lock)
 						if err := lock.Release(ctx); errors.Is(err, core.ErrLost) {
@@ -241,7 +241,7 @@ func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration
 			for k := range 3 {
 				f[(i+k)%5].Pause()
 			}
-			time.Sleep(ms(1500))
+			time.Sleep(ms(3000))
 			for k := range 3 {
 				f[(i+k)%5].Resume()
 			}
