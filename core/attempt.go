@@ -34,6 +34,7 @@ type attempt struct {
 	state atomic.Int32
 
 	token   int64
+	began   time.Duration
 	seen    int64  // the largest that a master told of
 	mayHave uint64 // the masters that a renewal may have brought the lock back on; guarded by the ballot's mutex
 
@@ -78,15 +79,17 @@ func (a *attempt) run(ctx context.Context) verdict {
 	if err := q.dependent(); err != nil {
 		return verdict{err: err}
 	}
-	a.token = max(q.now(), a.seen+1)
+	a.began = q.locker.clock.now().mono
+	a.token = max(q.proposal(), a.seen+1)
 	if !q.credible(a.token) {
-		a.token = q.now()
+		a.token = q.proposal()
 	}
 	for range maxRounds {
 		if v, decided := a.round(ctx); decided {
 			return v
 		}
-		a.token = max(a.token+int64(a.b.block)-1, a.seen) + 1 // larger than the block that some recorded
+		// Larger than the block that some recorded, and than the clocks of the others, which have gone on.
+		a.token = max(a.token+int64(a.b.block), a.seen+1, q.proposal())
 	}
 	return a.failure(errContested)
 }
@@ -178,7 +181,8 @@ func (a *attempt) plan() string {
 	var room [160]byte
 	text := strconv.AppendInt(room[:0], a.token, 10)
 	for _, n := range [...]int64{
-		lease, lease + fenceLife, int64(b.block), b.q.quarantine.Milliseconds(), tokenBehind.Microseconds(), tokenAhead.Microseconds(), asked,
+		lease, lease + fenceLife, int64(b.block), b.q.quarantine.Milliseconds(),
+		tokenBehind.Microseconds(), (b.q.locker.clock.now().mono - a.began).Microseconds(), tokenAhead.Microseconds(), asked,
 	} {
 		text = strconv.AppendInt(append(text, ' '), n, 10)
 	}

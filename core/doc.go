@@ -127,7 +127,11 @@
 //
 // What remains: FLUSHALL, eviction, a restored backup, and a replica that is promoted behind the same address while
 // its run goes on, make a master forget without a restart. Keep maxmemory-policy at noeviction, and do not let
-// masters fail over. A cold start of all masters means no locks for the quarantine. [Locker.Claim] withdraws what it
+// masters fail over. Where most masters forget at once, two may hold until the first one's next renewal. The second has
+// the larger token, as a master that knows of no token takes none that its clock has passed, unless it is asked for
+// within about 10 ms of the first, or the time by which the clocks of the masters differ or requests vary in how long
+// they take. A master whose clock, or whose requests, are more than a second ahead of most gets a lock that is new to it
+// with the first renewal only. A cold start of all masters means no locks for the quarantine. [Locker.Claim] withdraws what it
 // raised where it did not get a majority; a claimant that dies in the middle of it leaves the tick to nobody, and the
 // tick is not run: never twice, but perhaps not at all. A master takes no claim of a tick that it may have granted
 // before it started.

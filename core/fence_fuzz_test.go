@@ -118,7 +118,7 @@ func FuzzDamagedKeys(f *testing.F) {
 				t.Fatalf("fence %q: released again: %v", fence, got)
 			}
 		case []any: // the one in line has it
-			if len(v) != 6 || v[2] != waiter || waiter == "" {
+			if len(v) != 7 || v[2] != waiter || waiter == "" {
 				t.Fatalf("fence %q, entry %q: %v", fence, entry, v)
 			}
 		}

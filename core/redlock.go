@@ -26,6 +26,12 @@ const (
 	// the clocks of most masters may differ. See vote.lua.
 	tokenBehind = 2 * time.Second
 	tokenAhead  = 2 * time.Second
+
+	// tokenLead is by how much a proposed token is ahead of the clocks of the masters when it gets there, as far as can
+	// be told: enough for requests to take longer than the one before. tokenSpread is how far the clock of a master may be
+	// ahead of most, and its requests take longer, for it to be counted in.
+	tokenLead   = 10 * time.Millisecond
+	tokenSpread = time.Second
 )
 
 // NewRedLock makes a Locker on independent Redis (or Valkey) masters: a lock is held by whoever has it on most of
@@ -145,7 +151,8 @@ type quorum struct {
 type member struct {
 	*node
 	offset atomic.Int64 // its clock minus ours, in µs
-	known  atomic.Bool  // offset was measured
+	lag    atomic.Int64 // its clock when a request gets there minus ours when it is sent, in µs
+	known  atomic.Bool  // both were measured
 	took   atomic.Int64 // the latest answer to a look, from its sending on
 
 	mu      sync.Mutex
@@ -169,6 +176,11 @@ func (q *quorum) seen(m *member, c *call) {
 	// The answer was made half-way between sending and now, more or less.
 	m.took.Store(int64(now.mono - c.at.mono))
 	m.offset.Store(at - (now.wall-int64(now.mono-c.at.mono)/2)/int64(time.Microsecond))
+	lag, was := at-c.at.wall/int64(time.Microsecond), m.lag.Load()
+	if more := lag - was; m.known.Load() && more > 0 && more <= (now.mono-c.at.mono).Microseconds() {
+		lag = was + more/4 // this one took longer: most do not
+	}
+	m.lag.Store(lag)
 	m.known.Store(true)
 	if run == "" {
 		return
@@ -239,6 +251,33 @@ func (q *quorum) now() int64 {
 	}
 	slices.Sort(offsets)
 	return wall + offsets[len(offsets)/2]
+}
+
+// proposal is the token to propose next: what the clocks of the masters will be when it gets there, and a little more.
+//
+// A master that knows of no token takes none that its own clock had passed when the client began to ask. So tokens rise
+// also where all masters forget everything while they go on, which no quarantine covers, unless the next one is asked for
+// so soon that the last one is still ahead of those clocks. That is by tokenLead, by as much as its requests got there
+// sooner than the ones before, from which the client estimates, and by as much as the clocks of the masters differ.
+//
+// It goes by the clock that is ahead most, or that master would take no part where it knows of no token.
+func (q *quorum) proposal() int64 {
+	var lags []int64
+	for _, m := range q.nodes {
+		if m.known.Load() {
+			lags = append(lags, m.lag.Load())
+		}
+	}
+	at := q.locker.clock.now().wall/int64(time.Microsecond) + tokenLead.Microseconds()
+	if len(lags) == 0 {
+		return at
+	}
+	slices.Sort(lags)
+	most := lags[len(lags)/2] + tokenSpread.Microseconds()
+	for lags[len(lags)-1] > most {
+		lags = lags[:len(lags)-1]
+	}
+	return at + lags[len(lags)-1]
 }
 
 // credible tells whether most masters may take a token as large as this. One whose clock is far ahead of theirs asks

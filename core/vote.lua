@@ -1,13 +1,14 @@
 -- Takes the lock on one of several masters for a token that the client proposes.
 -- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua and nudge.lua
 -- ARGV: 1 owner
---       2 "token lease life block quarantine behind ahead asked", and to be told " id entry reserve counted inbox" behind it:
+--       2 "token lease life block quarantine behind fresh ahead asked", and to be told " id entry reserve counted inbox" behind it:
 --         token       the first of a block
 --         lease       in ms
 --         life        of the fence in ms, longer than the lease
 --         block       how many tokens to reserve
 --         quarantine  for how long after its start the server does not vote, in ms; 0: it does at once
 --         behind      a token that is older than TIME by this or more is refused, in µs,
+--         fresh       the same where the server knows of no token: as long as the client has been asking
 --         ahead       and one that is ahead by more, in µs
 --         asked       1 to be told the id of the server's run
 --         id          of the waiter in line; entry: how long its place is kept, in ms; the others see nudge.lua
@@ -23,9 +24,12 @@
 -- Why the bounds: a server that has forgotten its fence cannot know the last token. It does not vote for a quarantine,
 -- which is longer than ahead + behind. No token that it took before was more than `ahead` above TIME then, so all are
 -- more than `behind` below TIME now. The same bounds keep a client whose clock is wrong from burning the token space.
+--
+-- A server that was flushed has forgotten its fence and votes. It takes no token that was over, by its own clock, when the
+-- client began to ask, and all were then that it took before, but for what they were ahead: see quorum.proposal.
 
-local proposed, lease, life, block, quarantine, behind, ahead, asked, place =
-  string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) ?(.*)$')
+local proposed, lease, life, block, quarantine, behind, fresh, ahead, asked, place =
+  string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) ?(.*)$')
 local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local holder, fence = found[1], found[2]
 local time = redis.call('TIME')
@@ -70,7 +74,7 @@ else
   if left then return refuse('', left) end
 end
 
-local effective = math.max(tonumber(last), now - behind)
+local effective = math.max(tonumber(last), now - (last == '0' and fresh or behind))
 if token <= effective then return reply(-3, string.format('%.0f', effective)) end
 if token > now + ahead then return reply(-4, last) end
 if token > 9007199254740992 - block then return reply(-2, last) end

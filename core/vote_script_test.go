@@ -38,10 +38,17 @@ func (x *booth) run(s core.Script, args ...any) []any {
 	return []any{val}
 }
 
-// vote proposes a token for owner, a lease of 10 s and one token, with a quarantine of 30 s and bounds of 2 s.
+// vote proposes a token for owner, a lease of 10 s and one token, with a quarantine of 30 s and bounds of 2 s, after
+// asking for as long.
 func (x *booth) vote(owner string, token int64, place ...any) (code, n int64) {
 	x.t.Helper()
-	plan := fmt.Sprint(token, " 10000 70000 1 30000 2000000 2000000 1")
+	return x.propose(owner, token, 2_000_000, place...)
+}
+
+// propose is vote after asking for some µs.
+func (x *booth) propose(owner string, token, fresh int64, place ...any) (code, n int64) {
+	x.t.Helper()
+	plan := fmt.Sprint(token, " 10000 70000 1 30000 2000000 ", fresh, " 2000000 1")
 	if len(place) > 0 {
 		plan += " " + fmt.Sprint(place...)
 	}
@@ -80,6 +87,10 @@ func TestVoteScript(t *testing.T) {
 			x.want(what, code, n, wantCode, wantN)
 		}
 		vote("too old", "a", now-2_000_000, -3, now-2_000_000)
+		for _, fresh := range []int64{0, 5} {
+			code, n := x.propose("a", now-fresh, fresh)
+			x.want("not larger than its clock when the client began to ask, and it knows of no token", code, n, -3, now-fresh)
+		}
 		vote("too far ahead", "a", now+2_000_001, -4, 0)
 		vote("free", "a", now, 1, now)
 		vote("sent again", "a", now, 1, now)
@@ -93,7 +104,8 @@ func TestVoteScript(t *testing.T) {
 			t.Errorf("released again: got %d, want 2", n)
 		}
 		vote("not larger", "b", now+5, -3, now+5)
-		vote("larger", "b", now+6, 1, now+6)
+		code, n := x.propose("b", now+6, 0)
+		x.want("larger", code, n, 1, now+6)
 		if n := x.forget("b", 0, 60000); n != 1 {
 			t.Errorf("undone with a tombstone: got %d, want 1", n)
 		}
@@ -107,6 +119,11 @@ func TestVoteScript(t *testing.T) {
 		time.Sleep(time.Second)
 		vote("what it may have granted before", "c", now+8, -3, time.Now().UnixMicro()-2_000_000)
 		vote("old enough", "c", time.Now().UnixMicro(), 1, time.Now().UnixMicro())
+		x.forget("c", 0, 0)
+		time.Sleep(time.Second)
+		old := time.Now().UnixMicro() - 1_000
+		code, n = x.propose("d", old, 0)
+		x.want("behind its clock, where it knows the last one", code, n, 1, old)
 	})
 }
 
