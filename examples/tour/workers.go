@@ -36,7 +36,9 @@ func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
 	for range st.size.payouts {
 		for _, account := range accounts {
 			payload, _ := json.Marshal(payout{Account: account})
-			if _, err := q.tasks.EnqueueContext(ctx, asynq.NewTask("payout", payload), asynq.Queue(q.name)); err != nil {
+			_, err := q.tasks.EnqueueContext(ctx, asynq.NewTask("payout", payload), asynq.Queue(q.name))
+			// go-redis sends a command again whose answer was late; the ID is random, so it is the same task.
+			if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
 				return nil, err
 			}
 		}
