@@ -32,13 +32,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
-
-// atOnce is how many modules are tested at a time: while the tests of one wait, another compiles.
-const atOnce = 2
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -54,8 +50,6 @@ func main() {
 type run struct {
 	dir string
 	env []string
-
-	mu  sync.Mutex // guards out
 	out io.Writer
 }
 
@@ -66,13 +60,6 @@ type module struct {
 	packages []string // can be built
 	notRun   []string // lines of the summary
 	err      error    // its packages could not be listed
-}
-
-// print writes lines that stay together.
-func (r *run) print(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	fmt.Fprintf(r.out, format+"\n", args...)
 }
 
 // modules finds each go.mod. Folders whose names begin with a dot, and testdata, belong to no module.
@@ -274,20 +261,6 @@ func (r *run) missing(ctx context.Context, m *module) (missing map[string][]stri
 	return missing, all, nil
 }
 
-// each does something for all modules, some at a time, in their order.
-func each(modules []*module, do func(*module)) {
-	var all sync.WaitGroup
-	room := make(chan struct{}, atOnce)
-	for _, m := range modules {
-		room <- struct{}{}
-		all.Go(func() {
-			defer func() { <-room }()
-			do(m)
-		})
-	}
-	all.Wait()
-}
-
 // list prints what can be built, a module a line.
 func (r *run) list(ctx context.Context, folders []string) int {
 	modules, err := r.modules()
@@ -298,9 +271,9 @@ func (r *run) list(ctx context.Context, folders []string) int {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 		return 1
 	}
-	each(modules, func(m *module) { r.survey(ctx, m) })
 	status := 0
 	for _, m := range modules {
+		r.survey(ctx, m)
 		if m.err != nil {
 			fmt.Fprintf(os.Stderr, "testrun: %s: %v\n", m.dir, m.err)
 			status = 1
@@ -320,33 +293,31 @@ func (r *run) test(ctx context.Context, flags []string) int {
 	}
 	var failed []string
 	tested := 0
-	each(modules, func(m *module) {
+	for _, m := range modules {
 		r.survey(ctx, m)
 		err := m.err
 		if err == nil && len(m.packages) > 0 {
 			err = r.testModule(ctx, m, flags)
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
 		tested += len(m.packages)
 		if err != nil {
 			failed = append(failed, fmt.Sprintf("FAILED: %s: %v", m.dir, err))
 		}
-	})
-	r.print("== summary: %d packages vetted and tested in %v", tested, time.Since(began).Round(time.Second))
+	}
+	fmt.Fprintf(r.out, "== summary: %d packages vetted and tested in %v\n", tested, time.Since(began).Round(time.Second))
 	for _, m := range modules {
 		for _, line := range m.notRun {
-			r.print("%s", line)
+			fmt.Fprintln(r.out, line)
 		}
 	}
 	for _, line := range failed {
-		r.print("%s", line)
+		fmt.Fprintln(r.out, line)
 	}
 	switch {
 	case len(failed) > 0:
 		return 1
 	case tested == 0:
-		r.print("FAILED: nothing could be tested")
+		fmt.Fprintln(r.out, "FAILED: nothing could be tested")
 		return 1
 	}
 	return 0
@@ -356,30 +327,6 @@ func (r *run) test(ctx context.Context, flags []string) int {
 func (r *run) testModule(ctx context.Context, m *module, flags []string) error {
 	args := append([]string{"test", "-vet=all", "-tags", strings.Join(m.tags, ",")}, flags...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
-	out := &lines{r: r}
-	cmd.Stdout, cmd.Stderr = out, out
-	err := cmd.Run()
-	out.flush()
-	return err
-}
-
-// lines passes on whole lines, so that those of modules at work at the same time do not mix.
-type lines struct {
-	r    *run
-	rest []byte
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.rest = append(l.rest, b...)
-	if end := bytes.LastIndexByte(l.rest, '\n'); end >= 0 {
-		l.r.print("%s", l.rest[:end])
-		l.rest = append(l.rest[:0], l.rest[end+1:]...)
-	}
-	return len(b), nil
-}
-
-func (l *lines) flush() {
-	if len(l.rest) > 0 {
-		l.r.print("%s", l.rest)
-	}
+	cmd.Stdout, cmd.Stderr = r.out, r.out
+	return cmd.Run()
 }
