@@ -140,7 +140,7 @@ func TestServerRedLockSoak(t *testing.T) {
 		ripe time.Duration // until servers vote
 	}{
 		"durable":   {durable, []core.Option{core.WithTTL(2 * time.Second)}, 0},
-		"forgetful": {nil, []core.Option{core.WithTTL(2 * time.Second), core.WithQuarantine(6 * time.Second)}, 8 * time.Second},
+		"forgetful": {nil, []core.Option{core.WithTTL(2 * time.Second), core.WithQuarantine(12 * time.Second)}, 14 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
