@@ -17,7 +17,7 @@ import (
 //
 // A tick is the nominal time, and the same on all replicas: "*/5 * * * *" has one at 12:05:00 in the location's time,
 // and "@every 5m" one at each multiple of 5 min since 1970, whenever the replica was started. Before it enqueues, a
-// replica claims the tick with [core.Locker.Claim], under the entry's name: so the replicas need not have the same
+// replica claims the tick with [core.Locker.Claim], of core.Key("asynq", name): so the replicas need not have the same
 // time, a task may be over before a slow replica gets there, and replicas may come and go. At most one
 // enqueues, and one does, unless no replica reaches Redis in time or the one that has claimed dies before its next
 // command.
@@ -32,6 +32,8 @@ type Scheduler struct {
 
 	mu      sync.Mutex
 	entries map[string]cron.EntryID
+
+	skewed sync.Once // it is said once
 }
 
 // NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [ScheduleInto]. It
@@ -104,12 +106,17 @@ func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.
 	return nil
 }
 
+// claimed is the name of what an entry's ticks are claimed of: not that of a lock or a cron job which is called like it.
+func claimed(name string) string { return core.Key("asynq", name) }
+
 // checkName has core judge it, without a network.
 func (s *Scheduler) checkName(name string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := s.locker.Claim(ctx, name, time.Now()); errors.Is(err, core.ErrInvalid) {
-		return fmt.Errorf("asynqlock: %w", err)
+	for _, n := range []string{name, claimed(name)} {
+		if _, err := s.locker.Claim(ctx, n, time.Now()); errors.Is(err, core.ErrInvalid) {
+			return fmt.Errorf("asynqlock: %w", err)
+		}
 	}
 	return nil
 }
@@ -175,6 +182,16 @@ func (e *entry) at(due time.Time) {
 	// From the tick, and not from now: a machine that was suspended is late.
 	ctx, cancel := context.WithDeadline(e.s.ctx, due.Add(e.lateness))
 	defer cancel()
+	if early := e.s.early(ctx, due.Add(e.ahead)); early > 0 {
+		due = due.Add(early)
+		ctx, cancel = context.WithDeadline(e.s.ctx, due.Add(e.lateness))
+		defer cancel()
+		select {
+		case <-time.After(early):
+		case <-ctx.Done():
+		}
+		due = due.Add(-early)
+	}
 	e.s.report(e.tick(ctx, due.Add(e.ahead)))
 }
 
@@ -182,7 +199,7 @@ func (e *entry) at(due time.Time) {
 func (e *entry) tick(ctx context.Context, tick time.Time) TickEvent {
 	event := TickEvent{Kind: Missed, Name: e.name, Tick: tick}
 	end, _ := ctx.Deadline()
-	won, err := e.s.locker.Claim(ctx, e.name, tick, core.WithWait(max(0, time.Until(end))))
+	won, err := e.s.locker.Claim(ctx, claimed(e.name), tick, core.WithWait(max(0, time.Until(end))))
 	if event.Err = err; err != nil {
 		return event
 	}
