@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strings"
 	"time"
@@ -17,11 +18,9 @@ const longestKey = 256
 
 // Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
 type Guard struct {
-	locker    *core.Locker
-	resource  string
-	part      Part
-	client    *asynq.Client
-	inspector *asynq.Inspector
+	locker   *core.Locker
+	resource string
+	part     Part
 	config
 }
 
@@ -59,7 +58,6 @@ func New(locker *core.Locker, resource string, part Part, opts ...Option) *Guard
 	if g.redis == nil {
 		panic("asynqlock: New: a Locker on several masters needs WithRedis: which one has the tasks?")
 	}
-	g.client, g.inspector = asynq.NewClientFromRedisClient(g.redis), asynq.NewInspectorFromRedisClient(g.redis)
 	return g
 }
 
@@ -76,7 +74,8 @@ func check(locker *core.Locker, opts []core.CallOption) error {
 	return nil
 }
 
-// Middleware is for [asynq.ServeMux.Use], which wraps the handlers of all types, and the mux's NotFound as well. A
+// Middleware is for [asynq.ServeMux.Use], which wraps the handlers of all types, and the mux's NotFound as well: tasks of all
+// types have to name something to lock by, or are archived. A
 // middleware that is listed before it sees tasks wait and give way; one behind it runs under the lock.
 func (g *Guard) Middleware(next asynq.Handler) asynq.Handler { return g.Wrap(next) }
 
@@ -93,6 +92,13 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 		return errNotConfigured
 	}
 	key, err := g.key(t)
+	if unnamed := (*keyError)(nil); errors.As(err, &unnamed) {
+		// The server has a handler for this type, which then never runs: that is a mistake in its wiring as often as one in the
+		// payload.
+		slog.ErrorContext(ctx, "asynqlock: a task that names nothing to lock by is archived: use Guard.Wrap where not all types have a key",
+			"type", t.Type(), "err", err)
+		g.tell(ctx, Event{Kind: Unnamed, Task: t, Err: err})
+	}
 	if err != nil {
 		return err
 	}
@@ -122,25 +128,31 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 // elsewhere beside it.
 func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
 	var name string // of the lock in Redis, which has the Locker's prefix
+	var listens func() bool
+	r, result := refOf(ctx), errPanicked
 	defer func() {
-		if ran {
-			own := ""
-			if ctx.Err() == nil { // else the task may have been run again by now, and be the one that gave way
-				id, _ := asynq.GetTaskID(ctx)
-				queue, _ := asynq.GetQueueName(ctx)
-				own = noteOf(queue, id)
-			}
-			g.wake(ctx, name, own) // after the release, and also behind a panic
+		if !ran {
+			return
 		}
+		own := ""
+		if listens() { // else the task may have been run again by now, and be the one that gave way
+			own = noteOf(r.queue, r.id)
+			if deferral(result) == nil && (result != nil || err != nil) {
+				g.forget(ctx, r)
+			}
+		}
+		g.wake(ctx, name, own) // after the release, and also behind a panic
 	}()
 	if deadline, ok := ctx.Deadline(); ok {
 		// When the context ends, asynq counts a failure of the handler, and does not listen any more.
 		left := time.Until(deadline)
 		wait = max(0, min(wait, left-margin(left)))
 	}
-	var result, abandoned error
+	var abandoned error
+	task := ctx
 	err = g.locker.Do(ctx, key, func(ctx context.Context) error {
 		lock := core.Held(ctx)[0]
+		listens = context.AfterFunc(task, func() { g.forget(task, r) }) // asynq counts a failure
 		name, ran = lock.Key(), true
 		result = next.ProcessTask(ctx, t)
 		if err := lock.Err(); errors.Is(err, core.ErrClosed) {
@@ -166,6 +178,9 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 	}
 	return true, g.lost(ctx, t, err)
 }
+
+// errPanicked is what a handler returns that does not return.
+var errPanicked = errors.New("asynqlock: the handler panicked")
 
 // margin is what a task does not spend waiting of the time that it has left.
 func margin(left time.Duration) time.Duration { return min(left/5, time.Second) }

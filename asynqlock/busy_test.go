@@ -119,19 +119,20 @@ func TestSuccessorIsTheSameTask(t *testing.T) {
 			asynq.Timeout(20*time.Minute), asynq.Deadline(deadline), asynq.Retention(2*time.Hour))
 		var info *asynq.TaskInfo
 		s.until("the second successor", func() (ok bool) {
-			scheduled, _ := s.inspector.ListScheduledTasks("other")
-			if s.of(asynqlock.HandedOn) == 2 && len(scheduled) == 1 {
-				info = scheduled[0]
+			waiting, _ := s.inspector.ListRetryTasks("other")
+			if s.of(asynqlock.HandedOn) == 2 && len(waiting) == 1 {
+				info = waiting[0]
 			}
 			return info != nil
 		})
 		if info.Type != "pay" || string(info.Payload) != `{"account": "7"}` || info.Headers["trace"] != "abc" || info.MaxRetry != 0 ||
 			info.Timeout != 20*time.Minute || !info.Deadline.Equal(deadline) || info.Retention != 2*time.Hour ||
-			strings.Count(info.ID, "~") != 1 {
+			strings.Count(info.ID, "~") != 1 || !strings.Contains(info.LastErr, "deferred since") {
 			t.Errorf("got %+v", info)
 		}
-		if done, err := s.inspector.ListCompletedTasks("other"); err != nil || len(done) != 2 {
-			t.Errorf("%v, %v have completed, want the first and its successor", done, err)
+		// Neither the first nor its successor has run, and neither is in the queue any more.
+		if q, err := s.inspector.GetQueueInfo("other"); err != nil || q.Size != 1 || q.FailedTotal != 0 {
+			t.Errorf("got %+v, %v, want one task", q, err)
 		}
 		free()
 		if id := <-ids; id == first.ID || !strings.HasPrefix(id, "invoice~") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -64,22 +65,29 @@ func (g *Guard) Config(cfg asynq.Config) asynq.Config {
 
 // DeferredError is what a task that gives way ends with. A middleware in front of the Guard that wraps errors has to
 // keep it (%w), or the deferral becomes a failure. It matches the error of the acquisition: [core.ErrNotAcquired],
-// [core.ErrUnavailable] or [core.ErrClosed].
+// [core.ErrUnavailable] or [core.ErrClosed]; and [asynq.RevokeTask] where another task has taken this one's place, so that
+// asynq drops it without a trace.
 type DeferredError struct {
-	Key   string
-	Since time.Time     // of the first deferral
-	Delay time.Duration // until it comes back
-	cause error
+	Key      string
+	Since    time.Time     // of the first deferral
+	Delay    time.Duration // until it comes back
+	cause    error
+	failure  string // what the handler had failed with before, if it had
+	replaced bool
 }
 
-// The text is how the next run knows since when: asynq keeps it as the task's last error.
+// Error is what asynq shows as the task's last error: so it does not hide what the handler failed with.
 func (e *DeferredError) Error() string {
-	return fmt.Sprintf("%s%s, now by %v: %v", deferredText, e.Since.UTC().Format(time.RFC3339), e.Delay.Round(time.Millisecond), e.cause)
+	text := fmt.Sprintf("asynqlock: deferred since %s, now by %v: %v", e.Since.UTC().Format(time.RFC3339), e.Delay.Round(time.Millisecond), e.cause)
+	if e.failure != "" {
+		text += "; its handler failed before: " + e.failure
+	}
+	return strings.ToValidUTF8(text, "?") // or asynq cannot store it
 }
 
 func (e *DeferredError) Unwrap() error { return e.cause }
 
-const deferredText = "asynqlock: deferred since "
+func (e *DeferredError) Is(target error) bool { return e.replaced && target == asynq.RevokeTask }
 
 func deferral(err error) *DeferredError {
 	var d *DeferredError
@@ -101,10 +109,11 @@ const (
 	Lost                       // the lock was lost while the handler ran
 	Unreleased                 // Redis did not confirm the release; the lock stays until its lease ends
 	Unlocked                   // ran without the lock, see [WithFailOpen]
+	Unnamed                    // archived without a run: it names nothing to lock by, and Err says what it lacks
 )
 
 func (k Kind) String() string {
-	names := [...]string{"", "deferred", "handed on", "skipped", "failed", "lost", "unreleased", "unlocked"}
+	names := [...]string{"", "deferred", "handed on", "skipped", "failed", "lost", "unreleased", "unlocked", "unnamed"}
 	if int(k) < len(names) && k > 0 {
 		return names[k]
 	}

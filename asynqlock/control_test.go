@@ -87,32 +87,39 @@ func TestWithoutTheGuard(t *testing.T) {
 	})
 }
 
-// Unique keeps an equal task out while one is in the queue, deferred included, and Guard or not. Where a task is handed on,
-// it no longer does.
+// Unique keeps an equal task out while one is in the queue, deferred or handed on included, and Guard or not: for as long as
+// it was said to.
 func TestUniqueBesideTheGuard(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		retries int
-		want    error
-	}{"deferred": {25, asynq.ErrDuplicateTask}, "handed on": {0, nil}} {
+	for name, retries := range map[string]int{"deferred": 25, "handed on": 0} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(s *shop) {
 				free := s.hold(s.locker(core.WithTTL(s.lease)), 42) // the delay goes by what its lease has left
 				s.serve(s.guard(s.locker()), succeed)
-				opts := []asynq.Option{asynq.Unique(time.Hour), asynq.MaxRetry(c.retries), asynq.Retention(time.Hour)}
+				opts := []asynq.Option{asynq.Unique(time.Hour), asynq.MaxRetry(retries), asynq.Retention(time.Hour)}
 				s.enqueue(pay(42), opts...)
-				s.until("it gives way", func() bool { q := s.queued(); return q.Retry+q.Scheduled == 1 && q.Active == 0 })
-				want := 1
-				switch _, err := s.tasks.Enqueue(pay(42), opts...); {
-				case err == nil && c.want == nil:
-					want = 2
-				case c.want == nil || !errors.Is(err, c.want):
-					s.t.Errorf("got %v, want %v", err, c.want)
+				locked, err := s.client().Keys(context.Background(), "asynq:*:unique:*").Result()
+				if err != nil || len(locked) != 1 {
+					s.t.Fatalf("locked %q, %v", locked, err)
+				}
+				for range 3 { // it gives way, again and again
+					n := s.of(asynqlock.Deferred) + s.of(asynqlock.HandedOn)
+					s.until("it gives way", func() bool { return s.of(asynqlock.Deferred)+s.of(asynqlock.HandedOn) > n })
+					s.until("it is put back", func() bool { q := s.queued(); return q.Retry == 1 && q.Active == 0 })
+					if _, err := s.tasks.Enqueue(pay(42), opts...); !errors.Is(err, asynq.ErrDuplicateTask) {
+						s.t.Errorf("got %v, want %v", err, asynq.ErrDuplicateTask)
+					}
+					if left := s.client().TTL(context.Background(), locked[0]).Val(); left <= 0 || left > time.Hour {
+						s.t.Errorf("locked for %v more", left)
+					}
+				}
+				if q := s.queued(); q.Size != 1 {
+					s.t.Errorf("the queue has %d tasks, want the one: %+v", q.Size, q)
 				}
 				free()
-				s.until("the end", func() bool { q := s.queued(); return s.ran() == want && q.Size == q.Completed })
+				s.until("the end", func() bool { q := s.queued(); return s.ran() == 1 && q.Size == q.Completed })
 				s.enqueue(pay(42), opts...) // and afterwards it is free
-				s.until("the next", func() bool { return s.ran() == want+1 })
+				s.until("the next", func() bool { return s.ran() == 2 })
 				s.check(0, 0)
 			})
 		})

@@ -5,7 +5,7 @@
 //	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id")) // locker is holdfast.New(rdb)
 //	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{Concurrency: 10}))
 //	mux := asynq.NewServeMux()
-//	mux.Use(guard.Middleware) // or mux.Handle("payout", guard.Wrap(handler)) for one type of task
+//	mux.Handle("payout", guard.Wrap(handler)) // or mux.Use(guard.Middleware), where all types have the field
 //
 // The lock's key is core.Key("account", id), with the value of a field of the JSON payload, or what any function of the
 // form [Part] finds. The handler's context is the lock's: it ends when the lock is lost, and carries the token that a
@@ -20,23 +20,28 @@
 //   - A busy key costs a task no retry and is not counted as a failure, for as long as [WithMaxDeferral] allows. Retried,
 //     failed and archived counts are those of the handlers alone.
 //   - A worker does not wait for a busy key, unless [Wait] has it wait: a hot key leaves the workers to the others.
-//   - Of the replicas of a [Scheduler] at most one enqueues a tick, whatever their clocks say.
+//   - Of the replicas of a [Scheduler] at most one enqueues a tick, whatever their clocks say, as long as Redis keeps its data;
+//     and none before the tick has come by the clock of Redis.
 //
 // # When the key is busy
 //
-// [WithBusy] has a policy for it. [Defer], the default, puts the task back: it is in asynq's state "retry", with a last
-// error that says who has the key and since when the task is deferred. It comes back when what the holder's lease had
-// left is over, and a random part more, bounded by [WithMaxDelay]; asynq looks for such tasks every 5 s. Mostly it
-// comes back much sooner: a task that ends wakes the one that gave way first. (A request or a cron job that had
-// the lock wakes none.) Another may be quicker all the same, a new task or one that waits. Where order matters, [Wait] a
-// little: those who wait are served in line, at the moment of the release.
+// A task without retries left, with MaxRetry(0) or on its last retry, cannot keep its ID when it gives way: asynq would archive
+// it, so a new one takes its place, and its ID is free again while that waits. The new one has the ID of the first with
+// "~" and a random text, which [Origin] resolves, and all the rest: type, payload, headers, queue, retries, timeout, deadline,
+// retention, and what a Unique option has locked, for as long as that was to be locked. The old one is dropped without a
+// record; asynq logs "revoke task" about it. A worker that is killed between the two leaves both, of which the old one is
+// archived by asynq.
 //
-// asynq archives a task without retries left before it asks whether there was a failure. So where a task has none, with
-// MaxRetry(0) or on its last retry, a new one takes its place: the same type, payload, headers, queue, timeout, deadline
-// and retention, MaxRetry(0), and the ID of the first with "~" and a random text. The old one completes, and stays
-// visible as completed if it has a retention; the new one is "scheduled", and [Origin] tells the handler the first ID.
-// What a Unique option locked is free from then on, for asynq frees it with the task that completes; so is the ID.
-// A worker that is killed between the two leaves both, of which the old one is archived by asynq.
+// [WithBusy] has a policy for a busy key. [Defer], the default, puts the task back: it is in asynq's state "retry", with a last
+// error that says who has the key and since when the task is deferred, and what its handler had failed with before, if it had.
+// It comes back when what the holder's lease had left is over, and a random part more, bounded by [WithMaxDelay]; asynq looks
+// for such tasks every 5 s.
+//
+// Mostly it comes back much sooner: a task that ends wakes the one that gave way first, which then is the next that asynq takes
+// from its queue, however many are in it. (A request or a cron job that had the lock wakes none.) Where the queue is
+// empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may be quicker all the
+// same, a new one or one that waits; the woken one waits for up to 100 ms then, and gives way again. Where order matters, [Wait]
+// a little: waiting tasks are served in line, at the moment of the release.
 //
 // A Deadline runs on while a task is deferred. Where it would be over before the task came back, a worker waits for the
 // key instead, until shortly before. A key that is busy for longer than that leaves no time to run in: asynq then fails
@@ -63,8 +68,8 @@
 // lock, though not the handler.
 //
 // mux.Use wraps all handlers, and the mux's answer to unknown types: a task that names nothing is archived whatever its
-// type. Use Wrap for single types, or a mux of their own for those that share a Guard. A task that a group's aggregator
-// made is a task like others, and needs the field.
+// type, of which slog and [WithReport] are told, with the type and the field. Use Wrap for single types, or a mux of their own
+// for those that share a Guard. A task that a group's aggregator made is a task like others, and needs the field.
 //
 // A middleware in front of the Guard sees the deferral as an error, a [*DeferredError], and has to hand it on; a
 // middleware behind it runs under the lock.
@@ -88,8 +93,10 @@
 // # Keys
 //
 // Beside the lock's, which core describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a sorted set
-// of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay. Where
-// an ACL denies it, tasks are not woken, and come back when their delay is over.
+// of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay. A deferred
+// task has fields more in asynq's hash of it, "holdfast" and some that begin like it, which go with the task. Of asynq's keys,
+// scripts use those of the task, of the lists pending and retry, and what Unique has locked, with EXISTS, HGET, HMGET, HSET, HDEL,
+// LPOS, LREM, RPUSH, ZREM, ZADD, GET and SET. Where an ACL denies it, tasks are not woken, and come back when their delay is over.
 //
 // # Schedulers
 //
@@ -98,8 +105,13 @@
 //	...
 //	scheduler.Start()
 //
-// Run it on every replica. Unlike asynq's own, it is not listed among the Inspector's SchedulerEntries. The
-// claims of all entries live in the Locker's Redis, by name, until their tick is more than an hour old.
+// Run it on every replica. Unlike asynq's own, it is not listed among the Inspector's SchedulerEntries. The claims of all
+// entries live in the Locker's Redis, of core.Key("asynq", name), until their tick is more than an hour old; a job of cronlock may have
+// the same name. Where Redis loses one in that time, as in a restart without persistence, its tick may be enqueued again.
+//
+// A replica whose clock is ahead waits until the tick has come by the clock of Redis (TIME), and one that is off by more than
+// 1 s is warned about once, by slog. One that is ahead by more than 10 s, or behind by more than 1 h, enqueues nothing. With a
+// Locker on several masters there is no such clock, and a replica enqueues as much too early as its own is ahead.
 //
 // # Tests
 //

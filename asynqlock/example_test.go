@@ -41,11 +41,17 @@ func Example() {
 		return nil
 	})
 
+	beats := make(chan string, 100)
+	beat := func(_ context.Context, task *asynq.Task) error {
+		beats <- task.Type()
+		return nil
+	}
+
 	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"))
 	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{Concurrency: 10}))
 	mux := asynq.NewServeMux()
-	mux.Use(guard.Middleware)
-	mux.Handle("payout", handler)
+	mux.Handle("payout", guard.Wrap(handler))
+	mux.HandleFunc("heartbeat", beat) // has no account
 	if err := server.Start(mux); err != nil {
 		panic(err)
 	}
@@ -59,7 +65,21 @@ func Example() {
 	}
 	first, second := <-payout, <-payout
 	fmt.Println("one after the other:", first < second)
-	// Output: one after the other: true
+
+	// In the same program: a task that names no account has no need of one.
+	scheduler := asynqlock.NewScheduler(locker)
+	err = scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil))
+	if err != nil {
+		panic(err)
+	}
+	scheduler.Start()
+	fmt.Println("ran:", <-beats)
+	if err := scheduler.Shutdown(context.Background()); err != nil {
+		panic(err)
+	}
+	// Output:
+	// one after the other: true
+	// ran: heartbeat
 }
 
 // On every replica: one of them enqueues each tick.

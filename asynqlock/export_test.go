@@ -1,6 +1,11 @@
 package asynqlock
 
-import "time"
+import (
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
 
 // Ahead is for a replica whose clock is ahead by d of all others.
 func Ahead(d time.Duration) SchedulerOption {
@@ -10,4 +15,17 @@ func Ahead(d time.Duration) SchedulerOption {
 // At has the scheduler see the tick of an entry that was due then.
 func (s *Scheduler) At(name string, due time.Time) {
 	s.cron.Entry(s.entries[name]).Job.(*entry).at(due)
+}
+
+// RunScript is run.lua, and HandOnScript handon.lua.
+var (
+	RunScript    = runScript
+	HandOnScript = handOnScript
+)
+
+// WakeAtTheEnd has woken tasks stand where asynq puts what comes, until the function that it returns is called. No other test
+// may run meanwhile.
+func WakeAtTheEnd() (restore func()) {
+	runScript = redis.NewScript(strings.Replace(runText, "'RPUSH'", "'LPUSH'", 1))
+	return func() { runScript = RunScript }
 }
