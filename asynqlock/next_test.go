@@ -265,8 +265,10 @@ func TestWokenTaskWaitsALittle(t *testing.T) {
 			<-quicker
 			freed := time.Now()
 			s.until("the run", func() bool { return s.ran() == 2 })
-			if took := time.Since(freed); s.of(asynqlock.Deferred) != deferrals || (deferrals == 1) != (took < time.Second) {
-				t.Errorf("busy for %v: deferred %d times, want %d; it ran %v later", busy, s.of(asynqlock.Deferred), deferrals, took)
+			// The delay of another deferral goes by what the lease has left, which is short behind a grant: there may be a third.
+			took, n := time.Since(freed), s.of(asynqlock.Deferred)
+			if (deferrals == 1) != (took < time.Second) || n < deferrals || deferrals == 1 && n > 1 {
+				t.Errorf("busy for %v: deferred %d times, want %d; it ran %v later", busy, n, deferrals, took)
 			}
 			s.empty()
 			s.check(0, 0)
