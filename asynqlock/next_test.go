@@ -75,7 +75,7 @@ func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
 func TestWokenTaskRunsNext(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]asynq.Option{"deferred": nil, "handed on": {asynq.MaxRetry(0)}} {
-		for _, busy := range []time.Duration{100 * time.Millisecond, 5 * time.Second} { // so that they come back
+		for _, busy := range []time.Duration{100 * time.Millisecond, 2500 * time.Millisecond} { // so that they come back
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				bubble(t, func(s *shop) {
@@ -248,7 +248,7 @@ func TestWokenTaskWaitsALittle(t *testing.T) {
 					<-release
 				}
 				return nil
-			}, func(c *asynq.Config) { c.TaskCheckInterval = time.Millisecond })
+			}, func(c *asynq.Config) { c.TaskCheckInterval = 10 * time.Millisecond })
 			s.enqueue(pay(42), asynq.TaskID("holder"))
 			s.until("the holder", func() bool { return s.ran() == 1 })
 			s.enqueue(pay(42))

@@ -35,7 +35,7 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 				}
 				return v
 			}
-			for i := range 60 {
+			for i := range 40 {
 				tn := &tenure{owner: fmt.Sprint("o", i)}
 				args := []any{"k", fenceKey, "{k}:~gone:" + tn.owner, lineKey, waitKey, tn.owner, "1000 60000 1"}
 				tn.token, _ = run(core.AcquireScript, args...).(int64)

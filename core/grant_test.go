@@ -37,7 +37,7 @@ func TestDeadlineOfAGrant(t *testing.T) {
 					time.Sleep(7 * time.Second)
 					r.link.ResetCommands()
 					for r.link.Commands()["evalsha"] == 0 { // the next look
-						time.Sleep(time.Millisecond)
+						time.Sleep(10 * time.Millisecond)
 					}
 					time.Sleep(time.Second)
 					r.link.ResetCommands()

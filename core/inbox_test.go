@@ -85,7 +85,7 @@ func TestRefusedSubscription(t *testing.T) {
 					return waited
 				}
 				refuse(b, "subscribe", text)
-				for range 3 {
+				for range 2 {
 					if d := turn(); d > 250*time.Millisecond {
 						t.Errorf("polling took %v", d)
 					}
@@ -94,7 +94,7 @@ func TestRefusedSubscription(t *testing.T) {
 					t.Errorf("reported: %v", told.all())
 				}
 				refuse(b, "", "")
-				for range 3 {
+				for range 2 {
 					turn()
 				}
 				if d := turn(); d > 0 {

@@ -38,7 +38,7 @@ func wait(t *testing.T, r *replica, key string, to chan<- *core.Lock, opts ...co
 // First come, first served, with two commands for each and one push; larger tokens each time.
 func TestLineOfProcesses(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, 16, 64, 256} {
+	for _, n := range []int{1, 16, 128} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				holder := newReplica(t, b)

@@ -27,7 +27,7 @@ func TestModelDoesWhatTheScriptsDo(t *testing.T) {
 	for _, rule := range rules {
 		seeds := uint64(100)
 		if rule == model.Whole {
-			seeds = 10
+			seeds = 6
 		}
 		var difference string
 		for seed := range seeds {

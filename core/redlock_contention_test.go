@@ -120,7 +120,7 @@ func judgeTurns(t *testing.T, turns []turn, workers int) (handovers int) {
 
 func TestServerRedLockContention(t *testing.T) {
 	t.Parallel()
-	const processes, workers, length = 8, 8, 3 * time.Second
+	const processes, workers, length = 8, 8, 2 * time.Second
 	f := startFleet(t, 5)
 	from := time.Now().Add(time.Second)
 	plan := fmt.Sprint(strings.Join(f.addrs(0, 1, 2, 3, 4), ","), " ", from.UnixNano(), " ", from.Add(length).UnixNano())

@@ -46,7 +46,7 @@ func TestRedLockTokensRiseWhenAllMastersForget(t *testing.T) {
 					}
 				}
 				fell, worst := 0, int64(0)
-				const rounds = 40
+				const rounds = 15
 				for i := range rounds {
 					key := fmt.Sprint("k", i)
 					first := acquire(t, a.Locker, key)
@@ -110,7 +110,7 @@ func TestRedLockFreshKeyTakesOneRoundTrip(t *testing.T) {
 					releaseAll(t, acquire(t, v.Locker, fmt.Sprint("warm", i)))
 				}
 				time.Sleep(time.Second)
-				const n = 50
+				const n = 20
 				for _, m := range ms {
 					m.ResetCommands()
 				}

@@ -39,7 +39,7 @@ func (h *holders) enter(lock *core.Lock) {
 // Three processes and five masters, through cuts, hangs, losses and restarts. make soak goes on for DURATION.
 func TestRedLockStorm(t *testing.T) {
 	t.Parallel()
-	for seed := range seeds(t, 2) {
+	for seed := range seeds(t, 1) {
 		bubbleOf(t, 5, func(t *testing.T, ms masters) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			var mu sync.Mutex

@@ -24,7 +24,7 @@ import (
 // is checked, and how it was seen to fail. HOLDFAST_SCHEDULES says how many runs there are; SEED runs that one alone and
 // tells what happened; make soak goes on for DURATION.
 func TestRedLockSimulation(t *testing.T) {
-	n, first := uint64(20), uint64(1)
+	n, first := uint64(10), uint64(1)
 	var until time.Time
 	alone := false
 	if s := os.Getenv("SEED"); s != "" {

@@ -50,7 +50,7 @@ func TestRenewalKeepsTheLockAtThreeCommandsPerLease(t *testing.T) {
 func TestManyLocksWithoutAGoroutineEach(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		const n = 300
+		const n = 150
 		locks := make([]*core.Lock, n)
 		before := 0
 		for i := range locks {

@@ -131,7 +131,7 @@ func TestServerHangs(t *testing.T) {
 				if time.Now().After(lock.Deadline()) && lock.Err() == nil {
 					t.Fatal("Err is nil after the deadline")
 				}
-				runtime.Gosched()
+				time.Sleep(50 * time.Microsecond)
 			}
 			if lock.Context().Err() == nil || !isDone(lock.Context()) {
 				t.Error("the context is live after a loss")

@@ -32,6 +32,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -59,7 +60,7 @@ type module struct {
 	tags     []string
 	packages []string // can be built
 	notRun   []string // lines of the summary
-	err      error    // its packages could not be listed
+	err      error    // its packages could not be listed, or a test failed
 }
 
 // modules finds each go.mod. Folders whose names begin with a dot, and testdata, belong to no module.
@@ -291,17 +292,27 @@ func (r *run) test(ctx context.Context, flags []string) int {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 		return 1
 	}
+	// Two at a time, as tests wait for servers and clocks. The root comes first: it takes the longest.
+	slices.SortStableFunc(modules, func(a, b *module) int { return strings.Compare(a.dir, b.dir) })
+	out := &output{to: r.out}
+	var all sync.WaitGroup
+	turns := make(chan bool, 2)
+	for _, m := range modules {
+		turns <- true
+		all.Go(func() {
+			defer func() { <-turns }()
+			if r.survey(ctx, m); m.err == nil && len(m.packages) > 0 {
+				m.err = r.testModule(ctx, m, flags, out)
+			}
+		})
+	}
+	all.Wait()
 	var failed []string
 	tested := 0
 	for _, m := range modules {
-		r.survey(ctx, m)
-		err := m.err
-		if err == nil && len(m.packages) > 0 {
-			err = r.testModule(ctx, m, flags)
-		}
 		tested += len(m.packages)
-		if err != nil {
-			failed = append(failed, fmt.Sprintf("FAILED: %s: %v", m.dir, err))
+		if m.err != nil {
+			failed = append(failed, fmt.Sprintf("FAILED: %s: %v", m.dir, m.err))
 		}
 	}
 	fmt.Fprintf(r.out, "== summary: %d packages vetted and tested in %v\n", tested, time.Since(began).Round(time.Second))
@@ -324,9 +335,53 @@ func (r *run) test(ctx context.Context, flags []string) int {
 }
 
 // testModule runs go test, which vets what it tests, and passes on what it prints.
-func (r *run) testModule(ctx context.Context, m *module, flags []string) error {
+func (r *run) testModule(ctx context.Context, m *module, flags []string, out *output) error {
 	args := append([]string{"test", "-vet=all", "-tags", strings.Join(m.tags, ",")}, flags...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
-	cmd.Stdout, cmd.Stderr = r.out, r.out
+	if !slices.ContainsFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "GORACE=") }) {
+		cmd.Env = append(cmd.Env, "GORACE=atexit_sleep_ms=50") // not a second for each program
+	}
+	lines := &packageLines{to: out}
+	cmd.Stdout, cmd.Stderr = lines, lines // one writer, so that there is one goroutine that writes
+	defer lines.flush()
 	return cmd.Run()
+}
+
+// output is what several modules write to.
+type output struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.to.Write(p)
+}
+
+// packageLines passes on what go test prints of a package in one piece, which another module's lines do not come into.
+type packageLines struct {
+	to      io.Writer
+	pending []byte
+}
+
+// verdict ends what is printed of a package.
+var verdict = regexp.MustCompile(`(?m)^(?:ok  |FAIL|\?   )\t.*\n`)
+
+func (l *packageLines) Write(p []byte) (int, error) {
+	l.pending = append(l.pending, p...)
+	if all := verdict.FindAllIndex(l.pending, -1); all != nil {
+		end := all[len(all)-1][1]
+		if _, err := l.to.Write(l.pending[:end]); err != nil {
+			return 0, err
+		}
+		l.pending = slices.Delete(l.pending, 0, end)
+	}
+	return len(p), nil
+}
+
+// flush writes what no verdict followed.
+func (l *packageLines) flush() {
+	_, _ = l.to.Write(l.pending)
+	l.pending = nil
 }
