@@ -203,7 +203,8 @@ func young(t *testing.T, err error) *core.QuarantineError {
 func TestServerRedLockQuarantine(t *testing.T) {
 	t.Parallel()
 	const quarantine = 6 * time.Second
-	opts := []core.Option{core.WithTTL(900 * time.Millisecond), core.WithQuarantine(quarantine)}
+	// As long a node timeout as a short lease allows, for machines that are busy.
+	opts := []core.Option{core.WithTTL(900 * time.Millisecond), core.WithNodeTimeout(400 * time.Millisecond), core.WithQuarantine(quarantine)}
 	began := time.Now()
 	f := startFleet(t, 5)
 	up := time.Now()
