@@ -264,3 +264,22 @@ func TestReentryIDWhereTheHashIsOfAnotherType(t *testing.T) {
 		shutdown(t, r.Locker)
 	})
 }
+
+// If the hash becomes of another type while the lock is held, its holder still lets go of the lock.
+func TestReentryIDWhereTheHashBecomesOfAnotherType(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k", core.WithReentryID("job"))
+		b.Redis.Del("{k}:~entry")
+		b.Redis.Set("{k}:~entry", "somebody's")
+		release(t, lock)
+		if b.Redis.Exists("k") {
+			t.Errorf("the lock stays for %v", b.Redis.TTL("k"))
+		}
+		if got, _ := b.Redis.Get("{k}:~entry"); got != "somebody's" {
+			t.Errorf("what was there is now %q", got)
+		}
+		release(t, acquire(t, r.Locker, "k"))
+		shutdown(t, r.Locker)
+	})
+}

@@ -23,9 +23,10 @@ end
 
 local held, left = holder == ARGV[1], false
 if KEYS[6] and holder then
-  local token = redis.call('HGET', KEYS[6], 'token')
-  local was, others = depart(holder, ARGV[1])
-  if was ~= nil then
+  -- A hash that has become of another type says nothing, and keeps nobody from letting go.
+  local token = redis.pcall('HGET', KEYS[6], 'token')
+  local ok, was, others = pcall(depart, holder, ARGV[1])
+  if ok and was ~= nil then
     held = was and not others
     if held then
       redis.call('DEL', KEYS[6])
