@@ -42,8 +42,8 @@ type pkg struct {
 }
 
 func (p pkg) module() string {
-	if p.Module == nil {
-		return ""
+	if p.Module == nil { // of the standard library, or of a module that cannot be downloaded: known by its root
+		return p.ImportPath
 	}
 	return p.Module.Path
 }
