@@ -288,11 +288,14 @@ func (l linedLock) release(ctx context.Context) error {
 	return rdb.Set(ctx, l.key, next, l.lease).Err()
 }
 
-// controls is how each scenario is failed: with which flaw, and what it says of it.
-var controls = map[string]struct {
+// control is with which flaw a scenario is failed, and what it says of it.
+type control struct {
 	flaw flaw
 	note string
-}{
+}
+
+// controls is how each scenario is failed.
+var controls = map[string]control{
 	"acquire-reply-lost":    {polls, "its own lost command wrote"},
 	"acquire-abandoned":     {polls, "the key is still there"},
 	"acquire-overtaken":     {polls, "the key is still there"},

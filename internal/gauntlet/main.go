@@ -6,7 +6,7 @@
 //	GOWORK=off go run . -json -times 10
 //
 // A library of others whose module cannot be downloaded is left out, and named, with its build tag: without_redislock,
-// without_redsync or without_rueidis.
+// without_redsync or without_rueidis; and with without_asynq the scenarios of adapters.
 //
 // Every library is set up as its documentation recommends, and where that leaves a choice, by the one that does best
 // here; see the comments at their locker types. Each scenario runs several times: a library is said to fail only where it
