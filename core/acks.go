@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -88,7 +89,7 @@ func (a *acquisition) confirm() (at instant, d time.Duration, err error) {
 		}
 		if told { // Redis serves, for those who want less
 			a.err = cause
-			a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: cause})
+			a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: cause})
 			return at, 0, a.failure(nil)
 		}
 		a.failed(cause)
@@ -122,13 +123,13 @@ func (t *tenure) startAcked(ctx context.Context, n int, within, limit time.Durat
 	// Not EVALSHA, unlike everywhere else: behind a NOSCRIPT, WAIT would be about an older write and might use up
 	// all of the time.
 	r := t.renewal(t.cfg.ttl)
-	renew, wait := r.script.full(r.args), []any{"wait", n, within.Milliseconds()}
+	renew, wait := r.script.Full(r.args), []any{"wait", n, within.Milliseconds()}
 	t.node.gate.join()
 	go func() {
 		defer t.node.gate.leave()
 		defer close(c.done)
-		val1, val2, err := t.node.pair(ctx, t.names.lock, limit, renew, wait)
-		left, ok1 := val1.(int64)
+		val1, val2, err := t.node.pair(ctx, t.names.Lock, limit, renew, wait)
+		left, ok1 := protocol.ReadLeft(val1)
 		replicas, ok2 := val2.(int64)
 		switch {
 		case err != nil:

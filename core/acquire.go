@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try bool) (*Lock, error) {
@@ -28,21 +30,21 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		return nil, err
 	}
 	for _, held := range Held(ctx) {
-		if held.Key() != names.lock || !held.hold.locker.redis.same(l.redis) || held.hold.lapsed() != nil {
+		if held.Key() != names.Lock || !held.hold.locker.redis.same(l.redis) || held.hold.lapsed() != nil {
 			continue
 		}
 		if cfg.reentryID != "" && held.hold.tenure.data().cfg.reentryID == cfg.reentryID {
 			continue // Redis lets it in
 		}
 		if !cfg.reentrant {
-			return nil, &opError{act: "acquire", key: names.lock, outcome: ErrSelfDeadlock}
+			return nil, &opError{act: "acquire", key: names.Lock, outcome: ErrSelfDeadlock}
 		}
 		if nested := held.nest(ctx); nested != nil {
 			return nested, nil
 		}
 	}
 	if !l.gate.enter() {
-		return nil, &opError{act: "acquire", key: names.lock, outcome: ErrClosed}
+		return nil, &opError{act: "acquire", key: names.Lock, outcome: ErrClosed}
 	}
 	defer l.gate.leave()
 
@@ -66,7 +68,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		return nil, err
 	}
 	cfg.traces.emit(acquired, Event{
-		Key: names.lock, Token: lock.Token(), Label: cfg.label,
+		Key: names.Lock, Token: lock.Token(), Label: cfg.label,
 		Elapsed: lock.hold.began - a.began, Attempts: a.attempts,
 	})
 	through = true
@@ -96,7 +98,7 @@ type acquisition struct {
 	locker   *Locker
 	ctx      context.Context
 	cfg      *config
-	names    names
+	names    protocol.Names
 	wait     time.Duration // as in config
 	tenure   ownership
 	queue    *queue  // of which it is at the front, or nil
@@ -131,7 +133,7 @@ func (a *acquisition) newTenure() {
 		block += a.locker.queues.bound
 	}
 	a.tenure = a.locker.redis.own(a.names, a.cfg, block)
-	a.names.gone = "" // rule 1: the next one has another id
+	a.names.Gone = "" // rule 1: the next one has another id
 	if t, ok := a.tenure.(*tenure); ok && a.attempts == 0 {
 		t.room = &a.first
 	}
@@ -274,7 +276,7 @@ func (a *acquisition) keep(at instant, d time.Duration) (*Lock, error) {
 func (a *acquisition) judge(call *call) (*Lock, error) {
 	v := a.tenure.read(call)
 	for _, err := range v.errs {
-		a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: err})
+		a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: err})
 	}
 	switch {
 	case v.held != nil:
@@ -287,7 +289,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 		if !a.told {
 			a.told, a.from = true, a.locker.clock.now().mono
 			if a.wait != 0 {
-				a.cfg.traces.emit(waiting, Event{Key: a.names.lock, Label: v.held.Label, TimeLeft: v.held.TimeLeft})
+				a.cfg.traces.emit(waiting, Event{Key: a.names.Lock, Label: v.held.Label, TimeLeft: v.held.TimeLeft})
 			}
 		}
 		return nil, nil
@@ -328,12 +330,12 @@ func (a *acquisition) failed(err error) {
 	if several, ok := err.(*quorumError); ok && several.ofMasters() {
 		return // told of each
 	}
-	a.cfg.traces.emit(nodeError, Event{Key: a.names.lock, Attempts: a.attempts, Err: err})
+	a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: err})
 }
 
 func (a *acquisition) stopped(reason why) error {
 	if reason == closed {
-		return &opError{act: "acquire", key: a.names.lock, outcome: ErrClosed}
+		return &opError{act: "acquire", key: a.names.Lock, outcome: ErrClosed}
 	}
 	return a.failure(a.ctx.Err())
 }
@@ -341,10 +343,10 @@ func (a *acquisition) stopped(reason why) error {
 // failure is the error of an acquisition that ends now, because of ctxErr where that is not nil.
 func (a *acquisition) failure(ctxErr error) error {
 	if a.held == nil {
-		return &opError{act: "acquire", key: a.names.lock, outcome: ErrUnavailable, cause: a.err, context: ctxErr}
+		return &opError{act: "acquire", key: a.names.Lock, outcome: ErrUnavailable, cause: a.err, context: ctxErr}
 	}
 	if ctxErr == nil {
 		return a.held
 	}
-	return &opError{act: "acquire", key: a.names.lock, outcome: a.held, context: ctxErr}
+	return &opError{act: "acquire", key: a.names.Lock, outcome: a.held, context: ctxErr}
 }

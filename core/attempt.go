@@ -3,10 +3,11 @@ package core
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // maxRounds bounds how often an attempt raises its token: once is enough unless others raise theirs meanwhile.
@@ -164,29 +165,18 @@ func (a *attempt) propose(ctx context.Context) {
 			a.b.q.seen(a.b.q.nodes[i], c) // also of one that comes after the decision
 			a.answers <- answer{i, c}
 		}
-		n := &a.b.names
 		v.call, v.low = c, false
-		t.node.start(ctx, c, voteScript, t.key, &n.fence, &t.names.gone, &n.line, &n.waits, &t.owner, &plan)
+		t.node.send(ctx, c.set(protocol.Vote(c.room[:0], t.key, &a.b.names, &t.names.Gone, &t.owner, &plan)))
 	}
 }
 
 // plan is the second argument of vote.lua.
 func (a *attempt) plan() string {
 	b := a.b
-	lease := b.cfg.ttl.Milliseconds()
-	asked := int64(0)
-	if b.q.quarantine > 0 || !b.q.allKnown() {
-		asked = 1
-	}
-	var room [160]byte
-	text := strconv.AppendInt(room[:0], a.token, 10)
-	for _, n := range [...]int64{
-		lease, lease + fenceLife, int64(b.block), b.q.quarantine.Milliseconds(),
-		tokenBehind.Microseconds(), (b.q.locker.clock.now().mono - a.began).Microseconds(), tokenAhead.Microseconds(), asked,
-	} {
-		text = strconv.AppendInt(append(text, ' '), n, 10)
-	}
-	return string(append(text, a.place...))
+	return protocol.Proposal{
+		Token: a.token, Lease: b.cfg.ttl, Block: b.block, Quarantine: b.q.quarantine, Behind: tokenBehind,
+		Passed: b.q.locker.clock.now().mono - a.began, Ahead: tokenAhead, Started: b.q.quarantine > 0 || !b.q.allKnown(), Place: a.place,
+	}.Plan()
 }
 
 // count takes an answer into account.
@@ -198,36 +188,34 @@ func (a *attempt) count(r answer) {
 		return // an older one; the latest is still to come
 	}
 	m := a.b.q.nodes[r.i]
-	code, rest, err := t.readVote(r.call)
+	voted, err := t.readVote(r.call)
 	if err != nil {
 		v.err = err
 		return
 	}
-	n, _ := rest[2].(int64)
-	switch code {
-	case voteGranted:
+	n := voted.N
+	switch voted.Code {
+	case protocol.VoteGranted:
 		if left := m.suspected() - a.b.q.locker.clock.now().mono; left > 0 { // by the clock of the server it is older than that
 			v.err, v.young, v.granted = errYoung, max(left.Milliseconds(), 1), 0
 			return
 		}
 		v.granted = max(v.granted, n)
-	case voteHeld:
-		v.held = true
-		v.value, _ = rest[3].(string)
-		v.left, _ = rest[4].(int64)
+	case protocol.VoteHeld:
+		v.held, v.value, v.left = true, voted.Value, voted.Left
 		a.seen = max(a.seen, n)
-	case voteLow:
+	case protocol.VoteLow:
 		if !a.b.q.credible(n) {
 			v.err = errSkewed
 			return
 		}
 		v.low = n >= a.token // or it answers a lower proposal than the latest
 		a.seen = max(a.seen, n)
-	case voteHigh:
+	case protocol.VoteHigh:
 		v.err = errSkewed
-	case voteYoung:
+	case protocol.VoteYoung:
 		v.err, v.young = errYoung, n
-	case voteExhausted:
+	case protocol.VoteExhausted:
 		v.err = errExhausted
 	default:
 		v.err = errForgotten
@@ -350,7 +338,7 @@ func (a *attempt) failure(err error) verdict {
 		out.err = a.reason(err)
 		return out
 	}
-	out.held, out.place = newHeldError(a.b.names.lock, held.left, held.value), 1
+	out.held, out.place = newHeldError(a.b.names.Lock, held.left, held.value), 1
 	out.split = !same || holders < q.need && granted > 0
 	return out
 }
@@ -369,30 +357,23 @@ func (a *attempt) undo(waiter string) {
 	})
 }
 
-// readVote takes an answer of vote.lua into account for one master, and returns it: the code and the rest.
-func (t *tenure) readVote(c *call) (code int64, rest []any, err error) {
+// readVote takes an answer of vote.lua into account for one master, and returns it.
+func (t *tenure) readVote(c *call) (protocol.Voted, error) {
 	if c.err != nil && harmless(c.err) {
-		return 0, nil, c.err
+		return protocol.Voted{}, c.err
 	}
 	t.sent = max(t.sent, c.at.mono)
 	if c.err != nil {
 		t.tainted = true
-		return 0, nil, c.err
+		return protocol.Voted{}, c.err
 	}
-	r, ok := c.val.([]any)
-	if !ok || len(r) < 4 {
+	v, ok := protocol.ReadVoted(c.val)
+	if !ok {
 		t.tainted = true
-		return 0, nil, errReply
+		return v, errReply
 	}
-	code, ok1 := r[0].(int64)
-	_, ok2 := r[1].(int64)
-	n, ok3 := r[3].(int64)
-	if !ok1 || !ok2 || !ok3 || code == voteHeld && len(r) != 6 {
-		t.tainted = true
-		return 0, nil, errReply
+	if v.Code == protocol.VoteGranted {
+		t.token = max(t.token, v.N)
 	}
-	if code == voteGranted {
-		t.token = max(t.token, n)
-	}
-	return code, r[1:], nil
+	return v, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // ballot is the ownership of a lock on several masters: on each a tenure under one owner id. The algorithm is that of
@@ -156,7 +158,7 @@ func (b *ballot) renewal(i int, lease time.Duration) *call {
 		b.won.mayHave |= 1 << i
 	}
 	c := &call{ctx: context.Background()}
-	return c.set(sustainScript, t.key, &b.names.fence, &t.names.gone, &t.owner, b.sustainPlan(lease))
+	return c.set(protocol.Sustain(c.room[:0], t.key, &b.names.Fence, &t.names.Gone, &t.owner, lease, b.token, b.block))
 }
 
 // answered notes that a renewal was, or surely did nothing.
@@ -173,12 +175,7 @@ func (b *ballot) answered(i int, lease time.Duration, err error) {
 // and to ask.
 func (b *ballot) place() string {
 	reserve := min(max(3*b.took+10*time.Millisecond, 20*time.Millisecond), b.patience())
-	return fmt.Sprint(" ", b.waiter, " ", entryLife, " ", reserve.Milliseconds(), " 1 ", b.q.channel)
-}
-
-// sustainPlan is the second argument of sustain.lua.
-func (b *ballot) sustainPlan(lease time.Duration) string {
-	return fmt.Sprintf("%d %d %d %d", lease.Milliseconds(), b.token, b.block, lease.Milliseconds()+fenceLife)
+	return protocol.VotePlace(b.waiter, reserve, b.q.channel)
 }
 
 func (b *ballot) renew(ctx context.Context, lease time.Duration) *call {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 const (
@@ -53,7 +55,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	if at := tick.UnixMicro(); at <= 0 || at >= 1<<53 {
 		return false, invalid("Claim(%q) of tick %v", name, tick)
 	}
-	fail := &opError{act: "claim", key: names.lock, outcome: ErrClosed}
+	fail := &opError{act: "claim", key: names.Lock, outcome: ErrClosed}
 	if !l.gate.enter() {
 		return false, fail
 	}
@@ -88,7 +90,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 			return fail.claimed(c.val, tick, open)
 		}
 		fail.cause, fail.context = c.err, ctx.Err()
-		cfg.traces.emit(nodeError, Event{Key: names.lock, Attempts: try, Err: c.err})
+		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: c.err})
 		open = open || !harmless(c.err)
 		if try >= triesOfOne && !cfg.waitSet || permanent(c.err) || fail.context != nil {
 			return false, fail
@@ -112,42 +114,41 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 }
 
 // claim returns what sends a claim, and sends it again.
-func (n *node) claim(cfg *config, names names, tick int64) func(context.Context) *call {
+func (n *node) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *call {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
-	args := []any{
-		names.mark(), tick, fmt.Sprintf("%x", id), cfg.ahead.Microseconds(), cfg.behind.Microseconds(), cfg.gap.Microseconds(),
+	claimant := fmt.Sprintf("%x", id)
+	return func(ctx context.Context) *call {
+		c := new(call)
+		return n.send(ctx, c.set(protocol.Claim(c.room[:0], &names, tick, claimant, cfg.window())))
 	}
-	return func(ctx context.Context) *call { return n.start(ctx, new(call), claimScript, args...) }
 }
 
 var errUsedUp = errors.New("the tick is taken, perhaps by this call")
 
 // claimed is what a reply of claim.lua means.
 func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
-	switch r := val.(type) {
-	case int64:
-		switch {
-		case r == 1:
-			return true, nil
-		case r == 0 && open:
-			e.cause = errUsedUp
-			return false, e
-		case r == 0, r == 2:
-			return false, nil
-		}
-	case []any:
-		if len(r) != 2 || r[0] != int64(-1) && r[0] != int64(-2) {
-			break
-		}
-		if now, ok := r[1].(int64); ok {
-			e.outcome = ErrTick
-			e.cause = fmt.Errorf("%v, by the clock of redis %v off", tick, tick.Sub(time.UnixMicro(now)).Round(time.Millisecond))
-			return false, e
-		}
+	r, ok := protocol.ReadClaimed(val)
+	switch {
+	case !ok:
+	case r.Code == protocol.ClaimGranted:
+		return true, nil
+	case r.Code == protocol.ClaimTaken && open:
+		e.cause = errUsedUp
+		return false, e
+	case r.Code == protocol.ClaimTaken, r.Code == protocol.ClaimOther:
+		return false, nil
+	default:
+		e.outcome = ErrTick
+		e.cause = fmt.Errorf("%v, by the clock of redis %v off", tick, tick.Sub(time.UnixMicro(r.Now)).Round(time.Millisecond))
+		return false, e
 	}
 	e.cause = errReply
 	return false, e
+}
+
+func (c *config) window() protocol.Window {
+	return protocol.Window{Ahead: c.ahead, Behind: c.behind, Gap: c.gap}
 }
 
 // WithMinGap is for Claim: a tick is refused, as one that has run, unless it is at least d after the one granted

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -24,49 +25,33 @@ var (
 func Under(l *Locker) int64 { return l.gate.n.Load() }
 
 // Script is one of the package's scripts, for tables of its replies.
-type Script struct{ s *script }
+type Script struct{ s *protocol.Script }
 
 var (
-	AcquireScript = Script{acquireScript}
-	ForgetScript  = Script{forgetScript}
-	RenewScript   = Script{renewScript}
-	InspectScript = Script{inspectScript}
-	VoteScript    = Script{voteScript}
-	SustainScript = Script{sustainScript}
-	YieldScript   = Script{yieldScript}
+	AcquireScript = Script{protocol.AcquireScript}
+	ForgetScript  = Script{protocol.ForgetScript}
+	RenewScript   = Script{protocol.RenewScript}
+	InspectScript = Script{protocol.InspectScript}
+	VoteScript    = Script{protocol.VoteScript}
+	SustainScript = Script{protocol.SustainScript}
+	YieldScript   = Script{protocol.YieldScript}
 
-	TickScript     = Script{tickScript}
-	WithdrawScript = Script{withdrawScript}
+	TickScript     = Script{protocol.TickScript}
+	WithdrawScript = Script{protocol.WithdrawScript}
 )
 
 // Run executes the script as a Locker does: once, with the text where the server does not know it.
 func (s Script) Run(ctx context.Context, client redis.UniversalClient, args ...any) (any, error) {
 	n := &node{client: client}
 	c := &call{ctx: ctx}
-	return n.run(c.set(s.s, args...))
+	return n.run(c.set(s.s, s.s.Call(args...)))
 }
 
 // Text is the script itself.
-func (s Script) Text() string { return s.s.text.(string) }
+func (s Script) Text() string { return s.s.Text() }
 
 // ScriptName tells which script a command runs.
-func ScriptName(args []string) string {
-	if len(args) < 2 {
-		return ""
-	}
-	for name, all := range map[string][]*script{
-		"acquire": {acquireScript, reenterScript}, "forget": {forgetScript, departScript},
-		"renew": {renewScript, prolongScript}, "inspect": {inspectScript},
-		"vote": {voteScript}, "sustain": {sustainScript}, "yield": {yieldScript}, "tick": {tickScript}, "withdraw": {withdrawScript},
-	} {
-		for _, s := range all {
-			if args[1] == s.sha || args[1] == s.text {
-				return name
-			}
-		}
-	}
-	return ""
-}
+var ScriptName = protocol.ScriptName
 
 // JudgeLate acquires key and has the answer judged as if it had been on its way for ago and ctx had not
 // ended before. It reports whether that made a lock; nothing stays.
@@ -89,7 +74,7 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 // NameKeys is the lock's key and its companions.
 func NameKeys(key string) ([]string, error) {
 	n, err := nameKeys(key)
-	return []string{n.lock, n.fence, n.tombstone("owner"), n.line, n.waits}, err
+	return []string{n.Lock, n.Fence, n.Tombstone("owner"), n.Line, n.Waits}, err
 }
 
 // Scheduled is how many holds the scheduler knows.
@@ -121,7 +106,7 @@ func Tenures(l *Locker) int {
 // its latest look was sent at look, by the same clock as now, and answered at seen, with the last token then.
 func Accept(look, now time.Duration, seen, last, token, at int64) (from time.Duration, ok bool) {
 	t := &tenure{look: instant{mono: look}, seen: seen, last: last}
-	begin, ok := t.judge(grant{token, at}, instant{mono: now})
+	begin, ok := t.judge(protocol.Grant{Token: token, Time: at}, instant{mono: now})
 	return begin.mono, ok
 }
 
@@ -153,7 +138,7 @@ func MeetTwins(l *Locker) error {
 	var all sync.WaitGroup
 	for _, m := range q.nodes[:2] {
 		all.Go(func() {
-			q.seen(m, &call{at: l.clock.now(), val: []any{int64(voteGranted), time.Now().UnixMicro(), "run", int64(1)}})
+			q.seen(m, &call{at: l.clock.now(), val: []any{int64(protocol.VoteGranted), time.Now().UnixMicro(), "run", int64(1)}})
 		})
 	}
 	all.Wait()

@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // ask verifies the hold with Redis after the wall clock went past the lease and the monotonic clock did not:
@@ -29,7 +31,7 @@ func (h *hold) ask() {
 		h.lose(errUnconfirmed)
 		return
 	}
-	left, ok := c.val.(int64)
+	left, ok := protocol.ReadLeft(c.val)
 	switch {
 	case c.err != nil || !ok:
 		h.lose(errUnconfirmed)
@@ -53,7 +55,7 @@ func (h *hold) ask() {
 
 // renewed takes the answer to a renewal that was sent at at into account.
 func (h *hold) renewed(at instant, val any, err error) error {
-	left, ok := val.(int64)
+	left, ok := protocol.ReadLeft(val)
 	switch {
 	case err != nil:
 		return err

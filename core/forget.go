@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 func (t *tenure) undo() {
@@ -89,10 +91,6 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 
 // sendForget sends one, and has then, unless it is nil, told what came of it.
 func (t *tenure) sendForget(ctx context.Context, then func(c *call)) *call {
-	life := 0
-	if t.tainted || len(t.pending) > 0 {
-		life = tombstoneLife
-	}
 	c := t.call()
 	c.number = t.token // which may change while c is under way
 	if ctx.Done() != nil {
@@ -102,46 +100,38 @@ func (t *tenure) sendForget(ctx context.Context, then func(c *call)) *call {
 	if then != nil {
 		c.then = func(any, error) { then(c) }
 	}
-	n := &t.names
-	if t.cfg.reentryID != "" {
-		return t.node.start(ctx, c, departScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &n.entry, &t.owner, &c.number, fenceLife, life)
-	}
+	tainted := t.tainted || len(t.pending) > 0
 	if t.node.votes {
-		return t.node.start(ctx, c, yieldScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &t.owner, &c.number, fenceLife, life, t.waiter)
+		return t.node.send(ctx, c.set(protocol.Yield(c.room[:0], t.key, &t.names, &t.owner, &c.number, tainted, t.waiter)))
 	}
-	return t.node.start(ctx, c, forgetScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &t.owner, &c.number, fenceLife, life)
+	return t.node.send(ctx, c.set(protocol.Forget(c.room[:0], t.key, &t.names, &t.owner, &c.number, tainted)))
 }
 
 // stray undoes a grant to an owner that nobody here knows: any more, or ever.
-func (n *node) stray(names names, owner string) {
+func (n *node) stray(names protocol.Names, owner string) {
 	n.gate.join()
 	go func() {
 		defer n.gate.leave()
 		// Others may have the lock under its id, if it had named a re-entry id.
-		names.gone, names.entry = names.tombstone(owner), names.base()+"entry"
-		t := &tenure{node: n, key: names.lock, tainted: true}
+		names.Gone = names.Tombstone(owner)
+		names.Enter()
+		t := &tenure{node: n, key: names.Lock, tainted: true}
 		t.stake = stake{owner: owner, cfg: &config{ttl: grantLease, reentryID: owner}, names: names}
 		_, _ = t.forget(n.gate.over, grantLease)
 	}()
 }
 
 func (t *tenure) forgot(val any) (outcome, cause error) {
-	switch val {
-	case int64(forgetReleased):
+	r, ok := protocol.ReadForgotten(val)
+	switch {
+	case !ok:
+		return ErrUnavailable, errReply
+	case r == protocol.Released, r == protocol.Already && t.resent:
 		return nil, nil
-	case int64(forgetAlready):
-		if t.resent {
-			return nil, nil
-		}
-		// Not by us: the server fell back to a state from before this tenure, and another one came since.
-		return ErrLost, nil
-	case int64(forgetLost):
-		return ErrLost, nil
-	case int64(forgetUnknown):
-		if t.resent { // an earlier one may have freed it before the fence was forgotten
-			return ErrUnavailable, errForgotten
-		}
-		return ErrLost, nil
+	case r == protocol.Unknown && t.resent: // an earlier one may have freed it before the fence was forgotten
+		return ErrUnavailable, errForgotten
 	}
-	return ErrUnavailable, errReply
+	// Where it was released before, it was not by us: the server fell back to a state from before this tenure, and another
+	// one came since.
+	return ErrLost, nil
 }

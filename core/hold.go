@@ -74,7 +74,7 @@ var (
 	errUnconfirmed = errors.New("the machine's clock jumped past the lease and redis did not confirm the lock")
 )
 
-func (h *hold) key() string { return h.tenure.data().names.lock }
+func (h *hold) key() string { return h.tenure.data().names.Lock }
 
 // trust sets the deadline from a command that was sent at at and left the lease with d to run. It never takes
 // the deadline back: no script shortens a lease.

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -38,13 +37,13 @@ type inbox struct {
 	node    *node
 	traces  traces
 	channel string
-	counted string // see line.lua
-	usable  bool   // whether the client can subscribe where scripts publish
+	counted bool // the server knows who listens, see line.lua
+	usable  bool // whether the client can subscribe where scripts publish
 
 	// On one of several masters.
-	relay  func(id string, names names) // has all messages
-	turned func()                       // is told when up changes
-	blamed bool                         // the first failure was told; of run alone
+	relay  func(id string, names protocol.Names) // has all messages
+	turned func()                                // is told when up changes
+	blamed bool                                  // the first failure was told; of run alone
 
 	ctx   context.Context // ends with close
 	close context.CancelFunc
@@ -73,15 +72,12 @@ func inboxName(prefix string) string {
 
 func newInbox(n *node, channel string, traces traces) *inbox {
 	in := &inbox{
-		node: n, traces: traces, tenures: map[string]*tenure{}, news: make(chan struct{}), counted: "0",
-		channel: channel,
+		node: n, traces: traces, tenures: map[string]*tenure{}, news: make(chan struct{}), channel: channel,
 	}
 	// The shards of a Ring know nothing of each other's channels.
 	_, ring := n.client.(*redis.Ring)
 	in.usable = !ring
-	if !n.many() {
-		in.counted = "1"
-	}
+	in.counted = !n.many()
 	in.ctx, in.close = context.WithCancel(context.Background())
 	return in
 }
@@ -202,31 +198,25 @@ var (
 	errMute        = errors.New("waiting by polling, which is slower: the server lets no script PUBLISH")
 )
 
-// Why a look was told that it will not hear of a grant, as in acquire.lua.
-const (
-	deafElsewhere = 1
-	deafMute      = 2
-)
-
 // answered takes into account what the answer to a look that was sent at at says of the inbox, if it was open by then.
 //
 // A server that knows nobody there may be another than the one that has the subscription: after a failover in which the
 // old master lives on, nothing else tells. So the inbox subscribes anew, and those who wait look when it has. Where that
 // does not help, as behind some proxies, it is done more and more rarely, and they look by themselves.
-func (in *inbox) answered(at instant, deaf int64) {
+func (in *inbox) answered(at instant, deaf protocol.Deaf) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.up || at.mono < in.since {
 		return
 	}
 	switch deaf {
-	case deafElsewhere:
+	case protocol.DeafElsewhere:
 		if now := in.node.clock.now().mono; now >= in.again {
 			in.pause = min(max(2*in.pause, time.Second), inboxRetry)
 			in.again = now + in.pause
 			in.drop(errElsewhere)
 		}
-	case deafMute:
+	case protocol.DeafMute:
 		in.drop(errMute)
 	default:
 		in.pause = 0
@@ -321,33 +311,21 @@ func (in *inbox) subscription() (sub *redis.PubSub, err error) {
 	return in.node.client.Subscribe(in.ctx), nil
 }
 
-// grant is what a message tells.
-type grant struct {
-	token int64
-	time  int64 // of the server, in µs
-}
-
-// deliver hands a message, of a line each for owner, token, time and key, to the tenure that it is for.
+// deliver hands a message to the tenure that it is for.
 func (in *inbox) deliver(text string) {
-	parts := strings.SplitN(text, "\n", 4)
-	if len(parts) != 4 {
-		return
-	}
-	owner, key := parts[0], parts[3]
-	token, err1 := strconv.ParseInt(parts[1], 10, 64)
-	at, err2 := strconv.ParseInt(parts[2], 10, 64)
-	names, err3 := nameKeys(key)
-	if err1 != nil || err2 != nil || err3 != nil {
+	g, ok := protocol.ReadGrant(text)
+	names, err := nameKeys(g.Key)
+	if !ok || err != nil {
 		return
 	}
 	if in.relay != nil {
-		in.relay(owner, names)
+		in.relay(g.Owner, names)
 		return
 	}
 	in.mu.Lock()
-	t := in.tenures[owner]
+	t := in.tenures[g.Owner]
 	if t != nil {
-		t.pushed = grant{token, at}
+		t.pushed = g
 		select {
 		case t.wake <- struct{}{}:
 		default: // nil before the first refusal is read, or already woken
@@ -356,7 +334,7 @@ func (in *inbox) deliver(text string) {
 	in.mu.Unlock()
 	if t == nil {
 		// Granted to a tenure that is over, or to one that a delayed acquire put in line after it was over.
-		in.node.stray(names, owner)
+		in.node.stray(names, g.Owner)
 	}
 }
 
@@ -366,7 +344,7 @@ func (in *inbox) waker(t *tenure) <-chan struct{} {
 	defer in.mu.Unlock()
 	if t.wake == nil {
 		t.wake = make(chan struct{}, 1)
-		if t.pushed.token > 0 {
+		if t.pushed.Token > 0 {
 			t.wake <- struct{}{}
 		}
 	}
@@ -374,7 +352,7 @@ func (in *inbox) waker(t *tenure) <-chan struct{} {
 }
 
 // take returns the grant that was delivered for t last.
-func (in *inbox) take(t *tenure) grant {
+func (in *inbox) take(t *tenure) protocol.Grant {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return t.pushed

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -50,15 +51,16 @@ func FuzzMessages(f *testing.F) {
 
 			in.deliver(strings.ReplaceAll(text, "ME", waiter.owner))
 			synctest.Wait()
-			var want grant
+			var want protocol.Grant
 			mine, others := false, false
 			if parts := form.FindStringSubmatch(text); parts != nil {
 				token, err1 := strconv.ParseInt(parts[2], 10, 64)
 				at, err2 := strconv.ParseInt(parts[3], 10, 64)
-				_, err3 := nameKeys(strings.ReplaceAll(parts[4], "ME", waiter.owner))
+				key := strings.ReplaceAll(parts[4], "ME", waiter.owner)
+				_, err3 := nameKeys(key)
 				known := errors.Join(err1, err2, err3) == nil
 				if mine, others = known && parts[1] == "ME", known && parts[1] != "ME"; mine {
-					want = grant{token, at}
+					want = protocol.Grant{Owner: waiter.owner, Token: token, Time: at, Key: key}
 				}
 			}
 			if got := in.take(waiter); got != want || len(wake) > 0 != mine || server.asked.Load() != others {
@@ -66,9 +68,9 @@ func FuzzMessages(f *testing.F) {
 			}
 			now := l.clock.now()
 			from, ok := waiter.accept(now)
-			switch span := time.Duration(want.time-seen) * time.Microsecond; {
+			switch span := time.Duration(want.Time-seen) * time.Microsecond; {
 			case !ok:
-			case want.token <= last, want.time < seen, seen == 0:
+			case want.Token <= last, want.Time < seen, seen == 0:
 				t.Fatalf("%q, seen %d, last %d: relied on", text, seen, last)
 			case from.mono < waiter.look.mono-span/100, from.mono > now.mono, from.mono > waiter.look.mono+span:
 				t.Fatalf("%q, seen %d: relied on from %v on, of %v to %v", text, seen, from.mono, waiter.look.mono, now.mono)
@@ -89,7 +91,7 @@ func (s *forgetful) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (s *forgetful) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
 		s.asked.Store(true)
-		cmd.(interface{ SetVal(any) }).SetVal(int64(forgetUnknown))
+		cmd.(interface{ SetVal(any) }).SetVal(int64(protocol.Unknown))
 		return nil
 	}
 }

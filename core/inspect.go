@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // State is what Redis says of a lock at one moment.
@@ -34,7 +36,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	fail := &opError{act: "inspect", key: names.lock, outcome: ErrUnavailable}
+	fail := &opError{act: "inspect", key: names.Lock, outcome: ErrUnavailable}
 	if !l.gate.enter() {
 		fail.outcome = ErrClosed
 		return State{}, fail
@@ -55,7 +57,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 			return State{}, fail
 		}
 		if c.err == nil {
-			s, ok := newState(names.lock, c.val)
+			s, ok := newState(names.Lock, c.val)
 			if !ok {
 				fail.cause = errReply
 				return State{}, fail
@@ -71,45 +73,30 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 }
 
 // inspectable checks what Inspect and InspectAll are given.
-func (l *Locker) inspectable(ctx context.Context, key string) (names, error) {
+func (l *Locker) inspectable(ctx context.Context, key string) (protocol.Names, error) {
 	if ctx == nil {
-		return names{}, invalid("nil context")
+		return protocol.Names{}, invalid("nil context")
 	}
 	if key == "" {
-		return names{}, invalid("empty key")
+		return protocol.Names{}, invalid("empty key")
 	}
 	return nameKeys(l.cfg.prefix + key)
 }
 
 // newState is what a reply of inspect.lua tells of a key.
 func newState(key string, val any) (s State, ok bool) {
-	value, n, ok := readState(val)
+	r, ok := protocol.ReadInspected(val)
 	if !ok {
 		return State{}, false
 	}
-	left := n[0]
-	s = State{Key: key, Held: left != -2, Label: labelOf(value), Token: n[1], Waiting: int(n[2])}
-	if left > 0 {
-		s.TimeLeft = millis(left)
+	s = State{Key: key, Held: r.Left != protocol.Free, Label: labelOf(r.Value), Token: r.Token, Waiting: int(r.Waiting)}
+	if r.Left > 0 {
+		s.TimeLeft = millis(r.Left)
 	}
 	return s, true
 }
 
-// readState takes a reply of inspect.lua apart.
-func readState(val any) (value string, n [3]int64, ok bool) {
-	r, _ := val.([]any)
-	if len(r) != 4 {
-		return "", n, false
-	}
-	value, ok = r[0].(string)
-	for i := range n {
-		var number bool
-		n[i], number = r[1+i].(int64)
-		ok = ok && number
-	}
-	return value, n, ok
-}
-
-func (n *node) inspect(ctx context.Context, names names) *call {
-	return n.start(ctx, new(call), inspectScript, names.lock, names.fence, names.line)
+func (n *node) inspect(ctx context.Context, names protocol.Names) *call {
+	c := new(call)
+	return n.send(ctx, c.set(protocol.Inspect(c.room[:0], &names)))
 }

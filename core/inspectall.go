@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -48,7 +49,7 @@ type sweep struct {
 // view is what a batch of keys looks like from all nodes. What comes when over is set has come too late.
 type view struct {
 	*sweep
-	names []names // of the keys that are asked about
+	names []protocol.Names // of the keys that are asked about
 
 	heard [][]reply        // by node, by name
 	open  map[any]struct{} // servers that have not answered yet
@@ -200,7 +201,7 @@ func (v *view) askNode(j int, n *node) {
 	case *redis.ClusterClient, *redis.Ring:
 		for k := range every {
 			var server any = n // which tells what is wrong, where nobody is known to have the slot
-			if c, err := n.master(v.ctx, v.names[k].lock); err == nil {
+			if c, err := n.master(v.ctx, v.names[k].Lock); err == nil {
 				server = c
 			}
 			by[server] = append(by[server], k)
@@ -235,7 +236,8 @@ func (v *view) askServer(j int, n *node, server any, which []int) {
 	for try := 1; len(which) > 0; try++ {
 		calls := make([]*call, len(which))
 		for i, k := range which {
-			calls[i] = (&call{ctx: v.ctx}).set(inspectScript, v.names[k].lock, v.names[k].fence, v.names[k].line)
+			c := &call{ctx: v.ctx}
+			calls[i] = c.set(protocol.Inspect(c.room[:0], &v.names[k]))
 		}
 		var again []int
 		n.runAll(calls, func(i int, val any, err error) {

@@ -4,18 +4,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 const (
-	maxKey = 512 // bytes of a stored key, prefix included
-
 	// Key hashes what is longer than maxJoined and keeps the beginning, for people who look at Redis.
 	maxJoined = 256
 	keptHead  = 128
 )
-
-// companion begins every suffix that turns a lock's key into that of its fence or of a tombstone.
-const companion = ":~"
 
 // Key joins user input into one lock key: Key("order", id) is "order:42". Different parts always make
 // different keys, whatever they contain: every byte of a part other than letters, digits and "-._@+=/,"
@@ -56,77 +53,14 @@ func escape(b *strings.Builder, s string) {
 	}
 }
 
-// names are the Redis keys of one lock.
-type names struct {
-	lock  string
-	fence string // like all companions in the same Cluster slot as lock
-	line  string // who waits, in order
-	waits string // and what is to be known of them
-	entry string // who holds it together, see entry.lua; "" without a re-entry id
-	gone  string // the tombstone of one owner; "" without one
-}
-
-const tombstone = "gone:"
-
-// base is what companions begin with.
-func (n *names) base() string { return strings.TrimSuffix(n.fence, "fence") }
-
-func (n *names) tombstone(owner string) string { return n.base() + tombstone + owner }
-
-// owner is whose the tombstone is.
-func (n *names) owner() string { return n.gone[len(n.base())+len(tombstone):] }
-
-func (n *names) mark() string { return n.base() + "mark" }
-
-// nameKeys checks a stored key and derives its companions. A Cluster hashes what stands between the first
-// '{' and the next '}', if anything does, else the whole key; companions must land in the same slot:
-//
-//	order:42       {order:42}:~fence       the key becomes the tag
-//	{shop}order    {shop}order:~fence      its own tag stays the first
-//	a}b            refused                 {a}b} would be hashed as "a"
-//	{}x            refused                 an empty tag: no name with a suffix hashes like it
-func nameKeys(key string) (names, error) { return nameOwned(key, "", "", "") }
+// nameKeys checks a stored key and derives its companions.
+func nameKeys(key string) (protocol.Names, error) { return nameOwned(key, "", "", "") }
 
 // nameOwned is nameKeys for an owner whose id has three parts.
-func nameOwned(key, random, colon, label string) (names, error) {
-	switch {
-	case key == "":
-		return names{}, invalid("empty key")
-	case len(key) > maxKey:
-		return names{}, invalid("key of %d bytes, %d are allowed (see Key): %.40q...", len(key), maxKey, key)
-	case strings.IndexByte(key, 0) >= 0:
-		return names{}, invalid("key with a NUL byte: %q", key)
-	case strings.Contains(key, companion):
-		return names{}, invalid("key with %q, which marks companion keys: %q", companion, key)
+func nameOwned(key, random, colon, label string) (protocol.Names, error) {
+	names, err := protocol.NameKeys(key, random, colon, label)
+	if err != nil {
+		return names, invalid("%v", err)
 	}
-	// What companions begin with: before + key + after.
-	before, after := "{", "}"+companion
-	if open := strings.IndexByte(key, '{'); open >= 0 {
-		switch end := strings.IndexByte(key[open+1:], '}'); {
-		case end == 0:
-			return names{}, invalid("key with an empty hash tag {}: %q", key)
-		case end > 0:
-			before, after = "", companion
-			if open == 0 && end == len(key)-2 {
-				after = companion + companion // or {x} would share the companions of x
-			}
-		}
-	}
-	if before != "" && strings.IndexByte(key, '}') >= 0 {
-		return names{}, invalid("key with a } that belongs to no hash tag: %q", key)
-	}
-	// One string for all of them, as they are made for each acquisition.
-	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" +
-		before + key + after + tombstone + random + colon + label
-	n := len(before) + len(key) + len(after)
-	name := func(suffix int) string {
-		s := all[:n+suffix]
-		all = all[n+suffix:]
-		return s
-	}
-	keys := names{lock: key, fence: name(5), line: name(4), waits: name(4)}
-	if random != "" {
-		keys.gone = all
-	}
-	return keys, nil
+	return names, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -85,7 +86,7 @@ type call struct {
 	err  error
 
 	ctx    context.Context
-	script *script
+	script *protocol.Script
 	args   []any // the whole command
 	room   [13]any
 	cmd    redis.Cmd
@@ -110,23 +111,17 @@ func (c *call) heard() {
 	}
 }
 
-// set makes c a call of s. The key must be a string, since go-redis finds the Cluster node by it; what other arguments
-// point to must not change.
-func (c *call) set(s *script, args ...any) *call {
-	c.script, c.args = s, s.args(c.room[:0], args...)
+// set gives c what it is a call of, as package protocol makes it.
+func (c *call) set(s *protocol.Script, args []any) *call {
+	c.script, c.args = s, args
 	return c
-}
-
-// start sends c, as a call of s, and returns it at once; see set and send.
-func (n *node) start(ctx context.Context, c *call, s *script, args ...any) *call {
-	return n.send(ctx, c.set(s, args...))
 }
 
 func (n *node) run(c *call) (any, error) {
 	c.cmd = *redis.NewCmd(c.ctx, c.args...) // which stays on the stack
 	val, err := n.process(c.ctx, &c.cmd)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") { // a restart empties the script cache
-		return n.process(c.ctx, redis.NewCmd(c.ctx, c.script.full(c.args)...))
+		return n.process(c.ctx, redis.NewCmd(c.ctx, c.script.Full(c.args)...))
 	}
 	return val, err
 }
@@ -153,7 +148,7 @@ func (n *node) runAll(calls []*call, done func(i int, val any, err error)) {
 	var index []int
 	n.pipe(calls, func(i int, val any, err error) {
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			again, index = append(again, &call{args: calls[i].script.full(calls[i].args)}), append(index, i)
+			again, index = append(again, &call{args: calls[i].script.Full(calls[i].args)}), append(index, i)
 			return
 		}
 		done(i, val, err)

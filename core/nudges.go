@@ -3,6 +3,8 @@ package core
 import (
 	"math/bits"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // nudgeGrace is how long at most one who waits gives the other masters once the first told it that the lock is free.
@@ -65,7 +67,7 @@ func (q *quorum) turned() {
 
 // nudged is told that a lock is free on one master. Once it is on most, or a moment after the first, the one who waits
 // looks: at once, it would find the lock held still where the release has not come yet.
-func (q *quorum) nudged(i int, waiter string, names names) {
+func (q *quorum) nudged(i int, waiter string, names protocol.Names) {
 	q.mu.Lock()
 	b := q.waiters[waiter]
 	q.mu.Unlock()
@@ -100,7 +102,7 @@ func (b *ballot) rouse() {
 }
 
 // quit takes a waiter out of the lines of all masters.
-func (q *quorum) quit(names names, waiter string) {
+func (q *quorum) quit(names protocol.Names, waiter string) {
 	for i := range q.nodes {
 		q.resign(i, names, waiter)
 	}
@@ -108,9 +110,8 @@ func (q *quorum) quit(names names, waiter string) {
 
 // resign takes a waiter out of the line of one master; the next one is told, if the lock is free there. It is sent once:
 // a place that stays expires.
-func (q *quorum) resign(i int, names names, waiter string) {
+func (q *quorum) resign(i int, names protocol.Names, waiter string) {
 	if m := q.nodes[i]; m.responsive(minNodeTimeout) {
-		m.start(q.locker.gate.over, new(call), yieldScript,
-			names.lock, names.fence, names.tombstone(waiter), names.line, names.waits, waiter, 0, fenceLife, 0, "")
+		m.send(q.locker.gate.over, new(call).set(protocol.Resign(&names, waiter)))
 	}
 }

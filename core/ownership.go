@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // ownership is what a call has, or may come to have, of a lock in Redis, and then its hold: a tenure on one server, a
@@ -40,7 +42,7 @@ type stake struct {
 	owner string // the value of the lock: an id that names this ownership alone, and the label
 	cfg   *config
 	block int // how many tokens it reserves, from the first on
-	names names
+	names protocol.Names
 
 	token  int64         // the first; 0 until granted
 	began  time.Duration // when it was, or before
@@ -53,15 +55,15 @@ func (s *stake) data() *stake { return s }
 
 // servers is what a Locker asks of Redis: a node, or a quorum of them.
 type servers interface {
-	own(names names, cfg *config, block int) ownership
+	own(names protocol.Names, cfg *config, block int) ownership
 	// open sees to it that those who wait can be told, and returns a channel that is closed when that begins anew.
 	open() <-chan struct{}
 	isUp() bool // whether they can
 	shut()      // no one will wait any more
 	// renew lengthens the leases of holds, each to its own, and tells done of each answer. It returns when all are told.
 	renew(holds []*hold, leases []time.Duration, done func(h *hold, val any, err error))
-	claim(cfg *config, names names, tick int64) func(context.Context) *call
-	inspect(ctx context.Context, names names) *call
+	claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *call
+	inspect(ctx context.Context, names protocol.Names) *call
 	many() bool // whether one of several may hang while the others serve
 	patience(ttl time.Duration) time.Duration
 	allowance(ttl time.Duration) time.Duration // for a claim, which may take several answers

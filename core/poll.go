@@ -9,13 +9,15 @@ import (
 	mathrand "math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // claimRounds is how many node timeouts a claim on several masters may take: those who claim at once get in each other's way.
 const claimRounds = 3
 
 // claim tries until most masters have the mark for one attempt, or most of them have it for another.
-func (q *quorum) claim(cfg *config, names names, tick int64) func(context.Context) *call {
+func (q *quorum) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *call {
 	mine := map[string]bool{} // whoever sends it again waits for the answer first
 	return func(ctx context.Context) *call {
 		c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
@@ -60,37 +62,32 @@ func (q *quorum) claim(cfg *config, names names, tick int64) func(context.Contex
 type poll struct {
 	q        *quorum
 	cfg      *config
-	names    names
+	names    protocol.Names
 	claimant string
 	gone     string
-	plan     string
 
 	calls   []*call
 	answers chan answer
 	raised  int
-	mine    map[string]bool // the claimants of this call
-	by      map[string]int  // refusals, by who has the mark
-	out     map[int64]int   // and by the bounds of the window
-	now     int64           // of a master that the tick is out of the window for
+	mine    map[string]bool            // the claimants of this call
+	by      map[string]int             // refusals, by who has the mark
+	out     map[protocol.ClaimCode]int // and by the bounds of the window
+	now     int64                      // of a master that the tick is out of the window for
 	errs    []error
 	young   QuarantineError
 	unsure  []bool // whether a master may have raised it
 }
 
-func newPoll(q *quorum, cfg *config, names names, tick int64, mine map[string]bool) *poll {
+func newPoll(q *quorum, cfg *config, names protocol.Names, tick int64, mine map[string]bool) *poll {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
 	p := &poll{
-		q: q, cfg: cfg, names: names, claimant: fmt.Sprintf("%x", id), mine: mine, by: map[string]int{}, out: map[int64]int{},
+		q: q, cfg: cfg, names: names, claimant: fmt.Sprintf("%x", id), mine: mine, by: map[string]int{}, out: map[protocol.ClaimCode]int{},
 		calls: make([]*call, len(q.nodes)), answers: make(chan answer, len(q.nodes)), unsure: make([]bool, len(q.nodes)),
 	}
-	p.gone = names.tombstone(p.claimant)
+	p.gone = names.Tombstone(p.claimant)
 	mine[p.claimant] = true
-	guard := 0
-	if q.quarantine > 0 {
-		guard = 1
-	}
-	p.plan = fmt.Sprintf("%d %d %d %d %d", tick, cfg.ahead.Microseconds(), cfg.behind.Microseconds(), cfg.gap.Microseconds(), guard)
+	plan := protocol.TickPlan(tick, cfg.window(), q.quarantine > 0)
 	for i, m := range q.nodes {
 		c := new(call)
 		p.calls[i] = c
@@ -98,7 +95,7 @@ func newPoll(q *quorum, cfg *config, names names, tick int64, mine map[string]bo
 			q.seen(m, c)
 			p.answers <- answer{i, c}
 		}
-		m.start(q.locker.gate.over, c, tickScript, names.mark(), p.gone, p.claimant, p.plan)
+		m.send(q.locker.gate.over, c.set(protocol.Tick(c.room[:0], &names, p.gone, p.claimant, plan)))
 	}
 	return p
 }
@@ -123,7 +120,7 @@ func (p *poll) run(ctx context.Context) (decided bool) {
 		if p.taken() {
 			return true
 		}
-		if p.out[-1] > rest-need || p.out[-2] > rest-need || len(p.young.Nodes) > rest-need {
+		if p.out[protocol.ClaimEarly] > rest-need || p.out[protocol.ClaimLate] > rest-need || len(p.young.Nodes) > rest-need {
 			return true
 		}
 	}
@@ -139,40 +136,31 @@ func (p *poll) count(r answer) {
 		fail(r.call.err)
 		return
 	}
-	v, ok := r.call.val.([]any)
-	if !ok || len(v) < 3 {
+	v, ok := protocol.ReadTicked(r.call.val)
+	switch {
+	case !ok:
 		p.unsure[r.i] = true
 		fail(errReply)
-		return
-	}
-	code, _ := v[0].(int64)
-	now, _ := v[1].(int64)
-	switch {
-	case code == 1:
+	case v.Code == protocol.ClaimGranted:
 		p.raised++
 		p.unsure[r.i] = true
-	case code == 0 && len(v) == 5:
-		tick, _ := v[3].(int64)
-		who, _ := v[4].(string)
-		if p.mine[who] || who == "-" { // an earlier attempt of this call, perhaps, or of one that has withdrawn: it has no tick
+	case v.Code == protocol.ClaimTaken:
+		if p.mine[v.Claimant] || v.Claimant == "-" { // an earlier attempt of this call, perhaps, or of one that has withdrawn: it has no tick
 			fail(errOwnMark)
 			return
 		}
-		p.by[fmt.Sprint(tick, " ", who)]++
-	case code == -1 || code == -2:
-		p.out[code]++
-		p.now = now
-	case code == voteYoung && len(v) == 4:
+		p.by[fmt.Sprint(v.Tick, " ", v.Claimant)]++
+	case v.Code == protocol.ClaimYoung:
 		fail(errYoung)
 		p.young.Nodes = append(p.young.Nodes, m.name)
-		if ms, _ := v[3].(int64); ms > 0 {
-			if until := time.Now().Add(time.Duration(ms) * time.Millisecond); until.After(p.young.Until) {
+		if v.Young > 0 {
+			if until := time.Now().Add(millis(v.Young)); until.After(p.young.Until) {
 				p.young.Until = until
 			}
 		}
 	default:
-		p.unsure[r.i] = true
-		fail(errReply)
+		p.out[v.Code]++
+		p.now = v.Now
 	}
 }
 
@@ -208,7 +196,8 @@ func (p *poll) withdraw() {
 			defer p.q.locker.gate.leave()
 			defer close(done)
 			for range triesOfOne {
-				c := m.start(p.q.locker.gate.over, &call{urgent: true}, withdrawScript, p.names.mark(), p.gone, p.claimant, tombstoneLife)
+				c := &call{urgent: true}
+				m.send(p.q.locker.gate.over, c.set(protocol.Withdraw(c.room[:0], &p.names, p.gone, p.claimant)))
 				<-c.done
 				if c.err == nil || permanent(c.err) {
 					return
@@ -228,9 +217,9 @@ func (p *poll) withdraw() {
 // verdict is what an attempt that failed tells, in the form of claim.lua.
 func (p *poll) verdict() (any, error) {
 	need, all := p.q.need, len(p.q.nodes)
-	for _, code := range []int64{-1, -2} {
+	for _, code := range []protocol.ClaimCode{protocol.ClaimEarly, protocol.ClaimLate} {
 		if p.out[code] > all-need {
-			return []any{code, p.now}, nil
+			return []any{int64(code), p.now}, nil
 		}
 	}
 	if p.taken() {
@@ -254,7 +243,7 @@ func (p *poll) verdict() (any, error) {
 }
 
 // inspect tells what most masters say, in the form of inspect.lua.
-func (q *quorum) inspect(ctx context.Context, names names) *call {
+func (q *quorum) inspect(ctx context.Context, names protocol.Names) *call {
 	c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
 	if c.err = q.dependent(); c.err != nil {
 		close(c.done)
@@ -264,7 +253,7 @@ func (q *quorum) inspect(ctx context.Context, names names) *call {
 	for i, m := range q.nodes {
 		one := new(call)
 		one.then = func(any, error) { answers <- answer{i, one} }
-		m.start(ctx, one, inspectScript, names.lock, names.fence, names.line)
+		m.send(ctx, one.set(protocol.Inspect(one.room[:0], &names)))
 	}
 	q.locker.gate.join()
 	go func() {
@@ -303,7 +292,7 @@ type survey struct {
 
 func (v *survey) count(name string, c *call) {
 	v.left--
-	value, n, ok := readState(c.val)
+	r, ok := protocol.ReadInspected(c.val)
 	switch {
 	case c.err != nil:
 		v.errs = append(v.errs, &memberError{name, c.err})
@@ -313,16 +302,15 @@ func (v *survey) count(name string, c *call) {
 		return
 	}
 	v.answered++
-	left, token, waiting := n[0], n[1], n[2]
-	if left == -1 { // it never expires
-		left = math.MaxInt64
+	switch r.Left {
+	case protocol.NoExpiry:
+		r.Left = math.MaxInt64
+	case protocol.Free:
+		r.Value = ""
 	}
-	if left == -2 {
-		value = ""
-	}
-	v.lefts[value] = append(v.lefts[value], left)
-	v.tokens[value] = max(v.tokens[value], token) // others may have proposed larger ones, and lost
-	v.token, v.waiting = max(v.token, token), max(v.waiting, waiting)
+	v.lefts[r.Value] = append(v.lefts[r.Value], r.Left)
+	v.tokens[r.Value] = max(v.tokens[r.Value], r.Token) // others may have proposed larger ones, and lost
+	v.token, v.waiting = max(v.token, r.Token), max(v.waiting, r.Waiting)
 }
 
 func (v *survey) decide() (val any, err error, decided bool) {
@@ -336,14 +324,14 @@ func (v *survey) decide() (val any, err error, decided bool) {
 			slices.Sort(lefts)
 			left := lefts[len(lefts)-v.need]
 			if left == math.MaxInt64 {
-				left = -1
+				left = protocol.NoExpiry
 			}
 			return []any{value, left, v.tokens[value], v.waiting}, nil, true
 		}
 	}
 	switch {
 	case v.answered >= v.need && most+v.left < v.need:
-		return []any{"", int64(-2), v.token, v.waiting}, nil, true
+		return []any{"", int64(protocol.Free), v.token, v.waiting}, nil, true
 	case v.left == 0 || v.answered+v.left < v.need:
 		return nil, &quorumError{all: v.errs, need: len(v.errs)}, true
 	}

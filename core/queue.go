@@ -71,7 +71,7 @@ func (e *lease) over(now instant) bool { return now.mono >= e.end.mono || now.wa
 func (qs *queues) enter(a *acquisition) *queued {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.byKey[a.names.lock]
+	q := qs.byKey[a.names.Lock]
 	switch {
 	case q == nil:
 		a.newTenure()
@@ -80,8 +80,8 @@ func (qs *queues) enter(a *acquisition) *queued {
 		} else {
 			a.queue = new(queue)
 		}
-		a.queue.all, a.queue.key = qs, a.names.lock
-		qs.byKey[a.names.lock] = a.queue
+		a.queue.all, a.queue.key = qs, a.names.Lock
+		qs.byKey[a.names.Lock] = a.queue
 		return nil
 	case a.wait == 0:
 		return nil // asks Redis, on its own
@@ -205,7 +205,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	q := a.queue
 	a.held, a.err = q.known()
 	a.told, a.queued = true, true
-	e := Event{Key: a.names.lock}
+	e := Event{Key: a.names.Lock}
 	if a.held != nil {
 		e.Label, e.TimeLeft = a.held.Label, a.held.TimeLeft
 	}

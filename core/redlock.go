@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -75,7 +76,7 @@ func NewRedLock(clients []*redis.Client, opts ...Option) (*Locker, error) {
 		for i, c := range clients {
 			n := l.newNode(c, q.channel)
 			n.votes, n.name = true, c.Options().Addr
-			n.inbox.relay = func(id string, names names) { q.nudged(i, id, names) }
+			n.inbox.relay = func(id string, names protocol.Names) { q.nudged(i, id, names) }
 			n.inbox.turned = q.turned
 			q.nodes = append(q.nodes, &member{node: n})
 		}
@@ -163,13 +164,8 @@ type member struct {
 // seen notes what an answer of vote.lua or tick.lua that just came tells about the server: which run of it that is, and
 // what its clock said.
 func (q *quorum) seen(m *member, c *call) {
-	r, ok := c.val.([]any)
-	if c.err != nil || !ok || len(r) < 3 {
-		return
-	}
-	at, ok := r[1].(int64) // in µs
-	run, _ := r[2].(string)
-	if !ok {
+	at, run, ok := protocol.ReadServer(c.val)
+	if c.err != nil || !ok {
 		return
 	}
 	now := q.locker.clock.now()
@@ -345,9 +341,9 @@ func (q *quorum) covers(lease time.Duration) error {
 	return nil
 }
 
-func (q *quorum) own(names names, cfg *config, block int) ownership {
+func (q *quorum) own(names protocol.Names, cfg *config, block int) ownership {
 	b := &ballot{q: q}
-	names.gone = "" // each attempt has an owner id of its own
+	names.Gone = "" // each attempt has an owner id of its own
 	b.stake = stake{cfg: cfg, block: block, names: names}
 	return b
 }

@@ -190,7 +190,7 @@ func FuzzReplies(f *testing.F) {
 	f.Fuzz(func(t *testing.T, acquire, forget, renew, inspect, claim []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &scripted{replies: map[string]any{
-				"acquire": shape(&acquire, 2), "forget": shape(&forget, 2), "renew": shape(&renew, 2), "inspect": shape(&inspect, 2), "": shape(&claim, 2),
+				"acquire": shape(&acquire, 2), "forget": shape(&forget, 2), "renew": shape(&renew, 2), "inspect": shape(&inspect, 2), "claim": shape(&claim, 2),
 			}}
 			l := newLocker(t, s.client(t))
 			lock, err := l.TryAcquire(background, "k")
@@ -276,7 +276,7 @@ func (s *scripted) inspect(t *testing.T, l *core.Locker) {
 func (s *scripted) claim(t *testing.T, l *core.Locker) {
 	t.Helper()
 	won, err := l.Claim(background, "k", time.Now())
-	v := s.replies[""]
+	v := s.replies["claim"]
 	if r, _ := v.([]any); len(r) == 2 && (r[0] == int64(-1) || r[0] == int64(-2)) {
 		if _, ok := r[1].(int64); ok {
 			typed(t, "Claim", err, core.ErrTick)

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // tally counts the answers to a renewal, and tells once what they come to: the lease that most masters have at least;
@@ -35,7 +37,7 @@ func (s *tally) count(val any, err error) (any, error, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left--
-	lease, ok := val.(int64)
+	lease, ok := protocol.ReadLeft(val)
 	switch {
 	case err != nil:
 		s.err = err

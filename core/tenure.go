@@ -5,10 +5,10 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 var (
@@ -19,19 +19,12 @@ var (
 )
 
 const (
-	// fenceLife is how long a fence outlives the lease, so that a resent release finds how its tenure
-	// ended. In ms.
-	fenceLife = 60_000
-	// tombstoneLife covers the time a command can be under way after its sender gave up on it: go-redis'
-	// write timeout and the kernel's retransmissions on an orphaned connection. In ms.
-	tombstoneLife = 60_000
 	// grantLease is what a lease that is granted to somebody in line begins with, where the TTL is longer: it is
 	// renewed as soon as the grant was noticed, and costs the others little where it never is.
 	grantLease = 3 * time.Second
 	// lookAgain is how long one in line waits between two looks at most, with which it also shows that it is
-	// alive; entryLife, in ms, is how long it is believed after one: two looks may fail.
+	// alive; protocol.EntryLife is how long it is believed after one: two looks may fail.
 	lookAgain = 2 * time.Second
-	entryLife = 5_000
 	// releaseGrace is how long Release waits for Redis when its context has ended already: long enough for
 	// one round trip, so that a deferred Release after a cancelled request still reports what happened.
 	releaseGrace = 20 * time.Millisecond
@@ -49,7 +42,7 @@ type tenure struct {
 	stake
 	node *node
 
-	key any // names.lock; go-redis takes the other arguments by pointer, which costs no allocation
+	key any // names.Lock; go-redis takes the other arguments by pointer, which costs no allocation
 
 	tainted bool    // rule 3: an acquire failed in a way that leaves its outcome open
 	pending []*call // acquires that nobody listens to any more and that may still be answered
@@ -69,8 +62,8 @@ type tenure struct {
 	seen int64   // the server's TIME at it, in µs
 	last int64   // the last token issued then
 
-	wake   chan struct{} // capacity 1; told of pushed
-	pushed grant         // the latest that the inbox received; guarded by its mutex, as the setting of wake is
+	wake   chan struct{}  // capacity 1; told of pushed
+	pushed protocol.Grant // the latest that the inbox received; guarded by its mutex, as the setting of wake is
 }
 
 // newOwner is the random part of an owner id, and what separates it from the label behind it: some lock libraries compare
@@ -86,21 +79,21 @@ func newOwner(label string) (random [22]byte, colon string) {
 }
 
 // init makes t a tenure of its own: of the owner that names has, or else a new one.
-func (t *tenure) init(n *node, names names, cfg *config, block int) {
-	if names.gone == "" {
+func (t *tenure) init(n *node, names protocol.Names, cfg *config, block int) {
+	if names.Gone == "" {
 		random, colon := newOwner(cfg.label)
-		names.gone = names.tombstone(string(random[:]) + colon + cfg.label)
+		names.Gone = names.Tombstone(string(random[:]) + colon + cfg.label)
 	}
 	if cfg.reentryID != "" {
-		names.entry = names.base() + "entry"
+		names.Enter()
 	}
-	t.node, t.key = n, names.lock
+	t.node, t.key = n, names.Lock
 	t.stake = stake{
-		owner: names.owner(), cfg: cfg, block: block, names: names,
+		owner: names.Owner(), cfg: cfg, block: block, names: names,
 	}
 }
 
-func (n *node) own(names names, cfg *config, block int) ownership {
+func (n *node) own(names protocol.Names, cfg *config, block int) ownership {
 	all := new(struct {
 		tenure
 		hold
@@ -131,11 +124,9 @@ func (t *tenure) acquire(ctx context.Context, waits bool) (c *call, told bool) {
 }
 
 func (t *tenure) send(ctx context.Context, waits, told bool) *call {
-	n, plan := &t.names, t.node.plan(planFor{t.cfg.ttl, t.block, waits, told})
-	if t.cfg.reentryID != "" {
-		return t.node.start(ctx, t.call(), reenterScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &n.entry, &t.owner, plan, &t.cfg.reentryID)
-	}
-	return t.node.start(ctx, t.call(), acquireScript, t.key, &n.fence, &n.gone, &n.line, &n.waits, &t.owner, plan)
+	c := t.call()
+	plan := t.node.plan(planFor{t.cfg.ttl, t.block, waits, told})
+	return t.node.send(ctx, c.set(protocol.Acquire(c.room[:0], t.key, &t.names, &t.owner, plan, &t.cfg.reentryID)))
 }
 
 // call is where the next command goes.
@@ -159,10 +150,7 @@ func (t *tenure) renew(ctx context.Context, lease time.Duration) *call {
 // renewal is a call that lengthens the lease to d.
 func (t *tenure) renewal(d time.Duration) *call {
 	c := &call{ctx: context.Background(), number: d.Milliseconds()}
-	if t.cfg.reentryID != "" {
-		return c.set(prolongScript, t.key, &t.names.entry, &t.owner, &c.number)
-	}
-	return c.set(renewScript, t.key, &t.owner, &c.number)
+	return c.set(protocol.Renew(c.room[:0], t.key, &t.names, &t.owner, &c.number))
 }
 
 // planFor is what the second argument of acquire.lua depends on.
@@ -181,15 +169,14 @@ func (n *node) plan(p planFor) *string {
 	if s != nil {
 		return s
 	}
-	lease := p.ttl.Milliseconds()
-	text := fmt.Sprint(lease, " ", lease+fenceLife, " ", p.block)
+	var wait *protocol.Waiting
 	if p.waits {
-		inbox := n.inbox.channel
-		if !p.told {
-			inbox = "-"
+		wait = &protocol.Waiting{First: min(p.ttl, grantLease), Counted: n.inbox.counted}
+		if p.told {
+			wait.Inbox = n.inbox.channel
 		}
-		text = fmt.Sprint(text, " ", entryLife, " ", min(p.ttl, grantLease).Milliseconds(), " ", n.inbox.counted, " ", inbox)
 	}
+	text := protocol.AcquirePlan(p.ttl, p.block, wait)
 	n.plansMu.Lock()
 	defer n.plansMu.Unlock()
 	if n.plans == nil || len(n.plans) >= 100 {
@@ -228,21 +215,24 @@ func (t *tenure) read(c *call) verdict {
 		t.tainted = true
 		return verdict{err: c.err}
 	}
-	switch r := c.val.(type) {
-	case int64:
-		switch {
-		case r > 0:
-			if t.token == 0 { // or it may be the late answer of an older one, which got another token and lost it
-				t.token = r
-			}
-			return verdict{token: r}
-		case r == acquireExhausted:
-			return verdict{err: errExhausted}
+	r, ok := protocol.ReadAcquired(c.val)
+	switch {
+	case !ok, r.Undone: // which only ever answers an acquire that nobody waits for
+	case r.Exhausted:
+		return verdict{err: errExhausted}
+	case r.Held:
+		t.inLine, t.look, t.seen, t.last = r.Place > 0, c.at, r.Time, r.Last
+		if r.Place > 0 {
+			t.node.inbox.answered(c.at, r.Deaf)
 		}
-	case []any:
-		if v, ok := t.refused(c, r); ok {
-			return v
+		return verdict{
+			held: newHeldError(t.names.Lock, r.Left, r.Value), place: r.Place, foreign: r.Foreign, deaf: r.Deaf != protocol.Hears,
 		}
+	default:
+		if t.token == 0 { // or it may be the late answer of an older one, which got another token and lost it
+			t.token = r.Token
+		}
+		return verdict{token: r.Token}
 	}
 	t.tainted = true
 	return verdict{err: errReply}
@@ -256,30 +246,6 @@ func (s *stake) hold(token int64) {
 	}
 }
 
-// refused reads the answer that somebody else has the lock.
-func (t *tenure) refused(c *call, r []any) (v verdict, ok bool) {
-	if len(r) != 7 || r[0] != int64(acquireHeld) {
-		return v, false
-	}
-	left, ok1 := r[1].(int64)
-	value, ok2 := r[2].(string)
-	place, ok3 := r[3].(int64)
-	now, ok4 := r[4].(int64)
-	fence, ok5 := r[5].(string)
-	deaf, ok6 := r[6].(int64)
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 {
-		return v, false
-	}
-	last, rest, _ := strings.Cut(fence, " ")
-	t.inLine, t.look, t.seen = place > 0, c.at, now
-	t.last, _ = strconv.ParseInt(last, 10, 64)
-	if place > 0 {
-		t.node.inbox.answered(c.at, deaf)
-	}
-	// Where the last tenure is known to be over it is somebody else's lock, who will tell nobody.
-	return verdict{held: newHeldError(t.names.lock, left, value), place: int(place), foreign: strings.HasPrefix(rest, "0 "), deaf: deaf > 0}, true
-}
-
 func (t *tenure) accept(now instant) (at instant, ok bool) {
 	return t.judge(t.node.inbox.take(t), now)
 }
@@ -287,20 +253,20 @@ func (t *tenure) accept(now instant) (at instant, ok bool) {
 // judge looks at a grant that the inbox received: whether the tenure can rely on it, and if so from when on its
 // first lease is to be counted.
 //
-// Redis made the grant at g.time by its clock, and answered our latest look at t.seen; that look was sent before,
-// at t.look by ours. So the lease began at t.look + (g.time - t.seen) or later, but for the difference in
+// Redis made the grant at g.Time by its clock, and answered our latest look at t.seen; that look was sent before,
+// at t.look by ours. So the lease began at t.look + (g.Time - t.seen) or later, but for the difference in
 // speed of two clocks. Where more time has passed there than here, one of them was set or stood still, and
 // only a new look can tell. The same goes for a grant that is not newer than the look, by its token or, where Redis
 // has forgotten the tokens, its time: then we held the lock and lost it in between, and have joined the line again.
-func (t *tenure) judge(g grant, now instant) (at instant, ok bool) {
-	span := time.Duration(g.time-t.seen) * time.Microsecond
+func (t *tenure) judge(g protocol.Grant, now instant) (at instant, ok bool) {
+	span := time.Duration(g.Time-t.seen) * time.Microsecond
 	passed := now.mono - t.look.mono
 	drift := max(0, span/100)
-	if t.seen == 0 || g.token <= t.last || span < 0 || span > passed+drift+2*time.Millisecond {
+	if t.seen == 0 || g.Token <= t.last || span < 0 || span > passed+drift+2*time.Millisecond {
 		return instant{}, false
 	}
 	span = min(span, passed) - drift
-	t.hold(g.token)
+	t.hold(g.Token)
 	return instant{t.look.mono + span, t.look.wall + int64(span)}, true
 }
 
@@ -338,7 +304,7 @@ func (t *tenure) ends() time.Duration {
 	for _, c := range t.pending {
 		sent = max(sent, c.at.mono)
 	}
-	return sent + max(t.cfg.ttl, entryLife*time.Millisecond+grantLease)
+	return sent + max(t.cfg.ttl, protocol.EntryLife+grantLease)
 }
 
 // settle looks at the acquires nobody listens to and reports whether Redis may hold, or come to hold, the

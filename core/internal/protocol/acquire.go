@@ -1,0 +1,116 @@
+package protocol
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	//go:embed fence.lua
+	fenceLua string
+	//go:embed line.lua
+	lineLua string
+	//go:embed grant.lua
+	grantLua string
+	//go:embed entry.lua
+	entryLua string
+	//go:embed acquire.lua
+	acquireLua string
+
+	AcquireScript = newScript(5, fenceLua+lineLua+grantLua+acquireLua)
+	reenterScript = newScript(6, fenceLua+lineLua+grantLua+entryLua+acquireLua)
+)
+
+// Acquire is a call of acquire.lua; id is the re-entry id, where n has an Entry. Here and below, room is where the
+// arguments go, the key is a string, as go-redis finds the Cluster node by it, and what others point to must not change.
+func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, []any) {
+	if n.Entry != "" {
+		return reenterScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, plan, id)
+	}
+	return AcquireScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, plan)
+}
+
+// Waiting is what a call tells of itself that wants to wait in line.
+type Waiting struct {
+	First   time.Duration // the lease of a grant
+	Counted bool          // whether the server knows who listens
+	Inbox   string        // the channel on which a grant is told; "" where nothing can be told
+}
+
+// AcquirePlan is the second argument of acquire.lua.
+func AcquirePlan(lease time.Duration, block int, waits *Waiting) string {
+	text := fmt.Sprint(lease.Milliseconds(), " ", (lease + FenceLife).Milliseconds(), " ", block)
+	if waits == nil {
+		return text
+	}
+	counted, inbox := 0, waits.Inbox
+	if waits.Counted {
+		counted = 1
+	}
+	if inbox == "" {
+		inbox = "-"
+	}
+	return fmt.Sprint(text, " ", EntryLife.Milliseconds(), " ", waits.First.Milliseconds(), " ", counted, " ", inbox)
+}
+
+// Acquired is a reply of acquire.lua.
+type Acquired struct {
+	Token     int64 // the fencing token, or the first of a block; else 0
+	Undone    bool  // the tenure was undone before
+	Exhausted bool  // the tokens have reached 2^53
+	Held      bool  // somebody else has the lock: what follows is about it
+
+	Left    int64  // of the lease, in ms; -1 without an end
+	Value   string // of the lock
+	Place   int    // in line, 1 is the first; 0 outside
+	Time    int64  // of the server, in µs
+	Last    int64  // the last token issued
+	Foreign bool   // the last tenure is over: it is somebody else's lock, who will tell nobody
+	Deaf    Deaf
+}
+
+// Deaf is why a waiter will not be told of a grant.
+type Deaf int64
+
+const (
+	Hears         Deaf = 0
+	DeafElsewhere Deaf = 1 // the server knows nobody who listens to the inbox
+	DeafMute      Deaf = 2 // it lets no script publish
+)
+
+// ReadAcquired reads a reply of acquire.lua.
+func ReadAcquired(val any) (a Acquired, ok bool) {
+	switch r := val.(type) {
+	case int64:
+		switch {
+		case r > 0:
+			return Acquired{Token: r}, true
+		case r == -1:
+			return Acquired{Undone: true}, true
+		case r == -2:
+			return Acquired{Exhausted: true}, true
+		}
+	case []any:
+		if len(r) != 7 || r[0] != int64(0) {
+			return a, false
+		}
+		var ok1, ok2, ok3, ok4, ok5, ok6 bool
+		var place, deaf int64
+		var fence string
+		a.Held = true
+		a.Left, ok1 = r[1].(int64)
+		a.Value, ok2 = r[2].(string)
+		place, ok3 = r[3].(int64)
+		a.Time, ok4 = r[4].(int64)
+		fence, ok5 = r[5].(string)
+		deaf, ok6 = r[6].(int64)
+		last, rest, _ := strings.Cut(fence, " ")
+		a.Last, _ = strconv.ParseInt(last, 10, 64)
+		a.Place, a.Deaf, a.Foreign = int(place), Deaf(deaf), strings.HasPrefix(rest, "0 ")
+		return a, ok1 && ok2 && ok3 && ok4 && ok5 && ok6
+	}
+	return a, false
+}

@@ -1,0 +1,124 @@
+package protocol
+
+import (
+	_ "embed"
+	"fmt"
+	"time"
+)
+
+var (
+	//go:embed claim.lua
+	claimLua string
+	//go:embed tick.lua
+	tickLua string
+	//go:embed withdraw.lua
+	withdrawLua string
+
+	claimScript    = newScript(1, claimLua)
+	TickScript     = newScript(2, startedLua+tickLua)
+	WithdrawScript = newScript(2, withdrawLua)
+)
+
+// Window is which ticks are accepted: how far ahead of the server's clock and behind it, and how far apart.
+type Window struct{ Ahead, Behind, Gap time.Duration }
+
+// Claim is a call of claim.lua, for a tick in µs.
+func Claim(room []any, n *Names, tick int64, claimant string, w Window) (*Script, []any) {
+	return claimScript.args(room, n.Mark(), tick, claimant, w.Ahead.Microseconds(), w.Behind.Microseconds(), w.Gap.Microseconds())
+}
+
+// Claimed is what a call of claim.lua comes to.
+type Claimed struct {
+	Code ClaimCode
+	Now  int64 // the server's TIME in µs, with ClaimEarly and ClaimLate
+}
+
+// ClaimCode is what the first element of a reply of claim.lua or tick.lua says.
+type ClaimCode int64
+
+const (
+	ClaimGranted ClaimCode = 1
+	ClaimTaken   ClaimCode = 0
+	ClaimEarly   ClaimCode = -1 // the tick is too far ahead of the server's clock
+	ClaimLate    ClaimCode = -2 // or behind it
+	ClaimGone    ClaimCode = -3 // withdrawn before
+	ClaimYoung   ClaimCode = -5 // the master started a short time ago
+	ClaimOther   ClaimCode = 2  // this very tick is another claimant's
+)
+
+// ReadClaimed reads a reply of claim.lua.
+func ReadClaimed(val any) (c Claimed, ok bool) {
+	switch r := val.(type) {
+	case int64:
+		c.Code = ClaimCode(r)
+		return c, c.Code == ClaimGranted || c.Code == ClaimTaken || c.Code == ClaimOther
+	case []any:
+		if len(r) != 2 {
+			return c, false
+		}
+		code, ok1 := r[0].(int64)
+		now, ok2 := r[1].(int64)
+		c = Claimed{ClaimCode(code), now}
+		return c, ok1 && ok2 && (c.Code == ClaimEarly || c.Code == ClaimLate)
+	}
+	return c, false
+}
+
+// TickPlan is the second argument of tick.lua; with guard the master is not to be believed where it started a short time
+// ago.
+func TickPlan(tick int64, w Window, guard bool) string {
+	n := 0
+	if guard {
+		n = 1
+	}
+	return fmt.Sprintf("%d %d %d %d %d", tick, w.Ahead.Microseconds(), w.Behind.Microseconds(), w.Gap.Microseconds(), n)
+}
+
+// Tick is a call of tick.lua, which is claim.lua on one of several masters.
+func Tick(room []any, n *Names, gone, claimant, plan string) (*Script, []any) {
+	return TickScript.args(room, n.Mark(), gone, claimant, plan)
+}
+
+// Withdraw takes back what Tick did.
+func Withdraw(room []any, n *Names, gone, claimant string) (*Script, []any) {
+	return WithdrawScript.args(room, n.Mark(), gone, claimant, tombstoneLife)
+}
+
+// Ticked is a reply of tick.lua.
+type Ticked struct {
+	Claimed
+	Tick     int64  // that the mark has, with ClaimTaken
+	Claimant string // and for whom
+	Young    int64  // for how many ms more it is, with ClaimYoung; -1 unknown
+}
+
+// ReadTicked reads a reply of tick.lua.
+func ReadTicked(val any) (t Ticked, ok bool) {
+	r, _ := val.([]any)
+	if len(r) < 3 {
+		return t, false
+	}
+	code, ok1 := r[0].(int64)
+	now, ok2 := r[1].(int64)
+	t.Claimed = Claimed{ClaimCode(code), now}
+	ok = ok1 && ok2
+	switch t.Code {
+	case ClaimGranted, ClaimEarly, ClaimLate:
+	case ClaimTaken:
+		if len(r) != 5 {
+			return t, false
+		}
+		t.Tick, ok1 = r[3].(int64)
+		t.Claimant, ok2 = r[4].(string)
+		ok = ok && ok1 && ok2
+	case ClaimYoung:
+		if len(r) != 4 {
+			return t, false
+		}
+		t.Young, ok1 = r[3].(int64)
+		ok = ok && ok1
+	default:
+		return t, false
+	}
+	return t, ok
+}

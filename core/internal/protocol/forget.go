@@ -1,0 +1,58 @@
+package protocol
+
+import _ "embed"
+
+var (
+	//go:embed forget.lua
+	forgetLua string
+	//go:embed nudge.lua
+	nudgeLua string
+
+	ForgetScript = newScript(5, fenceLua+lineLua+grantLua+forgetLua)
+	departScript = newScript(6, fenceLua+lineLua+grantLua+entryLua+forgetLua)
+	YieldScript  = newScript(5, fenceLua+lineLua+nudgeLua+forgetLua)
+)
+
+// Forget is a call of forget.lua; the token is 0 where it was never learned. With tainted an acquire may still be under
+// way, and forget.lua leaves a tombstone.
+func Forget(room []any, key any, n *Names, owner *string, token *int64, tainted bool) (*Script, []any) {
+	life := noTombstone
+	if tainted {
+		life = tombstoneLife
+	}
+	if n.Entry != "" {
+		return departScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, token, fenceLife, life)
+	}
+	return ForgetScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life)
+}
+
+// Yield is Forget on one of several masters, where it also takes the waiter out of the line; "-" to tell nobody that the
+// lock is free.
+func Yield(room []any, key any, n *Names, owner *string, token *int64, tainted bool, waiter string) (*Script, []any) {
+	life := noTombstone
+	if tainted {
+		life = tombstoneLife
+	}
+	return YieldScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life, waiter)
+}
+
+// Resign takes a waiter out of the line of one of several masters.
+func Resign(n *Names, waiter string) (*Script, []any) {
+	return YieldScript.args(nil, n.Lock, n.Fence, n.Tombstone(waiter), n.Line, n.Waits, waiter, 0, fenceLife, noTombstone, "")
+}
+
+// Forgotten is a reply of forget.lua.
+type Forgotten int64
+
+const (
+	NotHeld  Forgotten = 0 // it ended without a release, or never began
+	Released Forgotten = 1 // by this call
+	Already  Forgotten = 2 // by an earlier one
+	Unknown  Forgotten = 3 // it is not held, and nothing is recorded of it
+)
+
+// ReadForgotten reads a reply of forget.lua.
+func ReadForgotten(val any) (Forgotten, bool) {
+	n, ok := val.(int64)
+	return Forgotten(n), ok && n >= 0 && n <= 3
+}

@@ -1,0 +1,86 @@
+// Package protocol is what holdfast and Redis say to each other, and nothing else: the names of the keys of a lock, the Lua
+// scripts, the arguments of each, and every reply and message as a Go value. It keeps no state and sends nothing.
+//
+// Each script is in a .lua file, whose head tells its keys, arguments and replies. Beside it, in the Go file of the same
+// name, stand the function that makes a call of it and the one that reads its reply. To add a field to the reply of
+// acquire.lua, change acquire.lua and acquire.go.
+package protocol
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"time"
+)
+
+const (
+	// FenceLife is how long a fence outlives the lease, so that a resent release finds how its tenure ended.
+	FenceLife = time.Minute
+	// TombstoneLife covers the time a command can be under way after its sender gave up on it: go-redis'
+	// write timeout and the kernel's retransmissions on an orphaned connection.
+	TombstoneLife = time.Minute
+	// EntryLife is how long a waiter in line is believed to be alive after a look.
+	EntryLife = 5 * time.Second
+)
+
+// Boxed once, in ms.
+var (
+	fenceLife     any = FenceLife.Milliseconds()
+	tombstoneLife any = TombstoneLife.Milliseconds()
+	noTombstone   any = 0
+)
+
+// A Script is a Lua script and the arguments that every call of it begins with, boxed once.
+type Script struct {
+	keys int
+	sha  any // hex SHA-1 of the text, a string
+	text any // a string
+}
+
+func newScript(keys int, text string) *Script {
+	sum := sha1.Sum([]byte(text))
+	return &Script{keys: keys, sha: hex.EncodeToString(sum[:]), text: text}
+}
+
+// args appends a whole EVALSHA command of the keys and then the arguments to room.
+func (s *Script) args(room []any, args ...any) (*Script, []any) {
+	return s, append(append(room, "evalsha", s.sha, s.keys), args...)
+}
+
+// Full turns an EVALSHA command into the EVAL that also teaches the server the script.
+func (s *Script) Full(args []any) []any {
+	return append([]any{"eval", s.text, s.keys}, args[3:]...)
+}
+
+// Text is the script itself.
+func (s *Script) Text() string { return s.text.(string) }
+
+// Call is an EVALSHA command with any keys and arguments; for tests.
+func (s *Script) Call(args ...any) []any {
+	_, all := s.args(nil, args...)
+	return all
+}
+
+// Runs tells whether a command runs s.
+func (s *Script) Runs(args []string) bool {
+	return len(args) > 1 && (args[1] == s.sha || args[1] == s.text)
+}
+
+// ScriptName is the script that a command runs, by the name of the calls that are made of it; "" for another command.
+func ScriptName(args []string) string {
+	for _, s := range Scripts {
+		if s.Runs(args) {
+			return s.Name
+		}
+	}
+	return ""
+}
+
+// Scripts are all of them. Those with a re-entry id have the name of those without.
+var Scripts = []struct {
+	Name string
+	*Script
+}{
+	{"acquire", AcquireScript}, {"acquire", reenterScript}, {"forget", ForgetScript}, {"forget", departScript},
+	{"renew", RenewScript}, {"renew", prolongScript}, {"inspect", InspectScript}, {"claim", claimScript},
+	{"vote", VoteScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
+}

@@ -1,0 +1,45 @@
+package protocol
+
+import (
+	_ "embed"
+	"strconv"
+	"time"
+)
+
+var (
+	//go:embed renew.lua
+	renewLua string
+	//go:embed sustain.lua
+	sustainLua string
+
+	RenewScript   = newScript(1, renewLua)
+	prolongScript = newScript(2, entryLua+renewLua)
+	SustainScript = newScript(3, fenceLua+sustainLua)
+)
+
+// Renew is a call of renew.lua: it lengthens the lease to so many ms, if it is shorter. 0 asks what is left.
+func Renew(room []any, key any, n *Names, owner *string, lease *int64) (*Script, []any) {
+	if n.Entry != "" {
+		return prolongScript.args(room, key, &n.Entry, owner, lease)
+	}
+	return RenewScript.args(room, key, owner, lease)
+}
+
+// Sustain is a call of sustain.lua, which renews on one of several masters, and brings the lock back where the master has
+// forgotten it. fence is of the ballot, gone of its attempt.
+func Sustain(room []any, key any, fence, gone, owner *string, lease time.Duration, token int64, block int) (*Script, []any) {
+	ms := lease.Milliseconds()
+	var digits [96]byte
+	plan := strconv.AppendInt(digits[:0], ms, 10)
+	for _, n := range [...]int64{token, int64(block), ms + FenceLife.Milliseconds()} {
+		plan = strconv.AppendInt(append(plan, ' '), n, 10)
+	}
+	return SustainScript.args(room, key, fence, gone, owner, string(plan))
+}
+
+// ReadLeft reads a reply of renew.lua or sustain.lua: what the lease has left in ms; 0 where it is not the caller's any
+// more, and less where the key never expires.
+func ReadLeft(val any) (ms int64, ok bool) {
+	ms, ok = val.(int64)
+	return ms, ok
+}

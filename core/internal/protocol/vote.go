@@ -1,0 +1,111 @@
+package protocol
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+var (
+	//go:embed started.lua
+	startedLua string
+	//go:embed vote.lua
+	voteLua string
+
+	VoteScript = newScript(5, fenceLua+lineLua+nudgeLua+startedLua+voteLua)
+)
+
+// Vote is a call of vote.lua; gone is the tombstone of the attempt.
+func Vote(room []any, key any, n *Names, gone, owner, plan *string) (*Script, []any) {
+	return VoteScript.args(room, key, &n.Fence, gone, &n.Line, &n.Waits, owner, plan)
+}
+
+// Proposal is what vote.lua is asked for.
+type Proposal struct {
+	Token      int64
+	Lease      time.Duration
+	Block      int
+	Quarantine time.Duration
+	Behind     time.Duration // how far a token may be behind the master's clock
+	Passed     time.Duration // since the attempt began
+	Ahead      time.Duration // how far it may be ahead
+	Started    bool          // the master is to tell when it started
+	Place      string        // see VotePlace
+}
+
+// Plan is the second argument of vote.lua.
+func (p Proposal) Plan() string {
+	started := int64(0)
+	if p.Started {
+		started = 1
+	}
+	lease := p.Lease.Milliseconds()
+	var room [160]byte
+	text := strconv.AppendInt(room[:0], p.Token, 10)
+	for _, n := range [...]int64{
+		lease, lease + FenceLife.Milliseconds(), int64(p.Block), p.Quarantine.Milliseconds(),
+		p.Behind.Microseconds(), p.Passed.Microseconds(), p.Ahead.Microseconds(), started,
+	} {
+		text = strconv.AppendInt(append(text, ' '), n, 10)
+	}
+	return string(append(text, p.Place...))
+}
+
+// VotePlace is what vote.lua needs to know of a waiter: its id, for how long a free lock is kept for it, and its inbox.
+func VotePlace(waiter string, reserve time.Duration, inbox string) string {
+	return fmt.Sprint(" ", waiter, " ", EntryLife.Milliseconds(), " ", reserve.Milliseconds(), " 1 ", inbox)
+}
+
+// VoteCode is what a master says.
+type VoteCode int64
+
+const (
+	VoteGranted   VoteCode = 1
+	VoteHeld      VoteCode = 0
+	VoteGone      VoteCode = -1 // the attempt was undone
+	VoteExhausted VoteCode = -2
+	VoteLow       VoteCode = -3 // a token must be larger
+	VoteHigh      VoteCode = -4
+	VoteYoung     VoteCode = -5 // the master started a short time ago
+)
+
+// Voted is a reply of vote.lua.
+type Voted struct {
+	Code  VoteCode
+	N     int64  // the token that is recorded, or must be exceeded; how many ms too young
+	Value string // of the lock, where it is held
+	Left  int64  // of its lease, in ms
+}
+
+// ReadVoted reads a reply of vote.lua.
+func ReadVoted(val any) (v Voted, ok bool) {
+	r, _ := val.([]any)
+	if len(r) < 4 {
+		return v, false
+	}
+	code, ok1 := r[0].(int64)
+	_, ok2 := r[1].(int64)
+	n, ok3 := r[3].(int64)
+	v.Code, v.N = VoteCode(code), n
+	if v.Code == VoteHeld {
+		if len(r) != 6 {
+			return v, false
+		}
+		v.Value, _ = r[4].(string)
+		v.Left, _ = r[5].(int64)
+	}
+	return v, ok1 && ok2 && ok3
+}
+
+// ReadServer reads what each reply of vote.lua and tick.lua tells of the server: its TIME in µs, and the id of its run, ""
+// where it was not asked for.
+func ReadServer(val any) (at int64, run string, ok bool) {
+	r, _ := val.([]any)
+	if len(r) < 3 {
+		return 0, "", false
+	}
+	at, ok = r[1].(int64)
+	run, _ = r[2].(string)
+	return at, run, ok
+}
