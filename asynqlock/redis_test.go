@@ -61,11 +61,43 @@ func TestRedisRestarts(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		server.Start()
 	}
-	s.until("the end", func() bool {
+	orphans := 0
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		q, err := s.inspector.GetQueueInfo(queue)
-		return err == nil && q.Size == 0 && s.ran() >= 30
-	})
-	s.check(0, 0)
+		if err == nil && q.Size == q.Archived && s.ran()+q.Archived >= 30 {
+			break
+		}
+		switch passed := time.Since(began); {
+		case passed > 2*time.Minute:
+			t.Fatalf("not at its end: %d runs, %+v, %v", s.ran(), q, err)
+		case passed > 20*time.Second && orphans == 0:
+			// asynq took one from the queue, and Redis was killed before it answered. asynq gives it a minute and a half,
+			// and looks when a server starts.
+			orphans = s.expire(t)
+			s.serve(s.guard(s.locker()), func(context.Context, *asynq.Task) error { return nil })
+		}
+	}
+	q := s.queued()
+	if s.mu.Lock(); s.most > 1 || len(s.errs) > 0 || q.FailedTotal > orphans || q.Archived > orphans {
+		t.Errorf("%d runs at the same time, errors %v, %d of %d orphans failed, %d archived", s.most, s.errs, q.FailedTotal, orphans, q.Archived)
+	}
+	s.mu.Unlock()
+}
+
+// expire ends asynq's leases of the tasks that are active, and returns how many those are.
+func (s *shop) expire(t *testing.T) int {
+	t.Helper()
+	tasks, err := s.inspector.ListActiveTasks(queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		past := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: task.ID}
+		if err := s.client().ZAddXX(t.Context(), "asynq:{"+queue+"}:lease", past).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return len(tasks)
 }
 
 // On a Redis Cluster, one key of a script at a time is enough.
