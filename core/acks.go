@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -49,7 +50,7 @@ func (n *node) check(c *config) error {
 	if c.acks == 0 {
 		return nil
 	}
-	if held := c.ttl - margin(c.ttl); c.acksWithin >= held {
+	if held := c.ttl - timing.Margin(c.ttl); c.acksWithin >= held {
 		return invalid("WithReplicaAcks may wait for %v, but with a TTL of %v the lock is lost after %v", c.acksWithin, c.ttl, held)
 	}
 	switch n.client.(type) {
@@ -61,14 +62,14 @@ func (n *node) check(c *config) error {
 
 // confirm waits until the replicas have a lease that was just granted. It returns how long the lease is then, and from
 // when on: the renewal that this takes counts.
-func (a *acquisition) confirm() (at instant, d time.Duration, err error) {
+func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) {
 	a.held, a.err, a.failing = nil, nil, false
-	now := a.locker.clock.now
-	limit := a.cfg.acksWithin + patience(a.cfg.ttl)
-	end := now().mono + limit
+	now := a.locker.clock.Now
+	limit := a.cfg.acksWithin + timing.Patience(a.cfg.ttl)
+	end := now().Mono + limit
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		c := a.tenure.(*tenure).startAcked(a.ctx, a.cfg.acks, a.cfg.acksWithin, limit)
-		switch reason := a.listen(c.done, nil, nil, end-now().mono); reason {
+		switch reason := a.listen(c.done, nil, nil, end-now().Mono); reason {
 		case answered:
 		case elapsed:
 			a.failed(errSilence)
@@ -85,7 +86,7 @@ func (a *acquisition) confirm() (at instant, d time.Duration, err error) {
 		case r.replicas < int64(a.cfg.acks):
 			cause = fmt.Errorf("%d of %d replicas acknowledged in %v", r.replicas, a.cfg.acks, a.cfg.acksWithin)
 		default:
-			return c.at, millis(r.left), nil
+			return c.at, timing.Millis(r.left), nil
 		}
 		if told { // Redis serves, for those who want less
 			a.err = cause
@@ -96,10 +97,10 @@ func (a *acquisition) confirm() (at instant, d time.Duration, err error) {
 		if permanent(cause) {
 			return at, 0, a.failure(nil)
 		}
-		if reason := a.listen(nil, nil, nil, min(pause, end-now().mono)); reason != elapsed {
+		if reason := a.listen(nil, nil, nil, min(pause, end-now().Mono)); reason != elapsed {
 			return at, 0, a.stopped(reason)
 		}
-		if now().mono >= end {
+		if now().Mono >= end {
 			return at, 0, a.failure(nil)
 		}
 	}
@@ -118,15 +119,15 @@ type acked struct {
 // by somebody else's release. So a write of our own goes in front, which comes after the grant; renew.lua sees to
 // it that it is one also where the lease is whole.
 func (t *tenure) startAcked(ctx context.Context, n int, within, limit time.Duration) *call {
-	c := &call{at: t.node.clock.now(), done: make(chan struct{})}
-	t.sent = max(t.sent, c.at.mono) // undo has to outlast this lease
+	c := &call{at: t.node.clock.Now(), done: make(chan struct{})}
+	t.sent = max(t.sent, c.at.Mono) // undo has to outlast this lease
 	// Not EVALSHA, unlike everywhere else: behind a NOSCRIPT, WAIT would be about an older write and might use up
 	// all of the time.
 	r := t.renewal(t.cfg.ttl)
 	renew, wait := r.script.Full(r.args), []any{"wait", n, within.Milliseconds()}
-	t.node.gate.join()
+	t.node.gate.Join()
 	go func() {
-		defer t.node.gate.leave()
+		defer t.node.gate.Leave()
 		defer close(c.done)
 		val1, val2, err := t.node.pair(ctx, t.names.Lock, limit, renew, wait)
 		left, ok1 := protocol.ReadLeft(val1)

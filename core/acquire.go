@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try bool) (*Lock, error) {
@@ -43,12 +44,12 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 			return nested, nil
 		}
 	}
-	if !l.gate.enter() {
+	if !l.gate.Enter() {
 		return nil, &opError{act: "acquire", key: names.Lock, outcome: ErrClosed}
 	}
-	defer l.gate.leave()
+	defer l.gate.Leave()
 
-	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.clock.now().mono}
+	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.clock.Now().Mono}
 	a.from = a.began
 	if try {
 		a.wait = 0
@@ -168,8 +169,8 @@ const (
 
 // listen waits for done, wake and news (any may be nil) for at most d.
 func (a *acquisition) listen(done, wake, news <-chan struct{}, d time.Duration) why {
-	timer := a.locker.timers.get(d)
-	defer a.locker.timers.rest(timer)
+	timer := a.locker.timers.Get(d)
+	defer a.locker.timers.Rest(timer)
 	select {
 	case <-done:
 		return answered
@@ -179,7 +180,7 @@ func (a *acquisition) listen(done, wake, news <-chan struct{}, d time.Duration) 
 		return reopened
 	case <-a.ctx.Done():
 		return contextEnded
-	case <-a.locker.gate.closing:
+	case <-a.locker.gate.Closing:
 		return closed
 	case <-timer.C:
 		return elapsed
@@ -238,7 +239,7 @@ func (a *acquisition) idle() (*Lock, error) {
 		if a.cfg.reentryID != "" {
 			return nil, nil // it takes a look for the others to be let in
 		}
-		at, ok := a.tenure.accept(a.locker.clock.now())
+		at, ok := a.tenure.accept(a.locker.clock.Now())
 		if !ok {
 			return nil, nil
 		}
@@ -256,20 +257,20 @@ func (a *acquisition) idle() (*Lock, error) {
 
 // keep makes the lock of a lease of d that is ours from at on, unless it is over for us already. It is judged by
 // both clocks: the machine may have been suspended while the news was on its way.
-func (a *acquisition) keep(at instant, d time.Duration) (*Lock, error) {
+func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
 	e := leaseFrom(at, d)
-	if a.cfg.acks > 0 && !e.over(a.locker.clock.now()) {
+	if a.cfg.acks > 0 && !e.over(a.locker.clock.Now()) {
 		var err error
 		if at, d, err = a.confirm(); err != nil {
 			return nil, err
 		}
 		e = leaseFrom(at, d)
 	}
-	if e.over(a.locker.clock.now()) {
+	if e.over(a.locker.clock.Now()) {
 		return nil, nil
 	}
-	a.tenure.data().began = at.mono
-	return newLock(a, e, at.mono), nil
+	a.tenure.data().began = at.Mono
+	return newLock(a, e, at.Mono), nil
 }
 
 // judge looks at an answer: the lock, an error to end with, or neither to look again.
@@ -287,7 +288,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 			a.queue.tell(a)
 		}
 		if !a.told {
-			a.told, a.from = true, a.locker.clock.now().mono
+			a.told, a.from = true, a.locker.clock.Now().Mono
 			if a.wait != 0 {
 				a.cfg.traces.emit(waiting, Event{Key: a.names.Lock, Label: v.held.Label, TimeLeft: v.held.TimeLeft})
 			}
@@ -322,7 +323,7 @@ func (a *acquisition) failed(err error) {
 	}
 	a.held, a.split, a.deaf = nil, false, false
 	if !a.failing {
-		a.failing, a.outage = true, a.locker.clock.now().mono
+		a.failing, a.outage = true, a.locker.clock.Now().Mono
 	}
 	if a.queue != nil {
 		a.queue.tell(a)

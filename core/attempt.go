@@ -80,7 +80,7 @@ func (a *attempt) run(ctx context.Context) verdict {
 	if err := q.dependent(); err != nil {
 		return verdict{err: err}
 	}
-	a.began = q.locker.clock.now().mono
+	a.began = q.locker.clock.Now().Mono
 	a.token = max(q.proposal(), a.seen+1)
 	if !q.credible(a.token) {
 		a.token = q.proposal()
@@ -98,9 +98,9 @@ func (a *attempt) run(ctx context.Context) verdict {
 // round proposes one token. It is undecided where a higher one is needed.
 func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 	q := a.b.q
-	timer := q.locker.timers.get(q.patience(a.b.cfg.ttl))
-	defer q.locker.timers.rest(timer)
-	began := q.locker.clock.now().mono
+	timer := q.locker.timers.Get(q.patience(a.b.cfg.ttl))
+	defer q.locker.timers.Rest(timer)
+	began := q.locker.clock.Now().Mono
 	a.propose(ctx)
 	for hurried, pressed := false, false; ; {
 		votes, open, higher := a.sum()
@@ -118,12 +118,12 @@ func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
 			// Those that have answered are enough, with a higher token. The others may hang: they get as long again as
 			// those took.
 			hurried = true // to raise
-			timer.Reset(min(q.patience(a.b.cfg.ttl), max(time.Millisecond, q.locker.clock.now().mono-began)))
+			timer.Reset(min(q.patience(a.b.cfg.ttl), max(time.Millisecond, q.locker.clock.Now().Mono-began)))
 		case !hurried && !pressed && a.contended():
 			// Some of those that refused may be free again in a moment: better to ask them anew than to wait for one that
 			// hangs.
 			pressed = true
-			timer.Reset(min(q.patience(a.b.cfg.ttl), a.usual()) - (q.locker.clock.now().mono - began))
+			timer.Reset(min(q.patience(a.b.cfg.ttl), a.usual()) - (q.locker.clock.Now().Mono - began))
 		}
 		select {
 		case r := <-a.answers:
@@ -175,7 +175,7 @@ func (a *attempt) plan() string {
 	b := a.b
 	return protocol.Proposal{
 		Token: a.token, Lease: b.cfg.ttl, Block: b.block, Quarantine: b.q.quarantine, Behind: tokenBehind,
-		Passed: b.q.locker.clock.now().mono - a.began, Ahead: tokenAhead, Started: b.q.quarantine > 0 || !b.q.allKnown(), Place: a.place,
+		Passed: b.q.locker.clock.Now().Mono - a.began, Ahead: tokenAhead, Started: b.q.quarantine > 0 || !b.q.allKnown(), Place: a.place,
 	}.Plan()
 }
 
@@ -196,7 +196,7 @@ func (a *attempt) count(r answer) {
 	n := voted.N
 	switch voted.Code {
 	case protocol.VoteGranted:
-		if left := m.suspected() - a.b.q.locker.clock.now().mono; left > 0 { // by the clock of the server it is older than that
+		if left := m.suspected() - a.b.q.locker.clock.Now().Mono; left > 0 { // by the clock of the server it is older than that
 			v.err, v.young, v.granted = errYoung, max(left.Milliseconds(), 1), 0
 			return
 		}
@@ -362,7 +362,7 @@ func (t *tenure) readVote(c *call) (protocol.Voted, error) {
 	if c.err != nil && harmless(c.err) {
 		return protocol.Voted{}, c.err
 	}
-	t.sent = max(t.sent, c.at.mono)
+	t.sent = max(t.sent, c.at.Mono)
 	if c.err != nil {
 		t.tainted = true
 		return protocol.Voted{}, c.err

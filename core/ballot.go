@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // ballot is the ownership of a lock on several masters: on each a tenure under one owner id. The algorithm is that of
@@ -67,10 +68,10 @@ func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
 		b.lined = true
 		a.place = b.place()
 	}
-	c := &call{at: b.q.locker.clock.now(), done: make(chan struct{}), of: a}
-	b.q.locker.gate.join()
+	c := &call{at: b.q.locker.clock.Now(), done: make(chan struct{}), of: a}
+	b.q.locker.gate.Join()
 	go func() {
-		defer b.q.locker.gate.leave()
+		defer b.q.locker.gate.Leave()
 		v := a.run(ctx)
 		c.val = v
 		if !a.state.CompareAndSwap(attemptRuns, attemptDecided) {
@@ -104,10 +105,10 @@ func (b *ballot) read(c *call) verdict {
 	}
 	b.seen = max(b.seen, c.of.seen)
 	b.mu.Lock()
-	b.took = b.q.locker.clock.now().mono - c.at.mono
+	b.took = b.q.locker.clock.Now().Mono - c.at.Mono
 	b.mu.Unlock()
 	if v.token > 0 {
-		b.won, b.owner, b.token, b.sent = c.of, c.of.owner, v.token, c.at.mono
+		b.won, b.owner, b.token, b.sent = c.of, c.of.owner, v.token, c.at.Mono
 	}
 	return v
 }
@@ -115,7 +116,7 @@ func (b *ballot) read(c *call) verdict {
 func (b *ballot) waker() <-chan struct{} { return b.wake }
 
 // accept never has a lock: masters only tell that they are free.
-func (b *ballot) accept(instant) (instant, bool) { return instant{}, false }
+func (b *ballot) accept(timing.Instant) (timing.Instant, bool) { return timing.Instant{}, false }
 
 // onward: not once it was granted, as another attempt would find the lock in its own way.
 func (b *ballot) onward() bool { return b.lined && b.won == nil }
@@ -127,8 +128,8 @@ func (b *ballot) lost(d time.Duration) {
 	b.forgetful = true
 	b.mu.Unlock()
 	time.AfterFunc(d, func() {
-		if gate := b.q.locker.gate; gate.enter() { // after a Shutdown the lease runs out
-			defer gate.leave()
+		if gate := b.q.locker.gate; gate.Enter() { // after a Shutdown the lease runs out
+			defer gate.Leave()
 			b.yield()
 		}
 	})
@@ -180,7 +181,7 @@ func (b *ballot) place() string {
 
 func (b *ballot) renew(ctx context.Context, lease time.Duration) *call {
 	q := b.q
-	c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
+	c := &call{at: q.locker.clock.Now(), done: make(chan struct{})}
 	sum := newTally(len(q.nodes), q.need, func(val any, err error) {
 		c.val, c.err = val, err
 		close(c.done)

@@ -56,10 +56,10 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		return false, invalid("Claim(%q) of tick %v", name, tick)
 	}
 	fail := &opError{act: "claim", key: names.Lock, outcome: ErrClosed}
-	if !l.gate.enter() {
+	if !l.gate.Enter() {
 		return false, fail
 	}
-	defer l.gate.leave()
+	defer l.gate.Leave()
 
 	fail.outcome = ErrUnavailable
 	if fail.context = ctx.Err(); fail.context != nil {
@@ -69,8 +69,8 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	if cfg.waitSet {
 		limit = max(limit, cfg.wait)
 	}
-	timer := l.timers.get(limit)
-	defer l.timers.rest(timer)
+	timer := l.timers.Get(limit)
+	defer l.timers.Rest(timer)
 	claim := l.redis.claim(cfg, names, tick.UnixMicro())
 	open := false // an earlier try may have raised the mark
 	for try := 1; ; try++ {
@@ -96,7 +96,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 			return false, fail
 		}
 		if try >= triesOfOne {
-			pause := l.timers.get(claimPause)
+			pause := l.timers.Get(claimPause)
 			select {
 			case <-pause.C:
 			case <-timer.C:
@@ -104,11 +104,11 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 			case <-ctx.Done():
 				fail.context = ctx.Err()
 				return false, fail
-			case <-l.gate.closing:
+			case <-l.gate.Closing:
 				fail.outcome = ErrClosed
 				return false, fail
 			}
-			l.timers.rest(pause)
+			l.timers.Rest(pause)
 		}
 	}
 }

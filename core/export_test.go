@@ -6,23 +6,24 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
 // SkewWall moves the wall clock that l sees, as a suspended machine's runs ahead of the monotonic one.
-func SkewWall(l *Locker, d time.Duration) { l.clock.skew.Add(int64(d)) }
+func SkewWall(l *Locker, d time.Duration) { l.clock.Skew(d) }
 
 // Owner is the value that lk's tenure has in Redis.
 func Owner(lk *Lock) string { return lk.hold.tenure.data().owner }
 
 // Margin and Patience for tests that compute with them.
 var (
-	Margin   = margin
-	Patience = patience
+	Margin   = timing.Margin
+	Patience = timing.Patience
 )
 
 // Under is how many calls, holds and goroutines of l are under way.
-func Under(l *Locker) int64 { return l.gate.n.Load() }
+func Under(l *Locker) int64 { return l.gate.Under() }
 
 // Script is one of the package's scripts, for tables of its replies.
 type Script struct{ s *protocol.Script }
@@ -61,7 +62,7 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 	a.newTenure()
 	c, _ := a.tenure.acquire(context.Background(), false)
 	<-c.done
-	c.at.mono -= ago
+	c.at.Mono -= ago
 	lock, _ := a.judge(c)
 	if lock == nil {
 		a.tenure.undo()
@@ -105,9 +106,9 @@ func Tenures(l *Locker) int {
 // Accept is what a tenure makes of a grant with a token at a time of the server, in µs, that is heard of at now, where
 // its latest look was sent at look, by the same clock as now, and answered at seen, with the last token then.
 func Accept(look, now time.Duration, seen, last, token, at int64) (from time.Duration, ok bool) {
-	t := &tenure{look: instant{mono: look}, seen: seen, last: last}
-	begin, ok := t.judge(protocol.Grant{Token: token, Time: at}, instant{mono: now})
-	return begin.mono, ok
+	t := &tenure{look: timing.Instant{Mono: look}, seen: seen, last: last}
+	begin, ok := t.judge(protocol.Grant{Token: token, Time: at}, timing.Instant{Mono: now})
+	return begin.Mono, ok
 }
 
 // Left is for how long lk counts as held by the monotonic clock alone. Unlike Err it does not end what is over.
@@ -116,7 +117,7 @@ func Left(lk *Lock) time.Duration {
 	if h.ended.Load() != nil {
 		return 0
 	}
-	return max(0, time.Duration(h.deadline.Load())-h.locker.clock.now().mono)
+	return max(0, time.Duration(h.deadline.Load())-h.locker.clock.Now().Mono)
 }
 
 // StallTimer keeps the scheduler from running for d, as a runtime that starves does.
@@ -138,7 +139,7 @@ func MeetTwins(l *Locker) error {
 	var all sync.WaitGroup
 	for _, m := range q.nodes[:2] {
 		all.Go(func() {
-			q.seen(m, &call{at: l.clock.now(), val: []any{int64(protocol.VoteGranted), time.Now().UnixMicro(), "run", int64(1)}})
+			q.seen(m, &call{at: l.clock.Now(), val: []any{int64(protocol.VoteGranted), time.Now().UnixMicro(), "run", int64(1)}})
 		})
 	}
 	all.Wait()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // ask verifies the hold with Redis after the wall clock went past the lease and the monotonic clock did not:
@@ -13,17 +14,17 @@ import (
 func (h *hold) ask() {
 	h.verify.Lock()
 	defer h.verify.Unlock()
-	now := h.locker.clock.now()
-	if h.ended.Load() != nil || now.wall < h.wall.Load() {
+	now := h.locker.clock.Now()
+	if h.ended.Load() != nil || now.Wall < h.wall.Load() {
 		return // another caller has asked meanwhile
 	}
 	var lease time.Duration
 	// A ballot's renewal would bring back what ran out meanwhile, whoever has had the lock since.
 	if _, quorum := h.tenure.(*ballot); !h.cfg.noRenew && !quorum {
-		lease = h.lease(now.mono, h.cfg.ttl)
+		lease = h.lease(now.Mono, h.cfg.ttl)
 	}
-	timer := h.locker.timers.get(h.tenure.patience())
-	defer h.locker.timers.rest(timer)
+	timer := h.locker.timers.Get(h.tenure.patience())
+	defer h.locker.timers.Rest(timer)
 	c := h.tenure.renew(context.Background(), lease)
 	select {
 	case <-c.done:
@@ -43,18 +44,18 @@ func (h *hold) ask() {
 		left = h.cfg.ttl.Milliseconds()
 	}
 	h.mu.Lock()
-	if h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load()) {
-		d := millis(left)
-		d -= margin(d)
-		h.deadline.Store(int64(min(c.at.mono+d, h.limit)))
-		h.wall.Store(c.at.wall + int64(d))
+	if h.ended.Load() == nil && h.locker.clock.Now().Mono < time.Duration(h.deadline.Load()) {
+		d := timing.Millis(left)
+		d -= timing.Margin(d)
+		h.deadline.Store(int64(min(c.at.Mono+d, h.limit)))
+		h.wall.Store(c.at.Wall + int64(d))
 	}
 	h.mu.Unlock()
 	h.locker.sched.replan(h, h.renewPoint())
 }
 
 // renewed takes the answer to a renewal that was sent at at into account.
-func (h *hold) renewed(at instant, val any, err error) error {
+func (h *hold) renewed(at timing.Instant, val any, err error) error {
 	left, ok := protocol.ReadLeft(val)
 	switch {
 	case err != nil:
@@ -65,12 +66,12 @@ func (h *hold) renewed(at instant, val any, err error) error {
 		h.lose(errOtherOwner)
 		return h.err()
 	}
-	if _, quorum := h.tenure.(*ballot); quorum && h.locker.clock.now().wall >= h.wall.Load() {
+	if _, quorum := h.tenure.(*ballot); quorum && h.locker.clock.Now().Wall >= h.wall.Load() {
 		// The machine was suspended meanwhile, and what ran out has been brought back, whoever had it in between.
 		h.lose(errUnconfirmed)
 		return h.err()
 	}
-	return h.confirm(at, millis(left))
+	return h.confirm(at, timing.Millis(left))
 }
 
 // lease is how much to ask for when d is wanted: no more than WithMaxHold leaves.
@@ -78,7 +79,7 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 	if h.limit == forever {
 		return d
 	}
-	return max(time.Millisecond, min(d, covering(min(d, h.limit-now))))
+	return max(time.Millisecond, min(d, timing.Covering(min(d, h.limit-now))))
 }
 
 // reserve notes that the lease may become as long as d, unless the hold has ended: its lease is another's then. It is
@@ -94,8 +95,8 @@ func (h *hold) reserve(d time.Duration) bool {
 }
 
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
-	timer := h.locker.timers.get(0)
-	defer h.locker.timers.rest(timer)
+	timer := h.locker.timers.Get(0)
+	defer h.locker.timers.Rest(timer)
 	// Most of several masters have been asked, and for long enough: it would go on to hide that from the caller.
 	_, quorum := h.tenure.(*ballot)
 	fail := &opError{act: "extend", key: h.key(), outcome: ErrUnavailable}
@@ -112,7 +113,7 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		if fail.context = ctx.Err(); fail.context != nil {
 			return fail
 		}
-		now := h.locker.clock.now().mono
+		now := h.locker.clock.Now().Mono
 		left := time.Duration(h.deadline.Load()) - now
 		timer.Reset(min(left, h.tenure.patience()))
 		lease := h.lease(now, ttl)

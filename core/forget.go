@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 func (t *tenure) undo() {
@@ -12,11 +13,11 @@ func (t *tenure) undo() {
 	if !t.settle() {
 		return
 	}
-	t.node.gate.join()
+	t.node.gate.Join()
 	go func() {
-		defer t.node.gate.leave()
+		defer t.node.gate.Leave()
 		// An answer that is about to come makes the tombstone, or the whole command, needless.
-		ctx, cancel := context.WithTimeout(context.Background(), patience(t.cfg.ttl))
+		ctx, cancel := context.WithTimeout(context.Background(), timing.Patience(t.cfg.ttl))
 		defer cancel()
 		for _, c := range t.pending {
 			select {
@@ -26,7 +27,7 @@ func (t *tenure) undo() {
 		}
 		if t.settle() {
 			// Once the last acquire's lease has run out there is nothing left to undo.
-			_, _ = t.forget(t.node.gate.over, t.ends()-t.node.clock.now().mono)
+			_, _ = t.forget(t.node.gate.Over, t.ends()-t.node.clock.Now().Mono)
 		}
 	}()
 }
@@ -38,15 +39,15 @@ func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, caus
 
 // goOn is forget after its first command, c, where that was sent.
 func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcome, cause error) {
-	now := t.node.clock.now
-	end := now().mono + limit
+	now := t.node.clock.Now
+	end := now().Mono + limit
 	done := ctx.Done()
 	if ctx.Err() != nil {
 		done = nil
-		end = now().mono + min(limit, releaseGrace)
+		end = now().Mono + min(limit, releaseGrace)
 	}
-	timer := t.node.timers.get(0)
-	defer t.node.timers.rest(timer)
+	timer := t.node.timers.Get(0)
+	defer t.node.timers.Rest(timer)
 
 	cause = errSilence
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -56,7 +57,7 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 			}
 			c = t.sendForget(ctx, nil)
 		}
-		timer.Reset(min(c.at.mono+patience(t.cfg.ttl), end) - now().mono)
+		timer.Reset(min(c.at.Mono+timing.Patience(t.cfg.ttl), end) - now().Mono)
 		select {
 		case <-c.done:
 			c.heard()
@@ -68,7 +69,7 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 			if permanent(c.err) {
 				return ErrUnavailable, cause
 			}
-			timer.Reset(min(pause, end-now().mono))
+			timer.Reset(min(pause, end-now().Mono))
 			select {
 			case <-done:
 				return ErrUnavailable, cause
@@ -82,7 +83,7 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 			c.left.Store(true)
 			t.resent = true
 		}
-		if now().mono >= end {
+		if now().Mono >= end {
 			return ErrUnavailable, cause
 		}
 		c = nil
@@ -109,15 +110,15 @@ func (t *tenure) sendForget(ctx context.Context, then func(c *call)) *call {
 
 // stray undoes a grant to an owner that nobody here knows: any more, or ever.
 func (n *node) stray(names protocol.Names, owner string) {
-	n.gate.join()
+	n.gate.Join()
 	go func() {
-		defer n.gate.leave()
+		defer n.gate.Leave()
 		// Others may have the lock under its id, if it had named a re-entry id.
 		names.Gone = names.Tombstone(owner)
 		names.Enter()
 		t := &tenure{node: n, key: names.Lock, tainted: true}
 		t.stake = stake{owner: owner, cfg: &config{ttl: grantLease, reentryID: owner}, names: names}
-		_, _ = t.forget(n.gate.over, grantLease)
+		_, _ = t.forget(n.gate.Over, grantLease)
 	}()
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 	"weak"
+
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 const (
@@ -78,15 +80,15 @@ func (h *hold) key() string { return h.tenure.data().names.Lock }
 
 // trust sets the deadline from a command that was sent at at and left the lease with d to run. It never takes
 // the deadline back: no script shortens a lease.
-func (h *hold) trust(at instant, d time.Duration) {
-	if e := leaseFrom(at, d); int64(min(e.end.mono, h.limit)) > h.deadline.Load() {
+func (h *hold) trust(at timing.Instant, d time.Duration) {
+	if e := leaseFrom(at, d); int64(min(e.end.Mono, h.limit)) > h.deadline.Load() {
 		h.setLease(e)
 	}
 }
 
 func (h *hold) setLease(e lease) {
-	h.deadline.Store(int64(min(e.end.mono, h.limit)))
-	h.wall.Store(e.end.wall) // also where that is earlier: somebody set the clock back
+	h.deadline.Store(int64(min(e.end.Mono, h.limit)))
+	h.wall.Store(e.end.Wall) // also where that is earlier: somebody set the clock back
 	h.leased.Store(int64(e.full))
 	if e.full >= h.cfg.ttl {
 		h.whole.Store(true)
@@ -95,15 +97,15 @@ func (h *hold) setLease(e lease) {
 
 // getLease is what the next holder of the tenure can rely on.
 func (h *hold) getLease() lease {
-	end := instant{time.Duration(h.deadline.Load()), h.wall.Load()}
+	end := timing.Instant{Mono: time.Duration(h.deadline.Load()), Wall: h.wall.Load()}
 	return lease{end, time.Duration(h.leased.Load())}
 }
 
 // confirm is trust for a hold in use: an answer that comes after the hold has ended, or after its deadline,
 // revives nothing.
-func (h *hold) confirm(at instant, d time.Duration) error {
+func (h *hold) confirm(at timing.Instant, d time.Duration) error {
 	h.mu.Lock()
-	if h.ended.Load() == nil && h.locker.clock.now().mono < time.Duration(h.deadline.Load()) {
+	if h.ended.Load() == nil && h.locker.clock.Now().Mono < time.Duration(h.deadline.Load()) {
 		h.trust(at, d)
 	}
 	h.mu.Unlock()
@@ -116,12 +118,12 @@ func (h *hold) err() error {
 		if e := h.ended.Load(); e != nil {
 			return e.err
 		}
-		now := h.locker.clock.now()
-		if now.mono >= time.Duration(h.deadline.Load()) {
+		now := h.locker.clock.Now()
+		if now.Mono >= time.Duration(h.deadline.Load()) {
 			h.expire()
 			continue
 		}
-		if now.wall < h.wall.Load() {
+		if now.Wall < h.wall.Load() {
 			return nil
 		}
 		h.ask()
@@ -130,7 +132,7 @@ func (h *hold) err() error {
 
 // lapsed is err by the monotonic clock alone: it never asks Redis.
 func (h *hold) lapsed() error {
-	if h.ended.Load() == nil && h.locker.clock.now().mono >= time.Duration(h.deadline.Load()) {
+	if h.ended.Load() == nil && h.locker.clock.Now().Mono >= time.Duration(h.deadline.Load()) {
 		h.expire()
 	}
 	if e := h.ended.Load(); e != nil {
@@ -145,7 +147,7 @@ func (h *hold) expire() {
 	if time.Duration(h.deadline.Load()) >= h.limit {
 		reason = errMaxHold
 	}
-	h.end(func() bool { return h.locker.clock.now().mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
+	h.end(func() bool { return h.locker.clock.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
 }
 
 func (h *hold) loss(reason error) error {
@@ -167,13 +169,13 @@ func (h *hold) end(cond func() bool, err error) bool {
 		h.mu.Unlock()
 		return false
 	}
-	clock := h.locker.clock.now()
-	now := clock.mono
+	clock := h.locker.clock.Now()
+	now := clock.Mono
 	if errors.Is(err, ErrLost) {
 		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, unless others
 		// have the lock: something that has not noticed may still run under it.
-		left := max(0, min(time.Duration(h.deadline.Load())-now, time.Duration(h.wall.Load()-clock.wall)))
-		left += margin(time.Duration(h.leased.Load()))
+		left := max(0, min(time.Duration(h.deadline.Load())-now, time.Duration(h.wall.Load()-clock.Wall)))
+		left += timing.Margin(time.Duration(h.leased.Load()))
 		if errors.Is(err, errOtherOwner) {
 			left = 0
 		}
@@ -184,7 +186,7 @@ func (h *hold) end(cond func() bool, err error) bool {
 	cancel := h.cancel
 	h.mu.Unlock()
 
-	defer h.locker.gate.leave()
+	defer h.locker.gate.Leave()
 	if cancel != nil {
 		cancel(err)
 	}
@@ -240,8 +242,8 @@ func (h *hold) release(ctx context.Context) error {
 		}
 	}
 
-	h.locker.gate.join()
-	defer h.locker.gate.leave()
+	h.locker.gate.Join()
+	defer h.locker.gate.Leave()
 	func() {
 		finished := false
 		defer func() {
@@ -258,7 +260,7 @@ func (h *hold) release(ctx context.Context) error {
 		result = h.finish(ctx)
 		finished = true
 	}()
-	now := h.locker.clock.now().mono
+	now := h.locker.clock.Now().Mono
 	h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
 	return result
 }
@@ -304,9 +306,9 @@ func (h *hold) forget(ctx context.Context) error {
 
 // forgetLater goes on releasing until the longest lease that Redis may have for this tenure is over.
 func (h *hold) forgetLater() {
-	h.locker.gate.join()
+	h.locker.gate.Join()
 	go func() {
-		defer h.locker.gate.leave()
-		_, _ = h.tenure.forget(h.locker.gate.over, max(h.cfg.ttl, time.Duration(h.longest.Load())))
+		defer h.locker.gate.Leave()
+		_, _ = h.tenure.forget(h.locker.gate.Over, max(h.cfg.ttl, time.Duration(h.longest.Load())))
 	}()
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -103,10 +104,10 @@ func (in *inbox) remove(t *tenure) {
 func (in *inbox) open() <-chan struct{} {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.wanted = in.node.clock.now().mono
+	in.wanted = in.node.clock.Now().Mono
 	if in.usable && !in.running && in.ctx.Err() == nil && in.wanted >= in.retry {
 		in.running = true
-		in.node.gate.join()
+		in.node.gate.Join()
 		go in.run()
 	}
 	return in.news
@@ -130,7 +131,7 @@ func (in *inbox) set(up bool) (was bool) {
 	turned := up != in.up
 	in.up = up
 	if up && turned {
-		in.since = in.node.clock.now().mono
+		in.since = in.node.clock.Now().Mono
 	}
 	in.mu.Unlock()
 	if turned && in.turned != nil {
@@ -141,23 +142,23 @@ func (in *inbox) set(up bool) (was bool) {
 
 // run receives until the inbox is closed or refused, or fails while nobody waits.
 func (in *inbox) run() {
-	defer in.node.gate.leave()
+	defer in.node.gate.Leave()
 	const first = 10 * time.Millisecond
 	for pause := first; in.ctx.Err() == nil; {
-		began := in.node.clock.now().mono
+		began := in.node.clock.Now().Mono
 		err := in.receive()
 		if in.failed(err) {
 			return
 		}
-		if in.node.clock.now().mono-began >= time.Second { // it is not one that fails as soon as it is made
+		if in.node.clock.Now().Mono-began >= time.Second { // it is not one that fails as soon as it is made
 			pause = first
 		}
-		timer := in.node.timers.get(pause/2 + mathrand.N(pause))
+		timer := in.node.timers.Get(pause/2 + mathrand.N(pause))
 		select {
 		case <-timer.C:
 		case <-in.ctx.Done():
 		}
-		in.node.timers.rest(timer)
+		in.node.timers.Rest(timer)
 		pause = min(2*pause, time.Second)
 	}
 }
@@ -180,7 +181,7 @@ func (in *inbox) failed(err error) bool {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	now := in.node.clock.now().mono
+	now := in.node.clock.Now().Mono
 	switch {
 	case err == errMute:
 		in.retry = now + muteRetry
@@ -203,15 +204,15 @@ var (
 // A server that knows nobody there may be another than the one that has the subscription: after a failover in which the
 // old master lives on, nothing else tells. So the inbox subscribes anew, and those who wait look when it has. Where that
 // does not help, as behind some proxies, it is done more and more rarely, and they look by themselves.
-func (in *inbox) answered(at instant, deaf protocol.Deaf) {
+func (in *inbox) answered(at timing.Instant, deaf protocol.Deaf) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if !in.up || at.mono < in.since {
+	if !in.up || at.Mono < in.since {
 		return
 	}
 	switch deaf {
 	case protocol.DeafElsewhere:
-		if now := in.node.clock.now().mono; now >= in.again {
+		if now := in.node.clock.Now().Mono; now >= in.again {
 			in.pause = min(max(2*in.pause, time.Second), inboxRetry)
 			in.again = now + in.pause
 			in.drop(errElsewhere)

@@ -45,7 +45,7 @@ func FuzzMessages(f *testing.F) {
 			waiter.init(in.node, names, &l.cfg, 1)
 			in.set(true)
 			in.add(waiter)
-			waiter.look, waiter.seen, waiter.last = l.clock.now(), seen, last
+			waiter.look, waiter.seen, waiter.last = l.clock.Now(), seen, last
 			wake := in.waker(waiter)
 			time.Sleep(time.Duration(waited) * time.Millisecond)
 
@@ -66,14 +66,14 @@ func FuzzMessages(f *testing.F) {
 			if got := in.take(waiter); got != want || len(wake) > 0 != mine || server.asked.Load() != others {
 				t.Fatalf("%q: got %+v, want %+v; woken %d, undone %v", text, got, want, len(wake), server.asked.Load())
 			}
-			now := l.clock.now()
+			now := l.clock.Now()
 			from, ok := waiter.accept(now)
 			switch span := time.Duration(want.Time-seen) * time.Microsecond; {
 			case !ok:
 			case want.Token <= last, want.Time < seen, seen == 0:
 				t.Fatalf("%q, seen %d, last %d: relied on", text, seen, last)
-			case from.mono < waiter.look.mono-span/100, from.mono > now.mono, from.mono > waiter.look.mono+span:
-				t.Fatalf("%q, seen %d: relied on from %v on, of %v to %v", text, seen, from.mono, waiter.look.mono, now.mono)
+			case from.Mono < waiter.look.Mono-span/100, from.Mono > now.Mono, from.Mono > waiter.look.Mono+span:
+				t.Fatalf("%q, seen %d: relied on from %v on, of %v to %v", text, seen, from.Mono, waiter.look.Mono, now.Mono)
 			}
 			in.remove(waiter)
 			if err := l.Shutdown(t.Context()); err != nil {

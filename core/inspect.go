@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // State is what Redis says of a lock at one moment.
@@ -37,14 +38,14 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 		return State{}, err
 	}
 	fail := &opError{act: "inspect", key: names.Lock, outcome: ErrUnavailable}
-	if !l.gate.enter() {
+	if !l.gate.Enter() {
 		fail.outcome = ErrClosed
 		return State{}, fail
 	}
-	defer l.gate.leave()
+	defer l.gate.Leave()
 
-	timer := l.timers.get(l.redis.patience(l.cfg.ttl))
-	defer l.timers.rest(timer)
+	timer := l.timers.Get(l.redis.patience(l.cfg.ttl))
+	defer l.timers.Rest(timer)
 	for try := 1; ; try++ {
 		c := l.redis.inspect(ctx, names)
 		select {
@@ -91,7 +92,7 @@ func newState(key string, val any) (s State, ok bool) {
 	}
 	s = State{Key: key, Held: r.Left != protocol.Free, Label: labelOf(r.Value), Token: r.Token, Waiting: int(r.Waiting)}
 	if r.Left > 0 {
-		s.TimeLeft = millis(r.Left)
+		s.TimeLeft = timing.Millis(r.Left)
 	}
 	return s, true
 }

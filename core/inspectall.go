@@ -80,13 +80,13 @@ func (s *sweep) inspect(keys []string) ([]State, []error) {
 	if len(of) == 0 {
 		return states, errs
 	}
-	if !l.gate.enter() {
+	if !l.gate.Enter() {
 		for _, i := range of {
 			errs[i] = &opError{act: "inspect", key: states[i].Key, outcome: ErrClosed}
 		}
 		return states, errs
 	}
-	defer l.gate.leave()
+	defer l.gate.Leave()
 	var dependent error
 	if q, ok := l.redis.(*quorum); ok {
 		dependent = q.dependent()
@@ -162,15 +162,15 @@ func (v *view) ask() {
 	}
 	done := make(chan struct{}, len(nodes))
 	for j, n := range nodes {
-		l.gate.join()
+		l.gate.Join()
 		go func() {
-			defer l.gate.leave()
+			defer l.gate.Leave()
 			v.askNode(j, n)
 			done <- struct{}{}
 		}()
 	}
-	timer := l.timers.get(l.redis.patience(l.cfg.ttl))
-	defer l.timers.rest(timer)
+	timer := l.timers.Get(l.redis.patience(l.cfg.ttl))
+	defer l.timers.Rest(timer)
 	for left, waits := len(nodes), true; left > 0 && waits; {
 		select {
 		case <-done:

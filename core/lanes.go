@@ -43,14 +43,14 @@ type lane struct{ next chan *call } // capacity 1: who takes a lane from those t
 // send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
 // sent yet, and may or may not stop the rest.
 func (n *node) send(ctx context.Context, c *call) *call {
-	c.ctx, c.at, c.signals = ctx, n.clock.now(), &n.signals
+	c.ctx, c.at, c.signals = ctx, n.clock.Now(), &n.signals
 	var known bool
 	if c.done, known = n.signals.Get().(chan struct{}); !known {
 		c.done = make(chan struct{}, 1)
 	}
-	n.gate.join()
+	n.gate.Join()
 	if n.under.Add(1) == 1 {
-		n.heard.Store(int64(c.at.mono)) // there was nothing to hear before
+		n.heard.Store(int64(c.at.Mono)) // there was nothing to hear before
 	}
 	if c.urgent || n.many() {
 		go n.do(c)
@@ -61,14 +61,14 @@ func (n *node) send(ctx context.Context, c *call) *call {
 	defer l.mu.Unlock()
 	switch {
 	case l.busy < maxLanes:
-		l.busy, l.moved = l.busy+1, c.at.mono
+		l.busy, l.moved = l.busy+1, c.at.Mono
 		if k := len(l.resting) - 1; k >= 0 {
 			l.resting[k].next <- c
 			l.resting = l.resting[:k]
 		} else {
 			go n.lane(c)
 		}
-	case c.at.mono-l.moved > laneStall:
+	case c.at.Mono-l.moved > laneStall:
 		go n.do(c)
 	default:
 		l.queue = append(l.queue, c)
@@ -84,7 +84,7 @@ func (n *node) do(c *call) {
 func (n *node) answer(c *call, val any, err error) {
 	n.under.Add(-1)
 	if err == nil {
-		n.heard.Store(int64(n.clock.now().mono))
+		n.heard.Store(int64(n.clock.Now().Mono))
 	}
 	c.val, c.err = val, err
 	c.answered.Store(true)
@@ -93,17 +93,17 @@ func (n *node) answer(c *call, val any, err error) {
 	if then != nil {
 		then(val, err)
 	}
-	n.gate.leave()
+	n.gate.Leave()
 }
 
 func (n *node) lane(c *call) {
 	self := &lane{next: make(chan *call, 1)}
-	timer := n.timers.get(laneRest)
-	defer n.timers.rest(timer)
+	timer := n.timers.Get(laneRest)
+	defer n.timers.Rest(timer)
 	var calls []*call
 	for c != nil {
 		n.do(c)
-		for n.lanes.take(self, &calls, n.clock.now().mono) {
+		for n.lanes.take(self, &calls, n.clock.Now().Mono) {
 			n.doAll(slices.DeleteFunc(calls, n.drop))
 		}
 		c = n.await(self, timer)
@@ -118,7 +118,7 @@ func (n *node) await(self *lane, timer *time.Timer) *call {
 	case c := <-self.next:
 		return c
 	case <-timer.C:
-	case <-n.gate.closing:
+	case <-n.gate.Closing:
 	}
 	l := &n.lanes
 	l.mu.Lock()

@@ -32,7 +32,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	}
 	*h = hold{
 		locker: l, tenure: a.tenure, queue: a.queue, token: t.token + int64(t.handed),
-		cfg: a.cfg, began: l.clock.now().mono,
+		cfg: a.cfg, began: l.clock.Now().Mono,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
@@ -46,7 +46,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	}
 	lock := &Lock{hold: h, parent: a.ctx}
 	h.handle = weak.Make(lock)
-	l.gate.join() // until the hold ends
+	l.gate.Join() // until the hold ends
 	if !l.sched.add(h) {
 		h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
 	}
@@ -109,9 +109,9 @@ func (lk *Lock) context() *lockContext {
 // renewal. For an ended lock it is in the past.
 func (lk *Lock) Deadline() time.Time {
 	_ = lk.hold.err()
-	now := lk.hold.locker.clock.now()
-	left := min(time.Duration(lk.hold.deadline.Load())-now.mono, time.Duration(lk.hold.wall.Load()-now.wall))
-	return lk.hold.locker.clock.time(now.mono + left)
+	now := lk.hold.locker.clock.Now()
+	left := min(time.Duration(lk.hold.deadline.Load())-now.Mono, time.Duration(lk.hold.wall.Load()-now.Wall))
+	return lk.hold.locker.clock.Time(now.Mono + left)
 }
 
 // Err is nil while the lock is held, whatever became of its context. Then it matches [ErrLost], or

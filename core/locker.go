@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -15,9 +15,9 @@ import (
 // with [New]; the zero value does not work.
 type Locker struct {
 	cfg    config
-	clock  clock
-	timers timers
-	gate   *gate
+	clock  timing.Clock
+	timers timing.Timers
+	gate   *timing.Gate
 	redis  servers
 	sched  *scheduler
 
@@ -47,7 +47,7 @@ func (l *Locker) Client() redis.UniversalClient {
 }
 
 func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
-	l := &Locker{cfg: defaults(), gate: newGate()}
+	l := &Locker{cfg: defaults(), gate: timing.NewGate()}
 	for _, o := range opts {
 		if o == nil {
 			return nil, invalid("nil option")
@@ -56,7 +56,7 @@ func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
 			return nil, err
 		}
 	}
-	l.clock.base = time.Now()
+	l.clock.Start()
 	l.redis = connect(l)
 	if err := l.cfg.check(l.redis); err != nil {
 		return nil, err
@@ -149,16 +149,16 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
-	l.gate.close()
+	l.gate.Close()
 	l.redis.shut()
-	err := l.gate.wait(ctx)
+	err := l.gate.Wait(ctx)
 	if err != nil {
 		if keys := l.sched.abandon(); len(keys) > 0 {
 			err = fmt.Errorf("holdfast: shutdown: not released: %s: %w", listing(keys), err)
 		}
 	}
 	l.sched.stop()
-	l.gate.abandon()
+	l.gate.Abandon()
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -22,8 +23,8 @@ import (
 // tenure does that, and knows then what it knows.
 type node struct {
 	client redis.UniversalClient
-	clock  *clock
-	gate   *gate
+	clock  *timing.Clock
+	gate   *timing.Gate
 	inbox  *inbox
 	votes  bool   // one of several masters
 	name   string // its address, then
@@ -36,7 +37,7 @@ type node struct {
 	heard atomic.Int64 // when the last answer came, or later the first of them went out
 
 	lanes   lanes
-	timers  *timers
+	timers  *timing.Timers
 	signals sync.Pool // of channels to use again, see call.heard
 }
 
@@ -53,16 +54,16 @@ func (n *node) isUp() bool { return n.inbox.isUp() }
 // has come for a while. Else they would gather by the thousands, as each occupies a goroutine for as long as the client's
 // timeouts are.
 func (n *node) responsive(within time.Duration) bool {
-	return n.under.Load() < maxUnanswered || n.clock.now().mono-time.Duration(n.heard.Load()) < within
+	return n.under.Load() < maxUnanswered || n.clock.Now().Mono-time.Duration(n.heard.Load()) < within
 }
 
 const maxUnanswered = 32
 
 func (n *node) shut() { n.inbox.close() }
 
-func (n *node) patience(ttl time.Duration) time.Duration { return patience(ttl) }
+func (n *node) patience(ttl time.Duration) time.Duration { return timing.Patience(ttl) }
 
-func (n *node) allowance(ttl time.Duration) time.Duration { return patience(ttl) }
+func (n *node) allowance(ttl time.Duration) time.Duration { return timing.Patience(ttl) }
 
 // same tells whether o uses the same client, as far as can be seen.
 func (n *node) same(o servers) bool {
@@ -80,8 +81,8 @@ func (n *node) renew(holds []*hold, leases []time.Duration, done func(h *hold, v
 
 // call is one script on its way.
 type call struct {
-	at   instant       // before it was sent
-	done chan struct{} // tells whoever listens, once, that val and err are set
+	at   timing.Instant // before it was sent
+	done chan struct{}  // tells whoever listens, once, that val and err are set
 	val  any
 	err  error
 

@@ -112,6 +112,6 @@ func (q *quorum) quit(names protocol.Names, waiter string) {
 // a place that stays expires.
 func (q *quorum) resign(i int, names protocol.Names, waiter string) {
 	if m := q.nodes[i]; m.responsive(minNodeTimeout) {
-		m.send(q.locker.gate.over, new(call).set(protocol.Resign(&names, waiter)))
+		m.send(q.locker.gate.Over, new(call).set(protocol.Resign(&names, waiter)))
 	}
 }

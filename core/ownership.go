@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // ownership is what a call has, or may come to have, of a lock in Redis, and then its hold: a tenure on one server, a
@@ -18,7 +19,7 @@ type ownership interface {
 	// waker says when there is something to accept: what others told, as a grant, with the moment from which on
 	// its first lease is to be counted. Without ok it only says that it is time for another look.
 	waker() <-chan struct{}
-	accept(now instant) (at instant, ok bool)
+	accept(now timing.Instant) (at timing.Instant, ok bool)
 	// renew asks for a lease at once; 0 asks what is left. The answer is as that of renew.lua.
 	renew(ctx context.Context, lease time.Duration) *call
 	// onward tells whether another call may go on with it: with its place in line, or with the lock itself where asking

@@ -13,12 +13,12 @@ func (a *acquisition) allowed() time.Duration {
 	if a.wait < 0 || a.held != nil {
 		return d
 	}
-	return min(d, a.from+max(a.wait, d)-a.locker.clock.now().mono)
+	return min(d, a.from+max(a.wait, d)-a.locker.clock.Now().Mono)
 }
 
 // more tells whether to look again.
 func (a *acquisition) more() bool {
-	now := a.locker.clock.now().mono
+	now := a.locker.clock.Now().Mono
 	if a.failing && now-a.outage >= a.cfg.ttl {
 		return false
 	}
@@ -62,7 +62,7 @@ func (a *acquisition) next() (d time.Duration, last bool) {
 		}
 	}
 	if a.wait > 0 {
-		if left := a.from + a.wait - a.locker.clock.now().mono; left > 0 && left <= d {
+		if left := a.from + a.wait - a.locker.clock.Now().Mono; left > 0 && left <= d {
 			return left, true
 		}
 	}

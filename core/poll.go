@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // claimRounds is how many node timeouts a claim on several masters may take: those who claim at once get in each other's way.
@@ -20,12 +21,12 @@ const claimRounds = 3
 func (q *quorum) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *call {
 	mine := map[string]bool{} // whoever sends it again waits for the answer first
 	return func(ctx context.Context) *call {
-		c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
-		q.locker.gate.join()
+		c := &call{at: q.locker.clock.Now(), done: make(chan struct{})}
+		q.locker.gate.Join()
 		go func() {
-			defer q.locker.gate.leave()
+			defer q.locker.gate.Leave()
 			defer close(c.done)
-			end := c.at.mono + claimRounds*q.patience(cfg.ttl)
+			end := c.at.Mono + claimRounds*q.patience(cfg.ttl)
 			for pause := 2 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 				if c.err = q.dependent(); c.err != nil {
 					return
@@ -41,17 +42,17 @@ func (q *quorum) claim(cfg *config, names protocol.Names, tick int64) func(conte
 				if c.err != nil {
 					return
 				}
-				now := q.locker.clock.now().mono
+				now := q.locker.clock.Now().Mono
 				if decided || ctx.Err() != nil || now+pause >= end {
 					c.val, c.err = p.verdict()
 					return
 				}
-				timer := q.locker.timers.get(pause/2 + mathrand.N(pause+now-c.at.mono))
+				timer := q.locker.timers.Get(pause/2 + mathrand.N(pause+now-c.at.Mono))
 				select {
 				case <-timer.C:
 				case <-ctx.Done():
 				}
-				q.locker.timers.rest(timer)
+				q.locker.timers.Rest(timer)
 			}
 		}()
 		return c
@@ -95,15 +96,15 @@ func newPoll(q *quorum, cfg *config, names protocol.Names, tick int64, mine map[
 			q.seen(m, c)
 			p.answers <- answer{i, c}
 		}
-		m.send(q.locker.gate.over, c.set(protocol.Tick(c.room[:0], &names, p.gone, p.claimant, plan)))
+		m.send(q.locker.gate.Over, c.set(protocol.Tick(c.room[:0], &names, p.gone, p.claimant, plan)))
 	}
 	return p
 }
 
 // run waits for the answers that matter, and reports whether another attempt could only tell the same.
 func (p *poll) run(ctx context.Context) (decided bool) {
-	timer := p.q.locker.timers.get(p.q.patience(p.cfg.ttl))
-	defer p.q.locker.timers.rest(timer)
+	timer := p.q.locker.timers.Get(p.q.patience(p.cfg.ttl))
+	defer p.q.locker.timers.Rest(timer)
 	need, rest := p.q.need, len(p.q.nodes)
 	for left := rest; left > 0; left-- {
 		select {
@@ -154,7 +155,7 @@ func (p *poll) count(r answer) {
 		fail(errYoung)
 		p.young.Nodes = append(p.young.Nodes, m.name)
 		if v.Young > 0 {
-			if until := time.Now().Add(millis(v.Young)); until.After(p.young.Until) {
+			if until := time.Now().Add(timing.Millis(v.Young)); until.After(p.young.Until) {
 				p.young.Until = until
 			}
 		}
@@ -179,8 +180,8 @@ func (p *poll) taken() bool {
 // withdraw takes the mark back where it was raised or may have been, and waits for a moment: the next attempt would
 // find this one in its way.
 func (p *poll) withdraw() {
-	timer := p.q.locker.timers.get(p.q.patience(p.cfg.ttl))
-	defer p.q.locker.timers.rest(timer)
+	timer := p.q.locker.timers.Get(p.q.patience(p.cfg.ttl))
+	defer p.q.locker.timers.Rest(timer)
 	var known []chan struct{}
 	for i, m := range p.q.nodes {
 		open := p.calls[i] != nil
@@ -191,13 +192,13 @@ func (p *poll) withdraw() {
 		if !open {
 			known = append(known, done)
 		}
-		p.q.locker.gate.join()
+		p.q.locker.gate.Join()
 		go func() {
-			defer p.q.locker.gate.leave()
+			defer p.q.locker.gate.Leave()
 			defer close(done)
 			for range triesOfOne {
 				c := &call{urgent: true}
-				m.send(p.q.locker.gate.over, c.set(protocol.Withdraw(c.room[:0], &p.names, p.gone, p.claimant)))
+				m.send(p.q.locker.gate.Over, c.set(protocol.Withdraw(c.room[:0], &p.names, p.gone, p.claimant)))
 				<-c.done
 				if c.err == nil || permanent(c.err) {
 					return
@@ -244,7 +245,7 @@ func (p *poll) verdict() (any, error) {
 
 // inspect tells what most masters say, in the form of inspect.lua.
 func (q *quorum) inspect(ctx context.Context, names protocol.Names) *call {
-	c := &call{at: q.locker.clock.now(), done: make(chan struct{})}
+	c := &call{at: q.locker.clock.Now(), done: make(chan struct{})}
 	if c.err = q.dependent(); c.err != nil {
 		close(c.done)
 		return c
@@ -255,12 +256,12 @@ func (q *quorum) inspect(ctx context.Context, names protocol.Names) *call {
 		one.then = func(any, error) { answers <- answer{i, one} }
 		m.send(ctx, one.set(protocol.Inspect(one.room[:0], &names)))
 	}
-	q.locker.gate.join()
+	q.locker.gate.Join()
 	go func() {
-		defer q.locker.gate.leave()
+		defer q.locker.gate.Leave()
 		defer close(c.done)
-		timer := q.locker.timers.get(q.patience(q.locker.cfg.ttl))
-		defer q.locker.timers.rest(timer)
+		timer := q.locker.timers.Get(q.patience(q.locker.cfg.ttl))
+		defer q.locker.timers.Rest(timer)
 		v := survey{need: q.need, left: len(q.nodes), lefts: map[string][]int64{}, tokens: map[string]int64{}}
 		for {
 			select {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // queues are the lines of a Locker's own calls, one for each key that one of them is after. Those of one process
@@ -55,17 +57,19 @@ type turn struct {
 
 // lease is what a holder knows of the lease in Redis.
 type lease struct {
-	end  instant       // when a holder counts it as over, by both clocks
-	full time.Duration // how long it was at its beginning
+	end  timing.Instant // when a holder counts it as over, by both clocks
+	full time.Duration  // how long it was at its beginning
 }
 
 // leaseFrom is the lease of d that counts from at.
-func leaseFrom(at instant, d time.Duration) lease {
-	left := d - margin(d)
-	return lease{end: instant{at.mono + left, at.wall + int64(left)}, full: d}
+func leaseFrom(at timing.Instant, d time.Duration) lease {
+	left := d - timing.Margin(d)
+	return lease{end: timing.Instant{Mono: at.Mono + left, Wall: at.Wall + int64(left)}, full: d}
 }
 
-func (e *lease) over(now instant) bool { return now.mono >= e.end.mono || now.wall >= e.end.wall }
+func (e *lease) over(now timing.Instant) bool {
+	return now.Mono >= e.end.Mono || now.Wall >= e.end.Wall
+}
 
 // enter puts a at the front of its queue and returns nil, or behind it.
 func (qs *queues) enter(a *acquisition) *queued {
@@ -113,7 +117,7 @@ func (q *queue) known() (*HeldError, error) {
 	if h == nil {
 		return q.told, q.err
 	}
-	left := time.Duration(h.deadline.Load()) - h.locker.clock.now().mono
+	left := time.Duration(h.deadline.Load()) - h.locker.clock.Now().Mono
 	return &HeldError{Key: q.key, TimeLeft: max(left, time.Millisecond), Label: labelOf(h.tenure.data().owner)}, nil
 }
 
@@ -126,7 +130,7 @@ func (q *queue) tell(a *acquisition) {
 	if !a.failing {
 		return
 	}
-	now := a.locker.clock.now().mono
+	now := a.locker.clock.Now().Mono
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *queued) bool {
 		if now-max(a.outage, w.a.began) < w.a.cfg.ttl {
 			return false
@@ -170,16 +174,16 @@ func (q *queue) leave() {
 func (q *queue) handOver(h *hold, e lease) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
-	t, now := h.tenure.data(), h.locker.clock.now()
+	t, now := h.tenure.data(), h.locker.clock.Now()
 	switch {
 	case len(q.waiting) == 0 || !q.waiting[0].a.canHave(t),
-		t.handed+1 >= t.block || now.mono >= t.began+q.all.within,
-		e.over(now) || e.end.mono-now.mono < e.full/3, // it should have been renewed by now
+		t.handed+1 >= t.block || now.Mono >= t.began+q.all.within,
+		e.over(now) || e.end.Mono-now.Mono < e.full/3, // it should have been renewed by now
 		h.longest.Load() > int64(t.cfg.ttl):           // it was extended: the next one wants no lease as long as that
 		return false
 	}
 	t.handed++
-	t.sent = max(t.sent, now.mono) // the lease was renewed since the acquire, a release may have to be tried for longer
+	t.sent = max(t.sent, now.Mono) // the lease was renewed since the acquire, a release may have to be tried for longer
 	q.next(turn{tenure: h.tenure, held: true, lease: e})
 	return true
 }
@@ -220,7 +224,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	case elapsed:
 		if !q.withdraw(w) {
 			// One look of its own, to tell who has the lock.
-			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.clock.now().mono
+			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.clock.Now().Mono
 			return nil, nil
 		}
 	default:
@@ -242,8 +246,8 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 		a.held, a.err = nil, nil
 		return nil, a.failure(err)
 	}
-	if now := a.locker.clock.now(); !t.lease.over(now) {
-		return newLock(a, t.lease, now.mono), nil
+	if now := a.locker.clock.Now(); !t.lease.over(now) {
+		return newLock(a, t.lease, now.Mono), nil
 	}
 	a.tenure.undo()
 	a.tenure = nil

@@ -168,12 +168,12 @@ func (q *quorum) seen(m *member, c *call) {
 	if c.err != nil || !ok {
 		return
 	}
-	now := q.locker.clock.now()
+	now := q.locker.clock.Now()
 	// The answer was made half-way between sending and now, more or less.
-	m.took.Store(int64(now.mono - c.at.mono))
-	m.offset.Store(at - (now.wall-int64(now.mono-c.at.mono)/2)/int64(time.Microsecond))
-	lag, was := at-c.at.wall/int64(time.Microsecond), m.lag.Load()
-	if more := lag - was; m.known.Load() && more > 0 && more <= (now.mono-c.at.mono).Microseconds() {
+	m.took.Store(int64(now.Mono - c.at.Mono))
+	m.offset.Store(at - (now.Wall-int64(now.Mono-c.at.Mono)/2)/int64(time.Microsecond))
+	lag, was := at-c.at.Wall/int64(time.Microsecond), m.lag.Load()
+	if more := lag - was; m.known.Load() && more > 0 && more <= (now.Mono-c.at.Mono).Microseconds() {
 		lag = was + more/4 // this one took longer: most do not
 	}
 	m.lag.Store(lag)
@@ -185,7 +185,7 @@ func (q *quorum) seen(m *member, c *call) {
 	changed, first := m.run != run, m.run == ""
 	if changed {
 		if !first && q.quarantine > 0 {
-			m.suspect = now.mono + q.quarantine
+			m.suspect = now.Mono + q.quarantine
 		}
 		m.run = run
 	}
@@ -241,7 +241,7 @@ func (q *quorum) now() int64 {
 			offsets = append(offsets, m.offset.Load())
 		}
 	}
-	wall := q.locker.clock.now().wall / int64(time.Microsecond)
+	wall := q.locker.clock.Now().Wall / int64(time.Microsecond)
 	if len(offsets) == 0 {
 		return wall
 	}
@@ -264,7 +264,7 @@ func (q *quorum) proposal() int64 {
 			lags = append(lags, m.lag.Load())
 		}
 	}
-	at := q.locker.clock.now().wall/int64(time.Microsecond) + tokenLead.Microseconds()
+	at := q.locker.clock.Now().Wall/int64(time.Microsecond) + tokenLead.Microseconds()
 	if len(lags) == 0 {
 		return at
 	}

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // batchSize is how many renewals share a pipeline: enough to make the round trip cheap, few enough that one
@@ -49,7 +51,7 @@ func (h *hold) renewPoint() time.Duration {
 		return forever
 	case !h.cfg.noRenew:
 		ttl := min(h.cfg.ttl, leased)
-		return end + margin(ttl) - 2*ttl/3
+		return end + timing.Margin(ttl) - 2*ttl/3
 	case !h.whole.Load():
 		return 0
 	}
@@ -90,7 +92,7 @@ func (s *scheduler) arm() {
 		return
 	}
 	s.armed = s.holds[0].next
-	d := max(0, s.armed-s.locker.clock.now().mono)
+	d := max(0, s.armed-s.locker.clock.Now().Mono)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(d, s.tick)
 	} else {
@@ -131,34 +133,34 @@ func (s *scheduler) tick() {
 		return
 	}
 	// A hold leaves the gate after the heap, so the count is not 0 here, and Shutdown waits for this goroutine.
-	s.locker.gate.join()
-	defer s.locker.gate.leave()
-	now := s.locker.clock.now()
+	s.locker.gate.Join()
+	defer s.locker.gate.Leave()
+	now := s.locker.clock.Now()
 	for len(s.holds) > 0 {
 		h := s.holds[0]
 		deadline := time.Duration(h.deadline.Load())
 		switch {
-		case h.next <= now.mono && deadline <= now.mono:
+		case h.next <= now.Mono && deadline <= now.Mono:
 			expired = append(expired, h)
-			h.renewAt = now.mono + patience(h.cfg.ttl) // taken out when it has ended, and not if an answer saved it
+			h.renewAt = now.Mono + timing.Patience(h.cfg.ttl) // taken out when it has ended, and not if an answer saved it
 			h.next = h.renewAt
 			heap.Fix(&s.holds, 0)
 			continue
-		case h.renewAt <= now.mono+patience(h.cfg.ttl)/8: // less than the time to the retry, or this would not end
+		case h.renewAt <= now.Mono+timing.Patience(h.cfg.ttl)/8: // less than the time to the retry, or this would not end
 			if h.asked && s.locker.redis.many() { // perhaps another shard keeps its pipeline waiting
 				alone = append(alone, h)
 			} else {
 				due = append(due, h)
 			}
 			h.asked = true
-			if held := now.mono - h.began; held >= h.report {
+			if held := now.Mono - h.began; held >= h.report {
 				h.report = 2 * held
 				long = append(long, h)
 			}
-			s.plan(h, now.mono+patience(h.cfg.ttl))
+			s.plan(h, now.Mono+timing.Patience(h.cfg.ttl))
 			heap.Fix(&s.holds, 0)
 			continue
-		case h.next <= now.mono: // its deadline has moved
+		case h.next <= now.Mono: // its deadline has moved
 			s.plan(h, h.renewAt)
 			heap.Fix(&s.holds, 0)
 			continue
@@ -180,12 +182,12 @@ func (s *scheduler) tick() {
 		s.send(alone[i:i+1:i+1], now)
 	}
 	for _, h := range long {
-		h.cfg.traces.emit(longHold, Event{Key: h.key(), Token: h.token, Elapsed: now.mono - h.began})
+		h.cfg.traces.emit(longHold, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began})
 	}
 }
 
 // send renews holds in one pipeline, on a goroutine of its own.
-func (s *scheduler) send(holds []*hold, now instant) {
+func (s *scheduler) send(holds []*hold, now timing.Instant) {
 	var leases []time.Duration
 	live := holds[:0]
 	for _, h := range holds {
@@ -199,27 +201,27 @@ func (s *scheduler) send(holds []*hold, now instant) {
 			continue
 		}
 		live = append(live, h)
-		leases = append(leases, h.lease(now.mono, h.cfg.ttl))
+		leases = append(leases, h.lease(now.Mono, h.cfg.ttl))
 	}
 	if len(live) == 0 {
 		return
 	}
-	s.locker.gate.join()
+	s.locker.gate.Join()
 	go func() {
-		defer s.locker.gate.leave()
+		defer s.locker.gate.Leave()
 		s.locker.redis.renew(live, leases, func(h *hold, val any, err error) { s.answered(h, now, val, err) })
 	}()
 }
 
-func (s *scheduler) answered(h *hold, sent instant, val any, err error) {
+func (s *scheduler) answered(h *hold, sent timing.Instant, val any, err error) {
 	if err := h.renewed(sent, val, err); err == nil {
 		// Not at once again, where what Redis answered is no longer than what we had.
-		s.replan(h, max(h.renewPoint(), s.locker.clock.now().mono+retryRenewal(h)))
-		left := time.Duration(h.deadline.Load()) - s.locker.clock.now().mono
+		s.replan(h, max(h.renewPoint(), s.locker.clock.Now().Mono+retryRenewal(h)))
+		left := time.Duration(h.deadline.Load()) - s.locker.clock.Now().Mono
 		h.cfg.traces.emit(renewed, Event{Key: h.key(), Token: h.token, TimeLeft: left})
 	} else if h.ended.Load() == nil {
 		h.failed(err)
-		s.replan(h, s.locker.clock.now().mono+retryRenewal(h))
+		s.replan(h, s.locker.clock.Now().Mono+retryRenewal(h))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 var (
@@ -58,9 +59,9 @@ type tenure struct {
 	front *queue
 
 	// Of the latest look that found the lock held elsewhere.
-	look instant // when it was sent
-	seen int64   // the server's TIME at it, in µs
-	last int64   // the last token issued then
+	look timing.Instant // when it was sent
+	seen int64          // the server's TIME at it, in µs
+	last int64          // the last token issued then
 
 	wake   chan struct{}  // capacity 1; told of pushed
 	pushed protocol.Grant // the latest that the inbox received; guarded by its mutex, as the setting of wake is
@@ -210,7 +211,7 @@ func (t *tenure) read(c *call) verdict {
 	if c.err != nil && harmless(c.err) {
 		return verdict{err: c.err}
 	}
-	t.sent = max(t.sent, c.at.mono)
+	t.sent = max(t.sent, c.at.Mono)
 	if c.err != nil {
 		t.tainted = true
 		return verdict{err: c.err}
@@ -246,7 +247,7 @@ func (s *stake) hold(token int64) {
 	}
 }
 
-func (t *tenure) accept(now instant) (at instant, ok bool) {
+func (t *tenure) accept(now timing.Instant) (at timing.Instant, ok bool) {
 	return t.judge(t.node.inbox.take(t), now)
 }
 
@@ -258,22 +259,22 @@ func (t *tenure) accept(now instant) (at instant, ok bool) {
 // speed of two clocks. Where more time has passed there than here, one of them was set or stood still, and
 // only a new look can tell. The same goes for a grant that is not newer than the look, by its token or, where Redis
 // has forgotten the tokens, its time: then we held the lock and lost it in between, and have joined the line again.
-func (t *tenure) judge(g protocol.Grant, now instant) (at instant, ok bool) {
+func (t *tenure) judge(g protocol.Grant, now timing.Instant) (at timing.Instant, ok bool) {
 	span := time.Duration(g.Time-t.seen) * time.Microsecond
-	passed := now.mono - t.look.mono
+	passed := now.Mono - t.look.Mono
 	drift := max(0, span/100)
 	if t.seen == 0 || g.Token <= t.last || span < 0 || span > passed+drift+2*time.Millisecond {
-		return instant{}, false
+		return timing.Instant{}, false
 	}
 	span = min(span, passed) - drift
 	t.hold(g.Token)
-	return instant{t.look.mono + span, t.look.wall + int64(span)}, true
+	return timing.Instant{Mono: t.look.Mono + span, Wall: t.look.Wall + int64(span)}, true
 }
 
 func newHeldError(key string, left int64, value string) *HeldError {
 	h := &HeldError{Key: key, Label: labelOf(value)}
 	if left >= 0 {
-		h.TimeLeft = millis(max(left, 1))
+		h.TimeLeft = timing.Millis(max(left, 1))
 	}
 	return h
 }
@@ -287,9 +288,9 @@ func (t *tenure) over() { t.node.inbox.remove(t) }
 // lost has nothing to do: no renewal brings back what one server has forgotten.
 func (t *tenure) lost(time.Duration) {}
 
-func (t *tenure) patience() time.Duration { return patience(t.cfg.ttl) }
+func (t *tenure) patience() time.Duration { return timing.Patience(t.cfg.ttl) }
 
-func (t *tenure) allowance() time.Duration { return patience(t.cfg.ttl) }
+func (t *tenure) allowance() time.Duration { return timing.Patience(t.cfg.ttl) }
 
 // leave stops listening to an acquire.
 func (t *tenure) leave(c *call) {
@@ -302,7 +303,7 @@ func (t *tenure) leave(c *call) {
 func (t *tenure) ends() time.Duration {
 	sent := t.sent
 	for _, c := range t.pending {
-		sent = max(sent, c.at.mono)
+		sent = max(sent, c.at.Mono)
 	}
 	return sent + max(t.cfg.ttl, protocol.EntryLife+grantLease)
 }

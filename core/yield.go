@@ -5,12 +5,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // yielding is the release of a ballot under way: on each master that may have the lock, until it is known to be free
 // there or the longest lease is over.
 type yielding struct {
-	gate  *gate
+	gate  *timing.Gate
 	limit time.Duration
 	asks  []ask
 
@@ -23,7 +25,7 @@ type yielding struct {
 	cause    error
 	told     bool
 	late     *time.Timer
-	forced   func() bool // undoes what is to be done at the end of gate.over
+	forced   func() bool // undoes what is to be done at the end of gate.Over
 
 	done    chan struct{} // closed when outcome is set
 	outcome error
@@ -61,8 +63,8 @@ func (b *ballot) yield() *yielding {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.open > 0 {
-		y.late = time.AfterFunc(patience(b.cfg.ttl), y.chase)
-		y.forced = context.AfterFunc(y.gate.over, y.chase)
+		y.late = time.AfterFunc(timing.Patience(b.cfg.ttl), y.chase)
+		y.forced = context.AfterFunc(y.gate.Over, y.chase)
 	}
 	return y
 }
@@ -76,13 +78,13 @@ type ask struct {
 }
 
 func (y *yielding) send(a *ask) {
-	y.gate.join()
+	y.gate.Join()
 	a.call = a.sendForget(context.Background(), func(c *call) {
 		switch {
 		case a.taken.Swap(true):
 		case c.err == nil:
 			y.add(a.forgot(c.val))
-			y.gate.leave()
+			y.gate.Leave()
 		default:
 			go y.goOn(a, c)
 		}
@@ -90,8 +92,8 @@ func (y *yielding) send(a *ask) {
 }
 
 func (y *yielding) goOn(a *ask, c *call) {
-	defer y.gate.leave()
-	y.add(a.goOn(y.gate.over, c, y.limit))
+	defer y.gate.Leave()
+	y.add(a.goOn(y.gate.Over, c, y.limit))
 }
 
 // chase sees to those that have not been answered.
@@ -146,8 +148,8 @@ func (b *ballot) forget(ctx context.Context, limit time.Duration) (outcome, caus
 		done, limit = nil, min(limit, releaseGrace)
 	}
 	y := b.yield()
-	timer := b.q.locker.timers.get(limit)
-	defer b.q.locker.timers.rest(timer)
+	timer := b.q.locker.timers.Get(limit)
+	defer b.q.locker.timers.Rest(timer)
 	select {
 	case <-y.done:
 	case <-done:
