@@ -159,7 +159,14 @@ func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
 				dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 				defer dead.Close()
 				l := quorum(t, []*redis.Client{f[0].Client(), twin, dead})
-				for range 3 {
+				until(t, "an ErrInvalid", func() bool { // on a busy machine some answers come too late
+					err := call(l, key)
+					if err == nil {
+						t.Fatal("one server is most of three")
+					}
+					return errors.Is(err, core.ErrInvalid)
+				})
+				for range 2 {
 					err := call(l, key)
 					wantIs(t, err, core.ErrInvalid)
 					if !contains(err, f[0].Addr(), addr, "one server") {
