@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
@@ -53,11 +54,11 @@ func (n *node) check(c *config) error {
 	if held := c.ttl - timing.Margin(c.ttl); c.acksWithin >= held {
 		return invalid("WithReplicaAcks may wait for %v, but with a TTL of %v the lock is lost after %v", c.acksWithin, c.ttl, held)
 	}
-	switch n.client.(type) {
+	switch n.Client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		return nil
 	}
-	return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", n.client)
+	return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", n.Client)
 }
 
 // confirm waits until the replicas have a lease that was just granted. It returns how long the lease is then, and from
@@ -69,16 +70,16 @@ func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) 
 	end := now().Mono + limit
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		c := a.tenure.(*tenure).startAcked(a.ctx, a.cfg.acks, a.cfg.acksWithin, limit)
-		switch reason := a.listen(c.done, nil, nil, end-now().Mono); reason {
+		switch reason := a.listen(c.Done, nil, nil, end-now().Mono); reason {
 		case answered:
 		case elapsed:
-			a.failed(errSilence)
+			a.failed(redisconn.ErrSilence)
 			return at, 0, a.failure(nil)
 		default:
 			return at, 0, a.stopped(reason)
 		}
-		cause := c.err
-		r, told := c.val.(acked)
+		cause := c.Err
+		r, told := c.Val.(acked)
 		switch {
 		case !told:
 		case r.left == 0:
@@ -86,7 +87,7 @@ func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) 
 		case r.replicas < int64(a.cfg.acks):
 			cause = fmt.Errorf("%d of %d replicas acknowledged in %v", r.replicas, a.cfg.acks, a.cfg.acksWithin)
 		default:
-			return c.at, timing.Millis(r.left), nil
+			return c.At, timing.Millis(r.left), nil
 		}
 		if told { // Redis serves, for those who want less
 			a.err = cause
@@ -118,68 +119,28 @@ type acked struct {
 // WAIT is about the last write of its own connection, and the grant may have come over another, or have been made
 // by somebody else's release. So a write of our own goes in front, which comes after the grant; renew.lua sees to
 // it that it is one also where the lease is whole.
-func (t *tenure) startAcked(ctx context.Context, n int, within, limit time.Duration) *call {
-	c := &call{at: t.node.clock.Now(), done: make(chan struct{})}
-	t.sent = max(t.sent, c.at.Mono) // undo has to outlast this lease
+func (t *tenure) startAcked(ctx context.Context, n int, within, limit time.Duration) *redisconn.Call {
+	c := &redisconn.Call{At: t.node.clock.Now(), Done: make(chan struct{})}
+	t.sent = max(t.sent, c.At.Mono) // undo has to outlast this lease
 	// Not EVALSHA, unlike everywhere else: behind a NOSCRIPT, WAIT would be about an older write and might use up
 	// all of the time.
 	r := t.renewal(t.cfg.ttl)
-	renew, wait := r.script.Full(r.args), []any{"wait", n, within.Milliseconds()}
+	renew, wait := r.Full(), []any{"wait", n, within.Milliseconds()}
 	t.node.gate.Join()
 	go func() {
 		defer t.node.gate.Leave()
-		defer close(c.done)
-		val1, val2, err := t.node.pair(ctx, t.names.Lock, limit, renew, wait)
+		defer close(c.Done)
+		val1, val2, err := t.node.Pair(ctx, t.names.Lock, limit, renew, wait)
 		left, ok1 := protocol.ReadLeft(val1)
 		replicas, ok2 := val2.(int64)
 		switch {
 		case err != nil:
-			c.err = err
+			c.Err = err
 		case !ok1 || !ok2:
-			c.err = errReply
+			c.Err = errReply
 		default:
-			c.val = acked{left, replicas}
+			c.Val = acked{left, replicas}
 		}
 	}()
 	return c
-}
-
-// pair sends two commands at once, on one connection, to the master that has key. The second may take until limit,
-// whatever the client's ReadTimeout is.
-func (n *node) pair(ctx context.Context, key string, limit time.Duration, first, second []any) (val1, val2 any, err error) {
-	rdb, err := n.master(ctx, key)
-	if err != nil {
-		return nil, nil, err
-	}
-	if d := rdb.Options().ReadTimeout; d > 0 && d < limit {
-		rdb = rdb.WithTimeout(limit) // of the same pool
-	}
-	// Not a pipeline of the client: newer go-redis has a few connections just for those, which WAIT would keep
-	// from the renewals.
-	conn := rdb.Conn()
-	defer conn.Close()
-	pipe := conn.Pipeline()
-	cmd1, cmd2 := command{redis.NewCmd(ctx, first...)}, command{redis.NewCmd(ctx, second...)}
-	_ = pipe.Process(ctx, cmd1) // queues; cannot fail
-	_ = pipe.Process(ctx, cmd2)
-	_, _ = pipe.Exec(ctx) // each command has its own error
-	if val1, err = cmd1.Result(); err == nil {
-		val2, err = cmd2.Result()
-	}
-	if cluster, ok := n.client.(*redis.ClusterClient); ok && redis.HasErrorPrefix(err, "MOVED") {
-		cluster.ReloadState(ctx) // in the background; by itself it does so where it chose the node
-	}
-	return val1, val2, err
-}
-
-// master is the one client behind n's that has a key.
-func (n *node) master(ctx context.Context, key string) (*redis.Client, error) {
-	switch c := n.client.(type) {
-	case *redis.ClusterClient:
-		return c.MasterForKey(ctx, key)
-	case *redis.Ring:
-		return c.GetShardClientForKey(key)
-	default:
-		return c.(*redis.Client), nil // as check has it
-	}
 }

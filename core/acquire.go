@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -125,7 +126,7 @@ type acquisition struct {
 	last    bool // the look under way is the last one
 	pause   time.Duration
 
-	first call // for the first tenure
+	first redisconn.Call // for the first tenure
 }
 
 func (a *acquisition) newTenure() {
@@ -195,16 +196,16 @@ func (a *acquisition) run() (*Lock, error) {
 		a.attempts++
 		call, pushed := a.tenure.acquire(a.ctx, a.wait != 0)
 		a.pushed = pushed
-		reason := a.listen(call.done, nil, nil, a.allowed())
+		reason := a.listen(call.Done, nil, nil, a.allowed())
 		switch reason {
 		case answered:
-			call.heard()
+			call.Heard()
 			if lock, err := a.judge(call); lock != nil || err != nil {
 				return lock, err
 			}
 		case elapsed:
 			a.tenure.leave(call)
-			a.failed(errSilence)
+			a.failed(redisconn.ErrSilence)
 		default:
 			a.tenure.leave(call)
 			return nil, a.stopped(reason)
@@ -274,7 +275,7 @@ func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
 }
 
 // judge looks at an answer: the lock, an error to end with, or neither to look again.
-func (a *acquisition) judge(call *call) (*Lock, error) {
+func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 	v := a.tenure.read(call)
 	for _, err := range v.errs {
 		a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: err})
@@ -300,7 +301,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 			a.held, a.err = nil, nil
 			return nil, a.failure(err)
 		}
-		if lock, err := a.keep(call.at, a.cfg.ttl); lock != nil || err != nil {
+		if lock, err := a.keep(call.At, a.cfg.ttl); lock != nil || err != nil {
 			return lock, err
 		}
 		// Held by then for Redis, perhaps, but not for us. Rule 1: it is undone, so its id is used up.
@@ -318,7 +319,7 @@ func (a *acquisition) judge(call *call) (*Lock, error) {
 
 // failed notes that a look told nothing. Silence is a poor reason: what failed before it says more.
 func (a *acquisition) failed(err error) {
-	if err != errSilence || !a.failing {
+	if err != redisconn.ErrSilence || !a.failing {
 		a.err = err
 	}
 	a.held, a.split, a.deaf = nil, false, false

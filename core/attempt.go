@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
 // maxRounds bounds how often an attempt raises its token: once is enough unless others raise theirs meanwhile.
@@ -46,10 +47,10 @@ type attempt struct {
 
 // vote is what is known of one master.
 type vote struct {
-	call    *call // the latest, unanswered; else nil
-	granted int64 // the token that it recorded; 0: none
-	low     bool  // it would grant a higher one
-	held    bool  // it has it for another, or keeps it for another
+	call    *redisconn.Call // the latest, unanswered; else nil
+	granted int64           // the token that it recorded; 0: none
+	low     bool            // it would grant a higher one
+	held    bool            // it has it for another, or keeps it for another
 	value   string
 	left    int64
 	err     error
@@ -58,7 +59,7 @@ type vote struct {
 
 type answer struct {
 	i    int
-	call *call
+	call *redisconn.Call
 }
 
 func newAttempt(b *ballot) *attempt {
@@ -155,18 +156,18 @@ func (a *attempt) propose(ctx context.Context) {
 		if v.call != nil {
 			t.leave(v.call) // it may still be answered; then a.count takes it
 		}
-		if !t.node.responsive(a.b.q.patience(a.b.cfg.ttl)) {
-			v.call, v.err = nil, errSilence // as it has been, for many before
+		if !t.node.Responsive(a.b.q.patience(a.b.cfg.ttl)) {
+			v.call, v.err = nil, redisconn.ErrSilence // as it has been, for many before
 			continue
 		}
 		c := t.call()
-		c.urgent = c.urgent || v.call != nil
-		c.then = func(any, error) {
+		c.Urgent = c.Urgent || v.call != nil
+		c.Then = func(any, error) {
 			a.b.q.seen(a.b.q.nodes[i], c) // also of one that comes after the decision
 			a.answers <- answer{i, c}
 		}
 		v.call, v.low = c, false
-		t.node.send(ctx, c.set(protocol.Vote(c.room[:0], t.key, &a.b.names, &t.names.Gone, &t.owner, &plan)))
+		t.node.Send(ctx, c.Set(protocol.Vote(c.Room[:0], t.key, &a.b.names, &t.names.Gone, &t.owner, &plan)))
 	}
 }
 
@@ -184,7 +185,7 @@ func (a *attempt) count(r answer) {
 	v, t := &a.ballots[r.i], a.parts[r.i]
 	if v.call == r.call {
 		v.call = nil
-	} else if r.call.err != nil {
+	} else if r.call.Err != nil {
 		return // an older one; the latest is still to come
 	}
 	m := a.b.q.nodes[r.i]
@@ -296,7 +297,7 @@ func (a *attempt) success() verdict {
 func (a *attempt) late() {
 	for i := range a.ballots {
 		if v := &a.ballots[i]; v.call != nil {
-			v.err = errSilence
+			v.err = redisconn.ErrSilence
 		}
 	}
 }
@@ -358,16 +359,16 @@ func (a *attempt) undo(waiter string) {
 }
 
 // readVote takes an answer of vote.lua into account for one master, and returns it.
-func (t *tenure) readVote(c *call) (protocol.Voted, error) {
-	if c.err != nil && harmless(c.err) {
-		return protocol.Voted{}, c.err
+func (t *tenure) readVote(c *redisconn.Call) (protocol.Voted, error) {
+	if c.Err != nil && redisconn.Harmless(c.Err) {
+		return protocol.Voted{}, c.Err
 	}
-	t.sent = max(t.sent, c.at.Mono)
-	if c.err != nil {
+	t.sent = max(t.sent, c.At.Mono)
+	if c.Err != nil {
 		t.tainted = true
-		return protocol.Voted{}, c.err
+		return protocol.Voted{}, c.Err
 	}
-	v, ok := protocol.ReadVoted(c.val)
+	v, ok := protocol.ReadVoted(c.Val)
 	if !ok {
 		t.tainted = true
 		return v, errReply

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -28,6 +29,7 @@ type ballot struct {
 	blamed uint64 // the masters whose failure was told
 	seen   int64  // the largest token that any master told of
 
+	look *attempt // the latest
 	won  *attempt // whose tenures it has
 	wake chan struct{}
 
@@ -47,8 +49,9 @@ func (b *ballot) patience() time.Duration { return b.q.patience(b.cfg.ttl) }
 func (b *ballot) allowance() time.Duration { return (maxRounds + 1) * b.patience() }
 
 // acquire begins an attempt.
-func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
+func (b *ballot) acquire(ctx context.Context, waits bool) (*redisconn.Call, bool) {
 	a := newAttempt(b)
+	b.look = a
 	if b.wake == nil {
 		b.wake = make(chan struct{}, 1)
 	}
@@ -68,12 +71,12 @@ func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
 		b.lined = true
 		a.place = b.place()
 	}
-	c := &call{at: b.q.locker.clock.Now(), done: make(chan struct{}), of: a}
+	c := &redisconn.Call{At: b.q.locker.clock.Now(), Done: make(chan struct{})}
 	b.q.locker.gate.Join()
 	go func() {
 		defer b.q.locker.gate.Leave()
 		v := a.run(ctx)
-		c.val = v
+		c.Val = v
 		if !a.state.CompareAndSwap(attemptRuns, attemptDecided) {
 			a.undo("")
 		} else if v.token == 0 {
@@ -83,32 +86,32 @@ func (b *ballot) acquire(ctx context.Context, waits bool) (*call, bool) {
 			}
 			a.undo(quiet)
 		}
-		close(c.done)
+		close(c.Done)
 	}()
 	return c, told
 }
 
 // leave stops listening to an attempt: it undoes itself.
-func (b *ballot) leave(c *call) {
-	if !c.of.state.CompareAndSwap(attemptRuns, attemptLeft) {
-		c.of.undo("") // again does no harm where it has failed
+func (b *ballot) leave(*redisconn.Call) {
+	if !b.look.state.CompareAndSwap(attemptRuns, attemptLeft) {
+		b.look.undo("") // again does no harm where it has failed
 	}
 }
 
-func (b *ballot) read(c *call) verdict {
-	v := c.val.(verdict)
-	for i, t := range c.of.parts { // of each once, as the wait may be long
-		if err := c.of.ballots[i].err; err != nil && b.blamed&(1<<i) == 0 {
+func (b *ballot) read(c *redisconn.Call) verdict {
+	v := c.Val.(verdict)
+	for i, t := range b.look.parts { // of each once, as the wait may be long
+		if err := b.look.ballots[i].err; err != nil && b.blamed&(1<<i) == 0 {
 			b.blamed |= 1 << i
 			v.errs = append(v.errs, &memberError{t.node.name, err})
 		}
 	}
-	b.seen = max(b.seen, c.of.seen)
+	b.seen = max(b.seen, b.look.seen)
 	b.mu.Lock()
-	b.took = b.q.locker.clock.Now().Mono - c.at.Mono
+	b.took = b.q.locker.clock.Now().Mono - c.At.Mono
 	b.mu.Unlock()
 	if v.token > 0 {
-		b.won, b.owner, b.token, b.sent = c.of, c.of.owner, v.token, c.at.Mono
+		b.won, b.owner, b.token, b.sent = b.look, b.look.owner, v.token, c.At.Mono
 	}
 	return v
 }
@@ -146,7 +149,7 @@ func (b *ballot) undo() {
 }
 
 // renewal is the call to one master; nil, as the lock is lost or being released. The answer is to be handed to answered.
-func (b *ballot) renewal(i int, lease time.Duration) *call {
+func (b *ballot) renewal(i int, lease time.Duration) *redisconn.Call {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.forgetful {
@@ -158,13 +161,13 @@ func (b *ballot) renewal(i int, lease time.Duration) *call {
 		b.longest = max(b.longest, lease)
 		b.won.mayHave |= 1 << i
 	}
-	c := &call{ctx: context.Background()}
-	return c.set(protocol.Sustain(c.room[:0], t.key, &b.names.Fence, &t.names.Gone, &t.owner, lease, b.token, b.block))
+	c := &redisconn.Call{Ctx: context.Background()}
+	return c.Set(protocol.Sustain(c.Room[:0], t.key, &b.names.Fence, &t.names.Gone, &t.owner, lease, b.token, b.block))
 }
 
 // answered notes that a renewal was, or surely did nothing.
 func (b *ballot) answered(i int, lease time.Duration, err error) {
-	if lease == 0 || err != nil && !harmless(err) {
+	if lease == 0 || err != nil && !redisconn.Harmless(err) {
 		return
 	}
 	b.mu.Lock()
@@ -179,25 +182,25 @@ func (b *ballot) place() string {
 	return protocol.VotePlace(b.waiter, reserve, b.q.channel)
 }
 
-func (b *ballot) renew(ctx context.Context, lease time.Duration) *call {
+func (b *ballot) renew(ctx context.Context, lease time.Duration) *redisconn.Call {
 	q := b.q
-	c := &call{at: q.locker.clock.Now(), done: make(chan struct{})}
+	c := &redisconn.Call{At: q.locker.clock.Now(), Done: make(chan struct{})}
 	sum := newTally(len(q.nodes), q.need, func(val any, err error) {
-		c.val, c.err = val, err
-		close(c.done)
+		c.Val, c.Err = val, err
+		close(c.Done)
 	})
 	for i, m := range q.nodes {
 		one := b.renewal(i, lease)
 		if one == nil {
-			sum.add(nil, unsent{errReleased})
+			sum.add(nil, redisconn.Unsent{Err: errReleased})
 			continue
 		}
-		one.urgent = true
-		one.then = func(val any, err error) {
+		one.Urgent = true
+		one.Then = func(val any, err error) {
 			b.answered(i, lease, err)
 			sum.add(val, err)
 		}
-		m.send(ctx, one)
+		m.Send(ctx, one)
 	}
 	return c
 }
@@ -225,20 +228,20 @@ func (q *quorum) renewOn(i int, holds []*hold, leases []time.Duration, sums []*t
 		which[k] = k
 	}
 	for try := 1; len(which) > 0; try++ {
-		var calls []*call
+		var calls []*redisconn.Call
 		var sent, again []int
 		var failure error
 		for _, k := range which {
 			if c := holds[k].tenure.(*ballot).renewal(i, leases[k]); c != nil {
 				calls, sent = append(calls, c), append(sent, k)
 			} else {
-				sums[k].add(nil, unsent{errReleased})
+				sums[k].add(nil, redisconn.Unsent{Err: errReleased})
 			}
 		}
 		if len(calls) == 0 {
 			return
 		}
-		m.runAll(calls, func(j int, val any, err error) {
+		m.RunAll(calls, func(j int, val any, err error) {
 			k := sent[j]
 			holds[k].tenure.(*ballot).answered(i, leases[k], err)
 			if err != nil && try == 1 && !permanent(err) {

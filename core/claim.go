@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
 const (
@@ -76,23 +77,23 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	for try := 1; ; try++ {
 		c := claim(ctx)
 		select {
-		case <-c.done:
+		case <-c.Done:
 		case <-ctx.Done():
 			fail.context = ctx.Err()
 			return false, fail
 		case <-timer.C:
 			if fail.cause == nil {
-				fail.cause = errSilence
+				fail.cause = redisconn.ErrSilence
 			}
 			return false, fail
 		}
-		if c.err == nil {
-			return fail.claimed(c.val, tick, open)
+		if c.Err == nil {
+			return fail.claimed(c.Val, tick, open)
 		}
-		fail.cause, fail.context = c.err, ctx.Err()
-		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: c.err})
-		open = open || !harmless(c.err)
-		if try >= triesOfOne && !cfg.waitSet || permanent(c.err) || fail.context != nil {
+		fail.cause, fail.context = c.Err, ctx.Err()
+		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: c.Err})
+		open = open || !redisconn.Harmless(c.Err)
+		if try >= triesOfOne && !cfg.waitSet || permanent(c.Err) || fail.context != nil {
 			return false, fail
 		}
 		if try >= triesOfOne {
@@ -114,13 +115,13 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 }
 
 // claim returns what sends a claim, and sends it again.
-func (n *node) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *call {
+func (n *node) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *redisconn.Call {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
 	claimant := fmt.Sprintf("%x", id)
-	return func(ctx context.Context) *call {
-		c := new(call)
-		return n.send(ctx, c.set(protocol.Claim(c.room[:0], &names, tick, claimant, cfg.window())))
+	return func(ctx context.Context) *redisconn.Call {
+		c := new(redisconn.Call)
+		return n.Send(ctx, c.Set(protocol.Claim(c.Room[:0], &names, tick, claimant, cfg.window())))
 	}
 }
 

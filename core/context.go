@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"slices"
-	"time"
 )
 
 // lockContext is the context of a held lock: a cancellable child of the acquisition's context whose Err also
@@ -23,13 +22,6 @@ func (c *lockContext) Err() error {
 	}
 	return c.Context.Err()
 }
-
-// lasting is what context.WithoutCancel makes, in a place of its own.
-type lasting struct{ context.Context }
-
-func (*lasting) Deadline() (deadline time.Time, ok bool) { return }
-func (*lasting) Done() <-chan struct{}                   { return nil }
-func (*lasting) Err() error                              { return nil }
 
 type heldKey struct{}
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
@@ -43,9 +44,9 @@ var (
 
 // Run executes the script as a Locker does: once, with the text where the server does not know it.
 func (s Script) Run(ctx context.Context, client redis.UniversalClient, args ...any) (any, error) {
-	n := &node{client: client}
-	c := &call{ctx: ctx}
-	return n.run(c.set(s.s, s.s.Call(args...)))
+	n := redisconn.New(client, nil, nil, nil)
+	c := &redisconn.Call{Ctx: ctx}
+	return n.Run(c.Set(s.s.Call(args...)))
 }
 
 // Text is the script itself.
@@ -61,8 +62,8 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, names: names}
 	a.newTenure()
 	c, _ := a.tenure.acquire(context.Background(), false)
-	<-c.done
-	c.at.Mono -= ago
+	<-c.Done
+	c.At.Mono -= ago
 	lock, _ := a.judge(c)
 	if lock == nil {
 		a.tenure.undo()
@@ -130,7 +131,7 @@ func StallTimer(l *Locker, d time.Duration) {
 }
 
 // LaneRest is for how long the goroutine of a lane waits for the next command.
-const LaneRest = laneRest
+const LaneRest = redisconn.LaneRest
 
 // MeetTwins has the first two masters of l tell at the same moment that they are one server, and returns what calls
 // then fail with.
@@ -139,7 +140,7 @@ func MeetTwins(l *Locker) error {
 	var all sync.WaitGroup
 	for _, m := range q.nodes[:2] {
 		all.Go(func() {
-			q.seen(m, &call{at: l.clock.Now(), val: []any{int64(protocol.VoteGranted), time.Now().UnixMicro(), "run", int64(1)}})
+			q.seen(m, &redisconn.Call{At: l.clock.Now(), Val: []any{int64(protocol.VoteGranted), time.Now().UnixMicro(), "run", int64(1)}})
 		})
 	}
 	all.Wait()

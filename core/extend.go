@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -27,14 +28,14 @@ func (h *hold) ask() {
 	defer h.locker.timers.Rest(timer)
 	c := h.tenure.renew(context.Background(), lease)
 	select {
-	case <-c.done:
+	case <-c.Done:
 	case <-timer.C:
 		h.lose(errUnconfirmed)
 		return
 	}
-	left, ok := protocol.ReadLeft(c.val)
+	left, ok := protocol.ReadLeft(c.Val)
 	switch {
-	case c.err != nil || !ok:
+	case c.Err != nil || !ok:
 		h.lose(errUnconfirmed)
 		return
 	case left == 0:
@@ -47,8 +48,8 @@ func (h *hold) ask() {
 	if h.ended.Load() == nil && h.locker.clock.Now().Mono < time.Duration(h.deadline.Load()) {
 		d := timing.Millis(left)
 		d -= timing.Margin(d)
-		h.deadline.Store(int64(min(c.at.Mono+d, h.limit)))
-		h.wall.Store(c.at.Wall + int64(d))
+		h.deadline.Store(int64(min(c.At.Mono+d, h.limit)))
+		h.wall.Store(c.At.Wall + int64(d))
 	}
 	h.mu.Unlock()
 	h.locker.sched.replan(h, h.renewPoint())
@@ -122,10 +123,10 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		}
 		c := h.tenure.renew(context.WithoutCancel(ctx), lease)
 		select {
-		case <-c.done:
+		case <-c.Done:
 		case <-timer.C:
-			fail.cause = errSilence
-			h.failed(errSilence)
+			fail.cause = redisconn.ErrSilence
+			h.failed(redisconn.ErrSilence)
 			if quorum {
 				return fail
 			}
@@ -133,7 +134,7 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		case <-ctx.Done():
 			continue
 		}
-		err := h.renewed(c.at, c.val, c.err)
+		err := h.renewed(c.At, c.Val, c.Err)
 		if err == nil {
 			h.locker.sched.replan(h, h.renewPoint())
 			return nil

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -21,7 +22,7 @@ func (t *tenure) undo() {
 		defer cancel()
 		for _, c := range t.pending {
 			select {
-			case <-c.done:
+			case <-c.Done:
 			case <-ctx.Done():
 			}
 		}
@@ -38,7 +39,7 @@ func (t *tenure) forget(ctx context.Context, limit time.Duration) (outcome, caus
 }
 
 // goOn is forget after its first command, c, where that was sent.
-func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcome, cause error) {
+func (t *tenure) goOn(ctx context.Context, c *redisconn.Call, limit time.Duration) (outcome, cause error) {
 	now := t.node.clock.Now
 	end := now().Mono + limit
 	done := ctx.Done()
@@ -49,7 +50,7 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 	timer := t.node.timers.Get(0)
 	defer t.node.timers.Rest(timer)
 
-	cause = errSilence
+	cause = redisconn.ErrSilence
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if c == nil {
 			if !t.settle() {
@@ -57,16 +58,16 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 			}
 			c = t.sendForget(ctx, nil)
 		}
-		timer.Reset(min(c.at.Mono+timing.Patience(t.cfg.ttl), end) - now().Mono)
+		timer.Reset(min(c.At.Mono+timing.Patience(t.cfg.ttl), end) - now().Mono)
 		select {
-		case <-c.done:
-			c.heard()
-			if c.err == nil {
-				return t.forgot(c.val)
+		case <-c.Done:
+			c.Heard()
+			if c.Err == nil {
+				return t.forgot(c.Val)
 			}
-			cause = c.err
-			t.resent = t.resent || !harmless(c.err)
-			if permanent(c.err) {
+			cause = c.Err
+			t.resent = t.resent || !redisconn.Harmless(c.Err)
+			if permanent(c.Err) {
 				return ErrUnavailable, cause
 			}
 			timer.Reset(min(pause, end-now().Mono))
@@ -76,11 +77,11 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 			case <-timer.C:
 			}
 		case <-done:
-			c.left.Store(true)
+			c.Leave()
 			t.resent = true
 			return ErrUnavailable, cause
 		case <-timer.C:
-			c.left.Store(true)
+			c.Leave()
 			t.resent = true
 		}
 		if now().Mono >= end {
@@ -91,21 +92,21 @@ func (t *tenure) goOn(ctx context.Context, c *call, limit time.Duration) (outcom
 }
 
 // sendForget sends one, and has then, unless it is nil, told what came of it.
-func (t *tenure) sendForget(ctx context.Context, then func(c *call)) *call {
+func (t *tenure) sendForget(ctx context.Context, then func(c *redisconn.Call)) *redisconn.Call {
 	c := t.call()
-	c.number = t.token // which may change while c is under way
+	c.Number = t.token // which may change while c is under way
 	if ctx.Done() != nil {
-		c.lasting.Context = ctx
-		ctx = &c.lasting
+		c.Lasting.Context = ctx
+		ctx = &c.Lasting
 	}
 	if then != nil {
-		c.then = func(any, error) { then(c) }
+		c.Then = func(any, error) { then(c) }
 	}
 	tainted := t.tainted || len(t.pending) > 0
 	if t.node.votes {
-		return t.node.send(ctx, c.set(protocol.Yield(c.room[:0], t.key, &t.names, &t.owner, &c.number, tainted, t.waiter)))
+		return t.node.Send(ctx, c.Set(protocol.Yield(c.Room[:0], t.key, &t.names, &t.owner, &c.Number, tainted, t.waiter)))
 	}
-	return t.node.send(ctx, c.set(protocol.Forget(c.room[:0], t.key, &t.names, &t.owner, &c.number, tainted)))
+	return t.node.Send(ctx, c.Set(protocol.Forget(c.Room[:0], t.key, &t.names, &t.owner, &c.Number, tainted)))
 }
 
 // stray undoes a grant to an owner that nobody here knows: any more, or ever.

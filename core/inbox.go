@@ -76,9 +76,9 @@ func newInbox(n *node, channel string, traces traces) *inbox {
 		node: n, traces: traces, tenures: map[string]*tenure{}, news: make(chan struct{}), channel: channel,
 	}
 	// The shards of a Ring know nothing of each other's channels.
-	_, ring := n.client.(*redis.Ring)
+	_, ring := n.Client.(*redis.Ring)
 	in.usable = !ring
-	in.counted = !n.many()
+	in.counted = !n.Many()
 	in.ctx, in.close = context.WithCancel(context.Background())
 	return in
 }
@@ -309,7 +309,7 @@ func (in *inbox) subscription() (sub *redis.PubSub, err error) {
 			err = fmt.Errorf("%w: %v", errUnsupported, reason)
 		}
 	}()
-	return in.node.client.Subscribe(in.ctx), nil
+	return in.node.Client.Subscribe(in.ctx), nil
 }
 
 // deliver hands a message to the tenure that it is for.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -49,24 +50,24 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	for try := 1; ; try++ {
 		c := l.redis.inspect(ctx, names)
 		select {
-		case <-c.done:
+		case <-c.Done:
 		case <-ctx.Done():
 			fail.context = ctx.Err()
 			return State{}, fail
 		case <-timer.C:
-			fail.cause = errSilence
+			fail.cause = redisconn.ErrSilence
 			return State{}, fail
 		}
-		if c.err == nil {
-			s, ok := newState(names.Lock, c.val)
+		if c.Err == nil {
+			s, ok := newState(names.Lock, c.Val)
 			if !ok {
 				fail.cause = errReply
 				return State{}, fail
 			}
 			return s, nil
 		}
-		if try == triesOfOne || permanent(c.err) {
-			fail.cause = c.err
+		if try == triesOfOne || permanent(c.Err) {
+			fail.cause = c.Err
 			fail.context = ctx.Err()
 			return State{}, fail
 		}
@@ -97,7 +98,7 @@ func newState(key string, val any) (s State, ok bool) {
 	return s, true
 }
 
-func (n *node) inspect(ctx context.Context, names protocol.Names) *call {
-	c := new(call)
-	return n.send(ctx, c.set(protocol.Inspect(c.room[:0], &names)))
+func (n *node) inspect(ctx context.Context, names protocol.Names) *redisconn.Call {
+	c := new(redisconn.Call)
+	return n.Send(ctx, c.Set(protocol.Inspect(c.Room[:0], &names)))
 }

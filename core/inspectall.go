@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -108,7 +109,7 @@ func (s *sweep) inspect(keys []string) ([]State, []error) {
 			}
 			r.err = errReply
 			if r.val == nil {
-				r.err = errSilence
+				r.err = redisconn.ErrSilence
 			}
 		}
 		fail.cause = r.err
@@ -137,13 +138,13 @@ func (v *view) verdict(k int) reply {
 		return v.heard[0][k]
 	}
 	sum := survey{need: q.need, left: len(q.nodes), lefts: map[string][]int64{}, tokens: map[string]int64{}}
-	c := new(call)
+	c := new(redisconn.Call)
 	for j, m := range q.nodes {
 		r := v.heard[j][k]
 		if r.val == nil && r.err == nil {
-			r.err = errSilence
+			r.err = redisconn.ErrSilence
 		}
-		c.val, c.err = r.val, r.err
+		c.Val, c.Err = r.val, r.err
 		sum.count(m.name, c)
 	}
 	val, err, _ := sum.decide()
@@ -185,7 +186,7 @@ func (v *view) ask() {
 	defer v.mu.Unlock()
 	v.over = true
 	for server := range v.open {
-		v.down[server] = errSilence
+		v.down[server] = redisconn.ErrSilence
 	}
 }
 
@@ -197,11 +198,11 @@ func (v *view) askNode(j int, n *node) {
 		every[k] = k
 	}
 	by := map[any][]int{}
-	switch n.client.(type) {
+	switch n.Client.(type) {
 	case *redis.ClusterClient, *redis.Ring:
 		for k := range every {
 			var server any = n // which tells what is wrong, where nobody is known to have the slot
-			if c, err := n.master(v.ctx, v.names[k].Lock); err == nil {
+			if c, err := n.Master(v.ctx, v.names[k].Lock); err == nil {
 				server = c
 			}
 			by[server] = append(by[server], k)
@@ -234,15 +235,15 @@ func (v *view) askServer(j int, n *node, server any, which []int) {
 		which = nil
 	}
 	for try := 1; len(which) > 0; try++ {
-		calls := make([]*call, len(which))
+		calls := make([]*redisconn.Call, len(which))
 		for i, k := range which {
-			c := &call{ctx: v.ctx}
-			calls[i] = c.set(protocol.Inspect(c.room[:0], &v.names[k]))
+			c := &redisconn.Call{Ctx: v.ctx}
+			calls[i] = c.Set(protocol.Inspect(c.Room[:0], &v.names[k]))
 		}
 		var again []int
-		n.runAll(calls, func(i int, val any, err error) {
+		n.RunAll(calls, func(i int, val any, err error) {
 			wanted := v.put(j, which[i], val, err)
-			if err == nil || replyText(err) != "" {
+			if err == nil || redisconn.ReplyText(err) != "" {
 				reached = true
 				if err == nil {
 					return

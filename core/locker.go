@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
@@ -41,7 +42,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 // Locker of [NewRedLock].
 func (l *Locker) Client() redis.UniversalClient {
 	if n, ok := l.redis.(*node); ok {
-		return n.client
+		return n.Client
 	}
 	return nil
 }
@@ -72,7 +73,7 @@ func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
 }
 
 func (l *Locker) newNode(client redis.UniversalClient, channel string) *node {
-	n := &node{client: client, clock: &l.clock, gate: l.gate, timers: &l.timers}
+	n := &node{Conn: redisconn.New(client, &l.clock, l.gate, &l.timers), clock: &l.clock, gate: l.gate, timers: &l.timers}
 	n.inbox = newInbox(n, channel, l.cfg.traces)
 	return n
 }

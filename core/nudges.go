@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
 // nudgeGrace is how long at most one who waits gives the other masters once the first told it that the lock is free.
@@ -111,7 +112,7 @@ func (q *quorum) quit(names protocol.Names, waiter string) {
 // resign takes a waiter out of the line of one master; the next one is told, if the lock is free there. It is sent once:
 // a place that stays expires.
 func (q *quorum) resign(i int, names protocol.Names, waiter string) {
-	if m := q.nodes[i]; m.responsive(minNodeTimeout) {
-		m.send(q.locker.gate.Over, new(call).set(protocol.Resign(&names, waiter)))
+	if m := q.nodes[i]; m.Responsive(minNodeTimeout) {
+		m.Send(q.locker.gate.Over, new(redisconn.Call).Set(protocol.Resign(&names, waiter)))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -13,15 +14,15 @@ import (
 type ownership interface {
 	data() *stake
 	// acquire sends one look. With waits the call wants to be told when the lock may be had; told is whether it will.
-	acquire(ctx context.Context, waits bool) (c *call, told bool)
-	read(c *call) verdict // takes an answered look into account
-	leave(c *call)        // stops listening to a look
+	acquire(ctx context.Context, waits bool) (c *redisconn.Call, told bool)
+	read(c *redisconn.Call) verdict // takes an answered look into account
+	leave(c *redisconn.Call)        // stops listening to a look
 	// waker says when there is something to accept: what others told, as a grant, with the moment from which on
 	// its first lease is to be counted. Without ok it only says that it is time for another look.
 	waker() <-chan struct{}
 	accept(now timing.Instant) (at timing.Instant, ok bool)
 	// renew asks for a lease at once; 0 asks what is left. The answer is as that of renew.lua.
-	renew(ctx context.Context, lease time.Duration) *call
+	renew(ctx context.Context, lease time.Duration) *redisconn.Call
 	// onward tells whether another call may go on with it: with its place in line, or with the lock itself where asking
 	// again under the same id gets it.
 	onward() bool
@@ -63,9 +64,9 @@ type servers interface {
 	shut()      // no one will wait any more
 	// renew lengthens the leases of holds, each to its own, and tells done of each answer. It returns when all are told.
 	renew(holds []*hold, leases []time.Duration, done func(h *hold, val any, err error))
-	claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *call
-	inspect(ctx context.Context, names protocol.Names) *call
-	many() bool // whether one of several may hang while the others serve
+	claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *redisconn.Call
+	inspect(ctx context.Context, names protocol.Names) *redisconn.Call
+	Many() bool // whether one of several may hang while the others serve
 	patience(ttl time.Duration) time.Duration
 	allowance(ttl time.Duration) time.Duration // for a claim, which may take several answers
 	same(o servers) bool

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -18,36 +19,36 @@ import (
 const claimRounds = 3
 
 // claim tries until most masters have the mark for one attempt, or most of them have it for another.
-func (q *quorum) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *call {
+func (q *quorum) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *redisconn.Call {
 	mine := map[string]bool{} // whoever sends it again waits for the answer first
-	return func(ctx context.Context) *call {
-		c := &call{at: q.locker.clock.Now(), done: make(chan struct{})}
+	return func(ctx context.Context) *redisconn.Call {
+		c := &redisconn.Call{At: q.locker.clock.Now(), Done: make(chan struct{})}
 		q.locker.gate.Join()
 		go func() {
 			defer q.locker.gate.Leave()
-			defer close(c.done)
-			end := c.at.Mono + claimRounds*q.patience(cfg.ttl)
+			defer close(c.Done)
+			end := c.At.Mono + claimRounds*q.patience(cfg.ttl)
 			for pause := 2 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-				if c.err = q.dependent(); c.err != nil {
+				if c.Err = q.dependent(); c.Err != nil {
 					return
 				}
 				p := newPoll(q, cfg, names, tick, mine)
 				decided := p.run(ctx)
-				c.err = q.dependent() // by these answers
-				if p.raised >= q.need && c.err == nil {
-					c.val = int64(1)
+				c.Err = q.dependent() // by these answers
+				if p.raised >= q.need && c.Err == nil {
+					c.Val = int64(1)
 					return
 				}
 				p.withdraw()
-				if c.err != nil {
+				if c.Err != nil {
 					return
 				}
 				now := q.locker.clock.Now().Mono
 				if decided || ctx.Err() != nil || now+pause >= end {
-					c.val, c.err = p.verdict()
+					c.Val, c.Err = p.verdict()
 					return
 				}
-				timer := q.locker.timers.Get(pause/2 + mathrand.N(pause+now-c.at.Mono))
+				timer := q.locker.timers.Get(pause/2 + mathrand.N(pause+now-c.At.Mono))
 				select {
 				case <-timer.C:
 				case <-ctx.Done():
@@ -67,7 +68,7 @@ type poll struct {
 	claimant string
 	gone     string
 
-	calls   []*call
+	calls   []*redisconn.Call
 	answers chan answer
 	raised  int
 	mine    map[string]bool            // the claimants of this call
@@ -84,19 +85,19 @@ func newPoll(q *quorum, cfg *config, names protocol.Names, tick int64, mine map[
 	_, _ = rand.Read(id[:])
 	p := &poll{
 		q: q, cfg: cfg, names: names, claimant: fmt.Sprintf("%x", id), mine: mine, by: map[string]int{}, out: map[protocol.ClaimCode]int{},
-		calls: make([]*call, len(q.nodes)), answers: make(chan answer, len(q.nodes)), unsure: make([]bool, len(q.nodes)),
+		calls: make([]*redisconn.Call, len(q.nodes)), answers: make(chan answer, len(q.nodes)), unsure: make([]bool, len(q.nodes)),
 	}
 	p.gone = names.Tombstone(p.claimant)
 	mine[p.claimant] = true
 	plan := protocol.TickPlan(tick, cfg.window(), q.quarantine > 0)
 	for i, m := range q.nodes {
-		c := new(call)
+		c := new(redisconn.Call)
 		p.calls[i] = c
-		c.then = func(any, error) {
+		c.Then = func(any, error) {
 			q.seen(m, c)
 			p.answers <- answer{i, c}
 		}
-		m.send(q.locker.gate.Over, c.set(protocol.Tick(c.room[:0], &names, p.gone, p.claimant, plan)))
+		m.Send(q.locker.gate.Over, c.Set(protocol.Tick(c.Room[:0], &names, p.gone, p.claimant, plan)))
 	}
 	return p
 }
@@ -132,12 +133,12 @@ func (p *poll) count(r answer) {
 	m := p.q.nodes[r.i]
 	p.calls[r.i] = nil
 	fail := func(err error) { p.errs = append(p.errs, &memberError{m.name, err}) }
-	if r.call.err != nil {
-		p.unsure[r.i] = !harmless(r.call.err)
-		fail(r.call.err)
+	if r.call.Err != nil {
+		p.unsure[r.i] = !redisconn.Harmless(r.call.Err)
+		fail(r.call.Err)
 		return
 	}
-	v, ok := protocol.ReadTicked(r.call.val)
+	v, ok := protocol.ReadTicked(r.call.Val)
 	switch {
 	case !ok:
 		p.unsure[r.i] = true
@@ -197,10 +198,10 @@ func (p *poll) withdraw() {
 			defer p.q.locker.gate.Leave()
 			defer close(done)
 			for range triesOfOne {
-				c := &call{urgent: true}
-				m.send(p.q.locker.gate.Over, c.set(protocol.Withdraw(c.room[:0], &p.names, p.gone, p.claimant)))
-				<-c.done
-				if c.err == nil || permanent(c.err) {
+				c := &redisconn.Call{Urgent: true}
+				m.Send(p.q.locker.gate.Over, c.Set(protocol.Withdraw(c.Room[:0], &p.names, p.gone, p.claimant)))
+				<-c.Done
+				if c.Err == nil || permanent(c.Err) {
 					return
 				}
 			}
@@ -237,29 +238,29 @@ func (p *poll) verdict() (any, error) {
 			answered += n
 		}
 		if answered < need {
-			out.all = []error{errSilence}
+			out.all = []error{redisconn.ErrSilence}
 		}
 	}
 	return nil, out
 }
 
 // inspect tells what most masters say, in the form of inspect.lua.
-func (q *quorum) inspect(ctx context.Context, names protocol.Names) *call {
-	c := &call{at: q.locker.clock.Now(), done: make(chan struct{})}
-	if c.err = q.dependent(); c.err != nil {
-		close(c.done)
+func (q *quorum) inspect(ctx context.Context, names protocol.Names) *redisconn.Call {
+	c := &redisconn.Call{At: q.locker.clock.Now(), Done: make(chan struct{})}
+	if c.Err = q.dependent(); c.Err != nil {
+		close(c.Done)
 		return c
 	}
 	answers := make(chan answer, len(q.nodes))
 	for i, m := range q.nodes {
-		one := new(call)
-		one.then = func(any, error) { answers <- answer{i, one} }
-		m.send(ctx, one.set(protocol.Inspect(one.room[:0], &names)))
+		one := new(redisconn.Call)
+		one.Then = func(any, error) { answers <- answer{i, one} }
+		m.Send(ctx, one.Set(protocol.Inspect(one.Room[:0], &names)))
 	}
 	q.locker.gate.Join()
 	go func() {
 		defer q.locker.gate.Leave()
-		defer close(c.done)
+		defer close(c.Done)
 		timer := q.locker.timers.Get(q.patience(q.locker.cfg.ttl))
 		defer q.locker.timers.Rest(timer)
 		v := survey{need: q.need, left: len(q.nodes), lefts: map[string][]int64{}, tokens: map[string]int64{}}
@@ -268,12 +269,12 @@ func (q *quorum) inspect(ctx context.Context, names protocol.Names) *call {
 			case r := <-answers:
 				v.count(q.nodes[r.i].name, r.call)
 			case <-timer.C:
-				v.errs, v.left = append(v.errs, errSilence), 0
+				v.errs, v.left = append(v.errs, redisconn.ErrSilence), 0
 			case <-ctx.Done():
 				v.errs, v.left = append(v.errs, ctx.Err()), 0
 			}
 			if val, err, decided := v.decide(); decided {
-				c.val, c.err = val, err
+				c.Val, c.Err = val, err
 				return
 			}
 		}
@@ -291,12 +292,12 @@ type survey struct {
 	errs           []error
 }
 
-func (v *survey) count(name string, c *call) {
+func (v *survey) count(name string, c *redisconn.Call) {
 	v.left--
-	r, ok := protocol.ReadInspected(c.val)
+	r, ok := protocol.ReadInspected(c.Val)
 	switch {
-	case c.err != nil:
-		v.errs = append(v.errs, &memberError{name, c.err})
+	case c.Err != nil:
+		v.errs = append(v.errs, &memberError{name, c.Err})
 		return
 	case !ok:
 		v.errs = append(v.errs, &memberError{name, errReply})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -163,17 +164,17 @@ type member struct {
 
 // seen notes what an answer of vote.lua or tick.lua that just came tells about the server: which run of it that is, and
 // what its clock said.
-func (q *quorum) seen(m *member, c *call) {
-	at, run, ok := protocol.ReadServer(c.val)
-	if c.err != nil || !ok {
+func (q *quorum) seen(m *member, c *redisconn.Call) {
+	at, run, ok := protocol.ReadServer(c.Val)
+	if c.Err != nil || !ok {
 		return
 	}
 	now := q.locker.clock.Now()
 	// The answer was made half-way between sending and now, more or less.
-	m.took.Store(int64(now.Mono - c.at.Mono))
-	m.offset.Store(at - (now.Wall-int64(now.Mono-c.at.Mono)/2)/int64(time.Microsecond))
-	lag, was := at-c.at.Wall/int64(time.Microsecond), m.lag.Load()
-	if more := lag - was; m.known.Load() && more > 0 && more <= (now.Mono-c.at.Mono).Microseconds() {
+	m.took.Store(int64(now.Mono - c.At.Mono))
+	m.offset.Store(at - (now.Wall-int64(now.Mono-c.At.Mono)/2)/int64(time.Microsecond))
+	lag, was := at-c.At.Wall/int64(time.Microsecond), m.lag.Load()
+	if more := lag - was; m.known.Load() && more > 0 && more <= (now.Mono-c.At.Mono).Microseconds() {
 		lag = was + more/4 // this one took longer: most do not
 	}
 	m.lag.Store(lag)
@@ -305,7 +306,7 @@ func (q *quorum) allowance(ttl time.Duration) time.Duration {
 	return (claimRounds + 2) * q.patience(ttl)
 }
 
-func (q *quorum) many() bool { return true }
+func (q *quorum) Many() bool { return true }
 
 // same tells whether o uses the same clients, in whatever order.
 func (q *quorum) same(o servers) bool {
@@ -314,7 +315,7 @@ func (q *quorum) same(o servers) bool {
 		return false
 	}
 	for _, m := range q.nodes {
-		if !slices.ContainsFunc(other.nodes, func(o *member) bool { return o.client == m.client }) {
+		if !slices.ContainsFunc(other.nodes, func(o *member) bool { return o.Client == m.Client }) {
 			return false
 		}
 	}

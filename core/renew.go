@@ -147,7 +147,7 @@ func (s *scheduler) tick() {
 			heap.Fix(&s.holds, 0)
 			continue
 		case h.renewAt <= now.Mono+timing.Patience(h.cfg.ttl)/8: // less than the time to the retry, or this would not end
-			if h.asked && s.locker.redis.many() { // perhaps another shard keeps its pipeline waiting
+			if h.asked && s.locker.redis.Many() { // perhaps another shard keeps its pipeline waiting
 				alone = append(alone, h)
 			} else {
 				due = append(due, h)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -45,16 +46,16 @@ type tenure struct {
 
 	key any // names.Lock; go-redis takes the other arguments by pointer, which costs no allocation
 
-	tainted bool    // rule 3: an acquire failed in a way that leaves its outcome open
-	pending []*call // acquires that nobody listens to any more and that may still be answered
-	resent  bool    // a forget went out and was not answered
+	tainted bool              // rule 3: an acquire failed in a way that leaves its outcome open
+	pending []*redisconn.Call // acquires that nobody listens to any more and that may still be answered
+	resent  bool              // a forget went out and was not answered
 
 	// Of one of a ballot's.
 	renewals int    // that were not answered
 	waiter   string // see forget.lua
 
 	// Room for what most tenures need one of, so that it takes no allocation each; nil when it was used.
-	room  *call
+	room  *redisconn.Call
 	seat  *hold
 	front *queue
 
@@ -119,39 +120,39 @@ func labelOf(value string) string {
 
 // acquire sends one acquire. With waits it also joins the line, or refreshes its place in it; told says whether
 // the inbox can be used for that.
-func (t *tenure) acquire(ctx context.Context, waits bool) (c *call, told bool) {
+func (t *tenure) acquire(ctx context.Context, waits bool) (c *redisconn.Call, told bool) {
 	told = waits && t.node.inbox.add(t)
 	return t.send(ctx, waits, told), told
 }
 
-func (t *tenure) send(ctx context.Context, waits, told bool) *call {
+func (t *tenure) send(ctx context.Context, waits, told bool) *redisconn.Call {
 	c := t.call()
 	plan := t.node.plan(planFor{t.cfg.ttl, t.block, waits, told})
-	return t.node.send(ctx, c.set(protocol.Acquire(c.room[:0], t.key, &t.names, &t.owner, plan, &t.cfg.reentryID)))
+	return t.node.Send(ctx, c.Set(protocol.Acquire(c.Room[:0], t.key, &t.names, &t.owner, plan, &t.cfg.reentryID)))
 }
 
 // call is where the next command goes.
-func (t *tenure) call() *call {
+func (t *tenure) call() *redisconn.Call {
 	c := t.room
 	t.room = nil
 	if c == nil {
-		c = new(call)
+		c = new(redisconn.Call)
 	}
-	c.urgent = len(t.pending) > 0 || t.resent
+	c.Urgent = len(t.pending) > 0 || t.resent
 	return c
 }
 
 // renew asks for a lease, at once: it is for a holder that may be about to lose the lock.
-func (t *tenure) renew(ctx context.Context, lease time.Duration) *call {
+func (t *tenure) renew(ctx context.Context, lease time.Duration) *redisconn.Call {
 	c := t.renewal(lease)
-	c.urgent = true
-	return t.node.send(ctx, c)
+	c.Urgent = true
+	return t.node.Send(ctx, c)
 }
 
 // renewal is a call that lengthens the lease to d.
-func (t *tenure) renewal(d time.Duration) *call {
-	c := &call{ctx: context.Background(), number: d.Milliseconds()}
-	return c.set(protocol.Renew(c.room[:0], t.key, &t.names, &t.owner, &c.number))
+func (t *tenure) renewal(d time.Duration) *redisconn.Call {
+	c := &redisconn.Call{Ctx: context.Background(), Number: d.Milliseconds()}
+	return c.Set(protocol.Renew(c.Room[:0], t.key, &t.names, &t.owner, &c.Number))
 }
 
 // planFor is what the second argument of acquire.lua depends on.
@@ -203,28 +204,28 @@ type verdict struct {
 }
 
 // read takes an answered acquire into account.
-func (t *tenure) read(c *call) verdict {
+func (t *tenure) read(c *redisconn.Call) verdict {
 	if t.node.votes {
 		t.readVote(c)
 		return verdict{}
 	}
-	if c.err != nil && harmless(c.err) {
-		return verdict{err: c.err}
+	if c.Err != nil && redisconn.Harmless(c.Err) {
+		return verdict{err: c.Err}
 	}
-	t.sent = max(t.sent, c.at.Mono)
-	if c.err != nil {
+	t.sent = max(t.sent, c.At.Mono)
+	if c.Err != nil {
 		t.tainted = true
-		return verdict{err: c.err}
+		return verdict{err: c.Err}
 	}
-	r, ok := protocol.ReadAcquired(c.val)
+	r, ok := protocol.ReadAcquired(c.Val)
 	switch {
 	case !ok, r.Undone: // which only ever answers an acquire that nobody waits for
 	case r.Exhausted:
 		return verdict{err: errExhausted}
 	case r.Held:
-		t.inLine, t.look, t.seen, t.last = r.Place > 0, c.at, r.Time, r.Last
+		t.inLine, t.look, t.seen, t.last = r.Place > 0, c.At, r.Time, r.Last
 		if r.Place > 0 {
-			t.node.inbox.answered(c.at, r.Deaf)
+			t.node.inbox.answered(c.At, r.Deaf)
 		}
 		return verdict{
 			held: newHeldError(t.names.Lock, r.Left, r.Value), place: r.Place, foreign: r.Foreign, deaf: r.Deaf != protocol.Hears,
@@ -293,8 +294,8 @@ func (t *tenure) patience() time.Duration { return timing.Patience(t.cfg.ttl) }
 func (t *tenure) allowance() time.Duration { return timing.Patience(t.cfg.ttl) }
 
 // leave stops listening to an acquire.
-func (t *tenure) leave(c *call) {
-	c.left.Store(true)
+func (t *tenure) leave(c *redisconn.Call) {
+	c.Leave()
 	t.pending = append(t.pending, c)
 }
 
@@ -303,7 +304,7 @@ func (t *tenure) leave(c *call) {
 func (t *tenure) ends() time.Duration {
 	sent := t.sent
 	for _, c := range t.pending {
-		sent = max(sent, c.at.Mono)
+		sent = max(sent, c.At.Mono)
 	}
 	return sent + max(t.cfg.ttl, protocol.EntryLife+grantLease)
 }
@@ -313,7 +314,7 @@ func (t *tenure) ends() time.Duration {
 func (t *tenure) settle() bool {
 	open := t.pending[:0]
 	for _, c := range t.pending {
-		if c.answered.Load() {
+		if c.Answered() {
 			t.read(c)
 		} else {
 			open = append(open, c)

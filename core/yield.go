@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -73,17 +74,17 @@ func (b *ballot) yield() *yielding {
 // an error, or without an answer in time, a goroutine goes on.
 type ask struct {
 	*tenure
-	call  *call
+	call  *redisconn.Call
 	taken atomic.Bool // somebody sees to it
 }
 
 func (y *yielding) send(a *ask) {
 	y.gate.Join()
-	a.call = a.sendForget(context.Background(), func(c *call) {
+	a.call = a.sendForget(context.Background(), func(c *redisconn.Call) {
 		switch {
 		case a.taken.Swap(true):
-		case c.err == nil:
-			y.add(a.forgot(c.val))
+		case c.Err == nil:
+			y.add(a.forgot(c.Val))
 			y.gate.Leave()
 		default:
 			go y.goOn(a, c)
@@ -91,7 +92,7 @@ func (y *yielding) send(a *ask) {
 	})
 }
 
-func (y *yielding) goOn(a *ask, c *call) {
+func (y *yielding) goOn(a *ask, c *redisconn.Call) {
 	defer y.gate.Leave()
 	y.add(a.goOn(y.gate.Over, c, y.limit))
 }
@@ -160,7 +161,7 @@ func (b *ballot) forget(ctx context.Context, limit time.Duration) (outcome, caus
 	switch {
 	case !y.told:
 		if y.cause == nil {
-			return ErrUnavailable, errSilence
+			return ErrUnavailable, redisconn.ErrSilence
 		}
 		return ErrUnavailable, y.cause
 	case y.outcome == ErrUnavailable:

@@ -52,7 +52,7 @@ func graphOf(lines ...string) map[string]pkg {
 
 func TestImportBreaches(t *testing.T) {
 	clean := []string{
-		"core: fmt go-redis core/internal/line", "core/internal/line: net", "go-redis: net xxhash", "xxhash: fmt",
+		"core: fmt go-redis core/internal/protocol", "core/internal/protocol: net", "go-redis: net xxhash", "xxhash: fmt",
 		"ginlock: core gin net/http", "gin: sse", "asynqlock: core asynq go-redis", "cronlock: core cron",
 		"sqlfence: core database/sql", "internal/servertest: miniredis go-redis",
 	}
@@ -67,7 +67,9 @@ func TestImportBreaches(t *testing.T) {
 		{"a dependency of go-redis in core", "core: xxhash", "core must not import github.com/cespare/xxhash/v2"},
 		{"an adapter in core", "core: ginlock", "core must not import " + modulePath + "/ginlock"},
 		{"internal in core", "core: internal/servertest", "core must not import " + modulePath + "/internal/servertest"},
-		{"another module below core", "core/internal/line: other", "core/internal/line must not import example.com/other"},
+		{"a floor upwards", "core/internal/protocol: core/internal/redisconn", "core/internal/protocol must not import " + modulePath + "/core/internal/redisconn, which is above it"},
+		{"a room without a floor", "core/internal/attic: fmt", "core/internal/attic has no floor"},
+		{"another module below core", "core/internal/protocol: other", "core/internal/protocol must not import example.com/other"},
 		{"another module through internal", "core: internal/servertest", "core must not depend on github.com/alicebob/miniredis/v2"},
 		{"gin's dependency in ginlock", "ginlock: sse", "ginlock must not import github.com/gin-contrib/sse"},
 		{"go-redis in ginlock", "ginlock: go-redis", "ginlock must not import " + goRedis},

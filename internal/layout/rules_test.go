@@ -78,7 +78,31 @@ func importBreaches(graph map[string]pkg) []string {
 			}
 		}
 	}
-	return append(breaches, coreBreaches(graph)...)
+	return append(append(breaches, coreBreaches(graph)...), floorBreaches(graph)...)
+}
+
+// floors are the packages of core, the highest first: each may import those below.
+var floors = []string{"core", "core/internal/redisconn", "core/internal/protocol", "core/internal/timing"}
+
+// floorBreaches checks that the packages of core import downwards only, and that each has its floor.
+func floorBreaches(graph map[string]pkg) (breaches []string) {
+	floor := func(path string) int { return slices.Index(floors, strings.TrimPrefix(path, modulePath+"/")) }
+	for _, path := range slices.Sorted(maps.Keys(graph)) {
+		if owner(path) != "core" {
+			continue
+		}
+		from := floor(path)
+		if from < 0 {
+			breaches = append(breaches, fmt.Sprintf("%s has no floor", path))
+			continue
+		}
+		for _, imported := range graph[path].Imports {
+			if owner(imported) == "core" && floor(imported) <= from {
+				breaches = append(breaches, fmt.Sprintf("%s must not import %s, which is above it", path, imported))
+			}
+		}
+	}
+	return breaches
 }
 
 // coreBreaches checks that everything reachable from core is the standard

@@ -55,10 +55,7 @@ func (s *Script) Full(args []any) []any {
 func (s *Script) Text() string { return s.text.(string) }
 
 // Call is an EVALSHA command with any keys and arguments; for tests.
-func (s *Script) Call(args ...any) []any {
-	_, all := s.args(nil, args...)
-	return all
-}
+func (s *Script) Call(args ...any) (*Script, []any) { return s.args(nil, args...) }
 
 // Runs tells whether a command runs s.
 func (s *Script) Runs(args []string) bool {

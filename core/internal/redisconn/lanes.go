@@ -1,4 +1,4 @@
-package core
+package redisconn
 
 import (
 	"context"
@@ -17,9 +17,9 @@ const (
 	// laneStall is for how long all lanes may be away before commands go past them: where a round trip takes that
 	// long there is little to gain from sharing it.
 	laneStall = 10 * time.Millisecond
-	// laneRest is for how long the goroutine of a lane waits for more: go-redis needs a stack that grows several times
+	// LaneRest is for how long the goroutine of a lane waits for more: go-redis needs a stack that grows several times
 	// on a new one.
-	laneRest = 100 * time.Millisecond
+	LaneRest = 100 * time.Millisecond
 )
 
 // lanes take commands to Redis, each one or a pipeline at a time. A command goes out at once while a lane is free;
@@ -33,26 +33,26 @@ type lanes struct {
 	mu      sync.Mutex
 	busy    int
 	moved   time.Duration // when a lane went out last
-	queue   []*call
+	queue   []*Call
 	resting []*lane // that rested last at the end
 }
 
 // lane is the goroutine of one.
-type lane struct{ next chan *call } // capacity 1: who takes a lane from those that rest may write one
+type lane struct{ next chan *Call } // capacity 1: who takes a lane from those that rest may write one
 
-// send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
+// Send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
 // sent yet, and may or may not stop the rest.
-func (n *node) send(ctx context.Context, c *call) *call {
-	c.ctx, c.at, c.signals = ctx, n.clock.Now(), &n.signals
+func (n *Conn) Send(ctx context.Context, c *Call) *Call {
+	c.Ctx, c.At, c.signals = ctx, n.clock.Now(), &n.signals
 	var known bool
-	if c.done, known = n.signals.Get().(chan struct{}); !known {
-		c.done = make(chan struct{}, 1)
+	if c.Done, known = n.signals.Get().(chan struct{}); !known {
+		c.Done = make(chan struct{}, 1)
 	}
 	n.gate.Join()
 	if n.under.Add(1) == 1 {
-		n.heard.Store(int64(c.at.Mono)) // there was nothing to hear before
+		n.heard.Store(int64(c.At.Mono)) // there was nothing to hear before
 	}
-	if c.urgent || n.many() {
+	if c.Urgent || n.Many() {
 		go n.do(c)
 		return c
 	}
@@ -61,14 +61,14 @@ func (n *node) send(ctx context.Context, c *call) *call {
 	defer l.mu.Unlock()
 	switch {
 	case l.busy < maxLanes:
-		l.busy, l.moved = l.busy+1, c.at.Mono
+		l.busy, l.moved = l.busy+1, c.At.Mono
 		if k := len(l.resting) - 1; k >= 0 {
 			l.resting[k].next <- c
 			l.resting = l.resting[:k]
 		} else {
 			go n.lane(c)
 		}
-	case c.at.Mono-l.moved > laneStall:
+	case c.At.Mono-l.moved > laneStall:
 		go n.do(c)
 	default:
 		l.queue = append(l.queue, c)
@@ -76,31 +76,31 @@ func (n *node) send(ctx context.Context, c *call) *call {
 	return c
 }
 
-func (n *node) do(c *call) {
-	val, err := n.run(c)
+func (n *Conn) do(c *Call) {
+	val, err := n.Run(c)
 	n.answer(c, val, err)
 }
 
-func (n *node) answer(c *call, val any, err error) {
+func (n *Conn) answer(c *Call, val any, err error) {
 	n.under.Add(-1)
 	if err == nil {
 		n.heard.Store(int64(n.clock.Now().Mono))
 	}
-	c.val, c.err = val, err
+	c.Val, c.Err = val, err
 	c.answered.Store(true)
-	then := c.then
-	c.done <- struct{}{}
+	then := c.Then
+	c.Done <- struct{}{}
 	if then != nil {
 		then(val, err)
 	}
 	n.gate.Leave()
 }
 
-func (n *node) lane(c *call) {
-	self := &lane{next: make(chan *call, 1)}
-	timer := n.timers.Get(laneRest)
+func (n *Conn) lane(c *Call) {
+	self := &lane{next: make(chan *Call, 1)}
+	timer := n.timers.Get(LaneRest)
 	defer n.timers.Rest(timer)
-	var calls []*call
+	var calls []*Call
 	for c != nil {
 		n.do(c)
 		for n.lanes.take(self, &calls, n.clock.Now().Mono) {
@@ -112,8 +112,8 @@ func (n *node) lane(c *call) {
 
 // await returns what comes while a lane rests; nil if that is nothing. It does not count as under way meanwhile:
 // Shutdown ends the rest, and does not wait for it.
-func (n *node) await(self *lane, timer *time.Timer) *call {
-	timer.Reset(laneRest)
+func (n *Conn) await(self *lane, timer *time.Timer) *Call {
+	timer.Reset(LaneRest)
 	select {
 	case c := <-self.next:
 		return c
@@ -131,7 +131,7 @@ func (n *node) await(self *lane, timer *time.Timer) *call {
 }
 
 // take moves what waits to calls. Without any the lane is free, and rests.
-func (l *lanes) take(self *lane, calls *[]*call, now time.Duration) bool {
+func (l *lanes) take(self *lane, calls *[]*Call, now time.Duration) bool {
 	clear(*calls)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,31 +149,33 @@ func (l *lanes) take(self *lane, calls *[]*call, now time.Duration) bool {
 	return true
 }
 
-// unsent is the failure of a command that never left, as nobody wanted it any more.
-type unsent struct{ error }
+// Unsent is the failure of a command that never left, as nobody wanted it any more.
+type Unsent struct{ Err error }
 
-func (u unsent) Unwrap() error { return u.error }
+func (u Unsent) Error() string { return u.Err.Error() }
+
+func (u Unsent) Unwrap() error { return u.Err }
 
 // drop answers a call that nobody wants any more, and reports whether that is so. Sent late, an acquire could
 // outlast its tombstone.
-func (n *node) drop(c *call) bool {
-	err := c.ctx.Err()
+func (n *Conn) drop(c *Call) bool {
+	err := c.Ctx.Err()
 	if err == nil && c.left.Load() {
-		err = errSilence
+		err = ErrSilence
 	}
 	if err != nil {
-		n.answer(c, nil, unsent{err})
+		n.answer(c, nil, Unsent{Err: err})
 	}
 	return err != nil
 }
 
 // doAll sends calls, in one pipeline if there are several.
-func (n *node) doAll(calls []*call) {
+func (n *Conn) doAll(calls []*Call) {
 	switch len(calls) {
 	case 0:
 	case 1:
 		n.do(calls[0])
 	default:
-		n.runAll(calls, func(i int, val any, err error) { n.answer(calls[i], val, err) })
+		n.RunAll(calls, func(i int, val any, err error) { n.answer(calls[i], val, err) })
 	}
 }

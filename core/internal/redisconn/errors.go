@@ -1,0 +1,68 @@
+package redisconn
+
+import (
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrSilence stands for an answer that did not come in time.
+var ErrSilence = errors.New("no answer in time")
+
+// fleeting error replies: the server could not serve right now. The client follows MOVED and ASK itself;
+// they get here while a Cluster reshards.
+var fleeting = []string{
+	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY", "NOREPLICAS",
+	"MISCONF", "OOM", "UNBLOCKED", "ERR max number of clients",
+}
+
+// ReplyText is the text of an error reply, with the code in front; "" for any other error. Redis before 7
+// wraps an error from inside a script: "ERR Error running script (call to f_1f...): @user_script:12: OOM ...".
+func ReplyText(err error) string {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	s := reply.Error()
+	if strings.HasPrefix(s, "ERR Error running script") {
+		if i := strings.LastIndex(s, "user_script:"); i >= 0 {
+			s = strings.TrimLeft(s[i+len("user_script:"):], " -:0123456789")
+		}
+	}
+	return s
+}
+
+// Permanent tells whether asking again can only fail again: a refusal for a reason that does not pass by
+// itself (WRONGTYPE, NOAUTH, NOPERM, a broken script, ...), or a closed client.
+func Permanent(err error) bool {
+	if errors.Is(err, redis.ErrClosed) {
+		return true
+	}
+	text := ReplyText(err)
+	for _, prefix := range fleeting {
+		if strings.HasPrefix(text, prefix) {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// Harmless tells whether a command that failed with err certainly changed nothing: it was never sent, or
+// Redis refused it with a code that comes before the first write. A general ERR may come from the middle of
+// a script.
+func Harmless(err error) bool {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
+		return true
+	}
+	if _, ok := err.(Unsent); ok {
+		return true
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	text := ReplyText(err)
+	return text != "" && !strings.HasPrefix(text, "ERR")
+}
