@@ -168,7 +168,6 @@
 //
 // Acquiring, renewing and releasing are one Lua script each. An acquisition is a tenure with an owner id of
 // its own, the value of the key; what makes lost, resent and delayed commands harmless is written down at
-// the type tenure; on several masters it is a ballot, see the types ballot and attempt. The scheduler of renewals is a
-// timer and a heap, and holds are ended by comparing clocks; see the types scheduler and hold. The line is in line.lua
-// and the type inbox; the calls of one process stand in a queue, and what they send at once travels together, see lanes.
+// the type tenure; on several masters it is a ballot. ARCHITECTURE.md, in this folder, has the words, the packages below
+// and the way of a reply, file by file.
 package core
