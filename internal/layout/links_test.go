@@ -18,7 +18,7 @@ var (
 	definition = regexp.MustCompile(`(?m)^\[([a-z0-9-]+)\]: (\S+)$`)
 )
 
-// linkBreaches checks the links of a paper at the top level: those within the repository lead to a file, and references
+// linkBreaches checks the links of a paper: those within its folder lead to a file, and references
 // are defined, once, and used.
 func linkBreaches(root fs.FS, paper string) (breaches []string) {
 	targets := map[string]bool{}
@@ -53,18 +53,20 @@ func linkBreaches(root fs.FS, paper string) (breaches []string) {
 }
 
 func TestLinksOfPapers(t *testing.T) {
-	root := os.DirFS(filepath.Join("..", ".."))
-	papers, err := fs.Glob(root, "*.md")
-	if err != nil || !slices.Contains(papers, "README.md") {
-		t.Fatalf("got papers %q and %v, want the README among them", papers, err)
-	}
-	for _, name := range papers {
-		paper, err := fs.ReadFile(root, name)
-		if err != nil {
-			t.Fatal(err)
+	for folder, paper := range map[string]string{".": "README.md", "core": "ARCHITECTURE.md"} {
+		root := os.DirFS(filepath.Join("..", "..", folder))
+		papers, err := fs.Glob(root, "*.md")
+		if err != nil || !slices.Contains(papers, paper) {
+			t.Fatalf("got papers %q and %v, want %s among them", papers, err, paper)
 		}
-		for _, breach := range linkBreaches(root, string(paper)) {
-			t.Errorf("%s: %s", name, breach)
+		for _, name := range papers {
+			text, err := fs.ReadFile(root, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, breach := range linkBreaches(root, string(text)) {
+				t.Errorf("%s: %s", filepath.Join(folder, name), breach)
+			}
 		}
 	}
 }
