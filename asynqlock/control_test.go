@@ -61,7 +61,7 @@ func TestWithoutTheGuard(t *testing.T) {
 	})
 	t.Run("schedulers", func(t *testing.T) {
 		bubble(t, func(s *shop) {
-			server := asynq.NewServerFromRedisClient(s.client(), asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 10 * time.Millisecond})
+			server := asynq.NewServerFromRedisClient(s.client(), asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 50 * time.Millisecond})
 			runs := make(chan time.Time, 100)
 			err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { runs <- time.Now(); return nil }))
 			if err != nil {

@@ -16,10 +16,10 @@ import (
 
 func z(member string) redis.Z { return redis.Z{Member: member} }
 
-// drain has 5 tasks of one key, of 10 ms each, give way to one before them, and then a standing backlog of 200 enqueued, for two
+// drain has 5 tasks of one key, of 20 ms each, give way to one before them, and then a standing backlog of 100 enqueued, for two
 // workers. It returns how long they take when that one ends, busy later.
 func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
-	const hot, backlog = 5, 200
+	const hot, backlog = 5, 100
 	var mu sync.Mutex
 	cold, ran := 0, 0
 	release, done := make(chan struct{}), make(chan struct{})
@@ -35,7 +35,7 @@ func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
 			<-release
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 		if accountOf(task) != "1" {
 			select {
 			case <-done:

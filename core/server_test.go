@@ -44,7 +44,7 @@ func obtain(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *
 // until waits for cond.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(hang); !cond(); <-tick.C {
 		if time.Now().After(end) {
