@@ -276,3 +276,28 @@ func TestTagOf(t *testing.T) {
 		}
 	}
 }
+
+// What two modules print at the same time does not mix within a package, and nothing is held back at the end.
+func TestPackageLines(t *testing.T) {
+	var all bytes.Buffer
+	out := &output{to: &all}
+	a, b := &packageLines{to: out}, &packageLines{to: out}
+	write := func(l *packageLines, text string) {
+		t.Helper()
+		if n, err := l.Write([]byte(text)); n != len(text) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	write(a, "--- FAIL: TestA (0.1s)\n    a_test.go:1: wro")
+	write(b, "ok  \texample.com/b\t0.1s\nok  \texam")
+	write(a, "ng\nFAIL\nFAIL\texample.com/a\t0.2s\n?   \texample.com/none\t[no test files]\npanic")
+	write(b, "ple.com/c\t0.1s\n")
+	a.flush()
+	b.flush()
+	want := "ok  \texample.com/b\t0.1s\n" +
+		"--- FAIL: TestA (0.1s)\n    a_test.go:1: wrong\nFAIL\nFAIL\texample.com/a\t0.2s\n?   \texample.com/none\t[no test files]\n" +
+		"ok  \texample.com/c\t0.1s\npanic"
+	if all.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &all, want)
+	}
+}
