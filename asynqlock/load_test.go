@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +42,7 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		_ = flag.Set("test.parallel", "6") // those with a real Redis mostly wait
 	}
+	debug.SetGCPercent(400) // most of it is garbage of miniredis' Lua
 	os.Exit(m.Run())
 }
 

@@ -3,6 +3,7 @@ package core_test
 import (
 	"flag"
 	"os"
+	"runtime/debug"
 	"testing"
 )
 
@@ -10,5 +11,6 @@ import (
 // that run beside them count too while they wait for their turn.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "16") // -parallel still goes before it
+	debug.SetGCPercent(400)             // most of it is garbage of miniredis' Lua
 	os.Exit(m.Run())
 }

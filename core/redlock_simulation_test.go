@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,7 +43,6 @@ func TestRedLockSimulation(t *testing.T) {
 			first = rand.Uint64N(1 << 40)
 		}
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // most of it is garbage of Lua
 	var mu sync.Mutex
 	var sum counts
 	var next, ran atomic.Uint64
