@@ -12,49 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// replicated starts a server and a replica of it.
-func replicated(t *testing.T) (master, replica *servertest.Server) {
-	t.Helper()
-	master = servertest.Redis(t, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600")
-	host, port, _ := net.SplitHostPort(master.Addr())
-	replica = servertest.Redis(t, "--replicaof", host, port)
-	linked(t, replica)
-	return master, replica
-}
-
-// linked waits until a replica follows its master.
-func linked(t *testing.T, replica *servertest.Server) {
-	t.Helper()
-	rdb := replica.Client()
-	until(t, "the replica is linked", func() bool {
-		return strings.Contains(rdb.Info(background, "replication").Val(), "master_link_status:up")
-	})
-}
-
-// gone waits until key is free: the clean-up of a failed call goes on behind it.
-func gone(t *testing.T, rdb redis.UniversalClient, key string) {
-	t.Helper()
-	until(t, key+" is free", func() bool { return rdb.Exists(background, key).Val() == 0 })
-}
-
-// fails has an acquisition of key refused for want of replicas, within its own bounds, and nothing left of it.
-func fails(t *testing.T, l *core.Locker, rdb redis.UniversalClient, key, cause string, opts ...core.CallOption) {
-	t.Helper()
-	begin := time.Now()
-	lock, err := l.Acquire(background, key, opts...)
-	if lock != nil {
-		t.Fatalf("%s: acquired, want %q", key, cause)
-	}
-	wantIs(t, err, core.ErrUnavailable)
-	if !contains(err, key, cause) {
-		t.Errorf("%s: got %v, want %q", key, err, cause)
-	}
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("%s: it took %v", key, took)
-	}
-	gone(t, rdb, key)
-}
-
 func TestServerReplicaAcks(t *testing.T) {
 	t.Parallel()
 	master, replica := replicated(t)
@@ -264,4 +221,28 @@ func TestServerRingReplicaAcks(t *testing.T) {
 	release(t, obtain(t, l, on[true]))
 	fails(t, l, rdb, on[false], "0 of 1 replicas", core.WithReplicaAcks(1, 50*time.Millisecond))
 	shutdown(t, l)
+}
+
+// gone waits until key is free: the clean-up of a failed call goes on behind it.
+func gone(t *testing.T, rdb redis.UniversalClient, key string) {
+	t.Helper()
+	until(t, key+" is free", func() bool { return rdb.Exists(background, key).Val() == 0 })
+}
+
+// fails has an acquisition of key refused for want of replicas, within its own bounds, and nothing left of it.
+func fails(t *testing.T, l *core.Locker, rdb redis.UniversalClient, key, cause string, opts ...core.CallOption) {
+	t.Helper()
+	begin := time.Now()
+	lock, err := l.Acquire(background, key, opts...)
+	if lock != nil {
+		t.Fatalf("%s: acquired, want %q", key, cause)
+	}
+	wantIs(t, err, core.ErrUnavailable)
+	if !contains(err, key, cause) {
+		t.Errorf("%s: got %v, want %q", key, err, cause)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("%s: it took %v", key, took)
+	}
+	gone(t, rdb, key)
 }

@@ -11,36 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
-
-// lagging has WAIT answer as a server with n replicas does of which each needs lag to catch up. miniredis itself
-// has none.
-func lagging(t *testing.T, b *servertest.Bubble, n int, lag time.Duration) {
-	t.Helper()
-	release(t, acquire(t, newReplica(t, b).Locker, "start")) // there is a server from the first connection on
-	b.Redis.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
-		if cmd != "WAIT" {
-			return false
-		}
-		want, _ := strconv.Atoi(args[0])
-		ms, _ := strconv.Atoi(args[1])
-		switch timeout := time.Duration(ms) * time.Millisecond; {
-		case want <= n && lag <= timeout:
-			time.Sleep(lag)
-			c.WriteInt(n)
-		case lag <= timeout:
-			time.Sleep(timeout)
-			c.WriteInt(n)
-		default:
-			time.Sleep(timeout)
-			c.WriteInt(0)
-		}
-		return true
-	})
-}
 
 func TestReplicaAcksCostTwoCommandsAndCountAsARenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {

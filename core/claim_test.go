@@ -13,15 +13,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-func claim(t *testing.T, l *core.Locker, tick time.Time, opts ...core.CallOption) bool {
-	t.Helper()
-	ok, err := l.Claim(background, "job", tick, opts...)
-	if err != nil {
-		t.Errorf("Claim(%v): %v", tick, err)
-	}
-	return ok
-}
-
 func TestEachTickIsClaimedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		replicas := make([]*replica, 5)
@@ -369,4 +360,13 @@ func TestShutdownEndsAClaimThatWaits(t *testing.T) {
 			t.Errorf("it took %v", time.Since(began))
 		}
 	})
+}
+
+func claim(t *testing.T, l *core.Locker, tick time.Time, opts ...core.CallOption) bool {
+	t.Helper()
+	ok, err := l.Claim(background, "job", tick, opts...)
+	if err != nil {
+		t.Errorf("Claim(%v): %v", tick, err)
+	}
+	return ok
 }

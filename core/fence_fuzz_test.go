@@ -16,8 +16,6 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-var wellFormed = regexp.MustCompile(`^(\d{1,16}) \d{1,16} \d{1,16}(?: \d{1,16})*$`)
-
 // Whatever somebody else writes into the keys of a lock, tokens rise, as long as the clock does and where the fence still
 // has the last one beyond that too; and the scripts leave a fence that is whole behind, or say that tokens are used up.
 func FuzzDamagedKeys(f *testing.F) {
@@ -153,3 +151,5 @@ func FuzzDamagedKeys(f *testing.F) {
 		}
 	})
 }
+
+var wellFormed = regexp.MustCompile(`^(\d{1,16}) \d{1,16} \d{1,16}(?: \d{1,16})*$`)

@@ -1,8 +1,12 @@
 package core_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,4 +79,141 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Tokens rise whatever becomes of the server's data and of its clock.
+func TestTokensRise(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		last := int64(0)
+		next := func(what string) {
+			t.Helper()
+			for _, r := range []*replica{a, c, a} {
+				lock := acquire(t, r.Locker, "k")
+				if lock.Token() <= last {
+					t.Errorf("%s: token %d after %d", what, lock.Token(), last)
+				}
+				last = lock.Token()
+				release(t, lock)
+			}
+		}
+		next("fresh")
+		next("again, in the same microsecond")
+		if now := time.Now().UnixMicro(); last < now || last > now+10 {
+			t.Errorf("token %d at %d µs: want the server's clock", last, now)
+		}
+		b.Redis.FlushAll()
+		time.Sleep(time.Millisecond) // the clock has passed what was issued before
+		next("after FLUSHALL")
+		time.Sleep(time.Hour)
+		if b.Redis.Exists("{k}:~fence") {
+			t.Error("the fence never expires")
+		}
+		next("after the fence expired")
+		b.Skew(-30 * time.Second) // a failover to a server whose clock is behind
+		next("clock 30s back")
+		if ttl := b.Redis.TTL("{k}:~fence"); ttl < 30*time.Second+15*time.Second {
+			t.Errorf("the fence expires in %v, before TIME has passed the last token", ttl)
+		}
+		b.Skew(time.Hour)
+		next("clock an hour ahead")
+		b.Skew(0)
+		next("clock right again")
+		if ttl := b.Redis.TTL("{k}:~fence"); ttl < time.Hour {
+			t.Errorf("the fence expires in %v, before TIME has passed the last token", ttl)
+		}
+	})
+}
+
+func TestTokensOfConcurrentHoldersAreUniqueAndOrdered(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var mu sync.Mutex
+		var tokens []int64
+		var wg sync.WaitGroup
+		for range 4 {
+			r := newReplica(t, b)
+			for range 4 {
+				wg.Go(func() {
+					for range 10 {
+						err := r.Do(background, "k", func(ctx context.Context) error {
+							mu.Lock()
+							tokens = append(tokens, core.Held(ctx)[0].Token()) // in the order of the holds
+							mu.Unlock()
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		for i := 1; i < len(tokens); i++ {
+			if tokens[i] <= tokens[i-1] {
+				t.Fatalf("token %d after %d", tokens[i], tokens[i-1])
+			}
+		}
+		if len(tokens) != 160 {
+			t.Errorf("%d holds, want 160", len(tokens))
+		}
+	})
+}
+
+func TestTokensAreExactUpTo2To53(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		const top = int64(1)<<53 - 1
+		set := func(last int64) {
+			s := strconv.FormatInt(last, 10)
+			_ = b.Redis.Set("{k}:~fence", s+" 0 "+s)
+		}
+		for _, last := range []int64{top - 1, top - 2, top - 3} {
+			set(last)
+			lock := acquire(t, r.Locker, "k")
+			if lock.Token() != last+1 {
+				t.Errorf("after %d: got token %d", last, lock.Token())
+			}
+			if ttl := b.Redis.TTL("{k}:~fence"); ttl < 200*365*24*time.Hour {
+				t.Errorf("the fence expires in %v, before TIME has passed the last token", ttl)
+			}
+			release(t, lock)
+		}
+		set(top)
+		_, err := r.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if err == nil || !contains(err, `"k"`, "2^53") {
+			t.Errorf("got %v, want the key and the reason in the text", err)
+		}
+		if b.Redis.Exists("k") {
+			t.Error("the lock was taken without a token")
+		}
+		begin := time.Now()
+		_, err = r.Acquire(background, "k") // waiting cannot help
+		if wantIs(t, err, core.ErrUnavailable); time.Since(begin) > 0 {
+			t.Errorf("gave up after %v", time.Since(begin))
+		}
+	})
+}
+
+func TestDamagedFenceCountsAsNone(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		_ = b.Redis.Set("{k}:~fence", "not a fence")
+		lock := acquire(t, r.Locker, "k")
+		if lock.Token() < time.Now().UnixMicro() {
+			t.Errorf("token %d", lock.Token())
+		}
+		release(t, lock)
+		_, _ = b.Redis.Push("{l}:~fence", "a list")
+		_, err := r.TryAcquire(background, "l")
+		wantIs(t, err, core.ErrUnavailable)
+		if !contains(err, `"l"`, "WRONGTYPE") || b.Redis.Exists("l") {
+			t.Errorf("got %v", err)
+		}
+		var held *core.HeldError
+		if errors.As(err, &held) {
+			t.Error("reported as held")
+		}
+	})
 }

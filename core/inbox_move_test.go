@@ -13,76 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// moving is an address that leads to one server, and then to another, while the first lives on: a failover, a name that
-// was pointed elsewhere.
-type moving struct {
-	t        *testing.T
-	old, new *servertest.Bubble
-	moved    atomic.Bool
-	hangs    bool // the old one, from then on
-}
-
-// follow is a client that goes where the address leads; what it is subscribed to stays where it is. go-redis' client
-// for Sentinel does the same: it makes the connections of its pool anew, and no others.
-func (m *moving) follow(opts ...core.Option) *replica {
-	m.t.Helper()
-	from, to := m.old.NewLink(), m.new.NewLink()
-	rdb := m.new.Client(func(o *redis.Options) {
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if m.moved.Load() {
-				return to.Dial(ctx, network, addr)
-			}
-			return from.Dial(ctx, network, addr)
-		}
-	})
-	from.OnCommand(func(args []string) servertest.Verdict {
-		switch {
-		case !m.moved.Load():
-			return servertest.Pass
-		case args[0] != "ping":
-			return servertest.LoseRequestAndClose // a connection of the pool
-		case m.hangs:
-			return servertest.LoseRequest
-		}
-		return servertest.Pass
-	})
-	return &replica{newLocker(m.t, rdb, opts...), rdb, to}
-}
-
-// move has the address lead to the new server, which has all that the old one had.
-func (m *moving) move(locks ...*core.Lock) {
-	m.moved.Store(true)
-	for _, lk := range locks {
-		_ = m.new.Redis.Set(lk.Key(), core.Owner(lk))
-		m.new.Redis.SetTTL(lk.Key(), m.old.Redis.TTL(lk.Key()))
-	}
-}
-
-// handOvers has the replicas take turns at key for d and returns how often each had it, holding it for 10 ms.
-func handOvers(t *testing.T, rs []*replica, key string, d time.Duration) (n int64) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(background, d)
-	defer cancel()
-	var turns atomic.Int64
-	done := make(chan bool)
-	for _, r := range rs {
-		go func() {
-			for ctx.Err() == nil {
-				_ = r.Do(ctx, key, func(context.Context) error {
-					time.Sleep(10 * time.Millisecond)
-					turns.Add(1)
-					return nil
-				})
-			}
-			done <- true
-		}()
-	}
-	for range rs {
-		<-done
-	}
-	return turns.Load()
-}
-
 // The servers change places and the old one lives on with the subscriptions. Two seconds later hand-overs are what they
 // were, and each process has said once why it subscribed anew.
 func TestInboxFollowsAnAddressThatMoves(t *testing.T) {
@@ -169,6 +99,76 @@ func TestInboxThatIsNeverHeard(t *testing.T) {
 		b.Redis.Server().SetPreHook(nil)
 		empty(t, b, holder, r)
 	})
+}
+
+// moving is an address that leads to one server, and then to another, while the first lives on: a failover, a name that
+// was pointed elsewhere.
+type moving struct {
+	t        *testing.T
+	old, new *servertest.Bubble
+	moved    atomic.Bool
+	hangs    bool // the old one, from then on
+}
+
+// follow is a client that goes where the address leads; what it is subscribed to stays where it is. go-redis' client
+// for Sentinel does the same: it makes the connections of its pool anew, and no others.
+func (m *moving) follow(opts ...core.Option) *replica {
+	m.t.Helper()
+	from, to := m.old.NewLink(), m.new.NewLink()
+	rdb := m.new.Client(func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if m.moved.Load() {
+				return to.Dial(ctx, network, addr)
+			}
+			return from.Dial(ctx, network, addr)
+		}
+	})
+	from.OnCommand(func(args []string) servertest.Verdict {
+		switch {
+		case !m.moved.Load():
+			return servertest.Pass
+		case args[0] != "ping":
+			return servertest.LoseRequestAndClose // a connection of the pool
+		case m.hangs:
+			return servertest.LoseRequest
+		}
+		return servertest.Pass
+	})
+	return &replica{newLocker(m.t, rdb, opts...), rdb, to}
+}
+
+// move has the address lead to the new server, which has all that the old one had.
+func (m *moving) move(locks ...*core.Lock) {
+	m.moved.Store(true)
+	for _, lk := range locks {
+		_ = m.new.Redis.Set(lk.Key(), core.Owner(lk))
+		m.new.Redis.SetTTL(lk.Key(), m.old.Redis.TTL(lk.Key()))
+	}
+}
+
+// handOvers has the replicas take turns at key for d and returns how often each had it, holding it for 10 ms.
+func handOvers(t *testing.T, rs []*replica, key string, d time.Duration) (n int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(background, d)
+	defer cancel()
+	var turns atomic.Int64
+	done := make(chan bool)
+	for _, r := range rs {
+		go func() {
+			for ctx.Err() == nil {
+				_ = r.Do(ctx, key, func(context.Context) error {
+					time.Sleep(10 * time.Millisecond)
+					turns.Add(1)
+					return nil
+				})
+			}
+			done <- true
+		}()
+	}
+	for range rs {
+		<-done
+	}
+	return turns.Load()
 }
 
 // misleadSubscriptions has the server take subscriptions, and deliver nothing.

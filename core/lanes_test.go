@@ -14,34 +14,37 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// stuck takes four locks, as many as there are lanes, whose answers wait until free is called.
-func stuck(t *testing.T, r *replica) (free func()) {
-	t.Helper()
-	held := make(chan struct{})
-	r.link.OnCommand(func(args []string) servertest.Verdict {
-		if kind(args) == "acquire" {
-			return servertest.HoldReply(held)
+// A pipeline that a hook of the client stops has failed, and is tried again.
+func TestPipelineThatAHookStops(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		h := &breaker{}
+		r.rdb.AddHook(h)
+		var locks [3]*core.Lock
+		for i := range locks {
+			locks[i] = acquire(t, r.Locker, "k"+strconv.Itoa(i))
 		}
-		return servertest.Pass
-	})
-	var all sync.WaitGroup
-	for i := range 4 {
-		all.Go(func() {
-			lock, err := r.TryAcquire(background, "stuck"+strconv.Itoa(i), core.WithTTL(time.Minute))
-			if err == nil {
-				err = lock.Release(background)
-			}
-			if err != nil && !errors.Is(err, core.ErrUnavailable) { // it may have taken too long
+		free := stuck(t, r)
+		errs := make(chan error, 3)
+		for _, lock := range locks {
+			go func() { errs <- lock.Release(background) }()
+		}
+		synctest.Wait()
+		h.open = true
+		free()
+		synctest.Wait()
+		h.open = false
+		for range locks {
+			if err := <-errs; err != nil {
 				t.Error(err)
 			}
-		})
-	}
-	synctest.Wait()
-	r.link.OnCommand(nil)
-	return func() {
-		close(held)
-		all.Wait()
-	}
+		}
+		if h.n == 0 {
+			t.Error("the hook was not asked")
+		}
+		shutdown(t, r.Locker)
+	})
 }
 
 // What waits for a lane travels together; what was called off by then does not travel at all.
@@ -159,4 +162,75 @@ func TestLanesDropWhatWasGivenUp(t *testing.T) {
 		t.Log(b.Commands())
 		shutdown(t, r.Locker)
 	})
+}
+
+// A command that comes in the very moment in which a lane stops waiting for one is not lost with it.
+func TestCommandMeetsTheEndOfARest(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		for i := range 300 {
+			began := time.Now()
+			lock, err := r.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(began); d > 10*time.Millisecond {
+				t.Fatalf("acquire %d took %v", i, d)
+			}
+			release(t, lock)
+			if d := time.Since(began); d > 10*time.Millisecond {
+				t.Fatalf("release %d took %v", i, d)
+			}
+			time.Sleep(core.LaneRest)
+		}
+	})
+}
+
+// breaker is a go-redis hook that lets no pipeline through while it is open.
+type breaker struct {
+	open bool
+	n    int
+}
+
+func (h *breaker) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h *breaker) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.open {
+			h.n++
+			return errors.New("the breaker is open")
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// stuck takes four locks, as many as there are lanes, whose answers wait until free is called.
+func stuck(t *testing.T, r *replica) (free func()) {
+	t.Helper()
+	held := make(chan struct{})
+	r.link.OnCommand(func(args []string) servertest.Verdict {
+		if kind(args) == "acquire" {
+			return servertest.HoldReply(held)
+		}
+		return servertest.Pass
+	})
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			lock, err := r.TryAcquire(background, "stuck"+strconv.Itoa(i), core.WithTTL(time.Minute))
+			if err == nil {
+				err = lock.Release(background)
+			}
+			if err != nil && !errors.Is(err, core.ErrUnavailable) { // it may have taken too long
+				t.Error(err)
+			}
+		})
+	}
+	synctest.Wait()
+	r.link.OnCommand(nil)
+	return func() {
+		close(held)
+		all.Wait()
+	}
 }

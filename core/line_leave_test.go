@@ -57,17 +57,6 @@ func TestLeaveThatCrossesAGrant(t *testing.T) {
 	}
 }
 
-// inLine is how many stand in line for k, by what Redis has of them.
-func inLine(t *testing.T, b *servertest.Bubble) int {
-	t.Helper()
-	list, _ := b.Redis.List("{k}:~line")
-	known, _ := b.Redis.HKeys("{k}:~wait")
-	if len(list) != len(known) {
-		t.Errorf("%d places, %d owners", len(list), len(known))
-	}
-	return len(list)
-}
-
 // Whatever ends a wait, the place in line is given up at once, and those behind move up.
 func TestEndOfAWaitLeavesTheLine(t *testing.T) {
 	for _, c := range []struct {

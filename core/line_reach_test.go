@@ -8,7 +8,6 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
-	"github.com/redis/go-redis/v9"
 )
 
 // Waiters that the server cannot tell of a grant.
@@ -53,10 +52,6 @@ func TestWaiterWhoIsPassedOverIsToldNothing(t *testing.T) {
 		empty(t, b, append(rs, holder)...)
 	})
 }
-
-type errorText string
-
-func (e errorText) Error() string { return string(e) }
 
 // A subscription that is taken and leads nowhere, at a server other than that of the lock, say. The waiter is not
 // passed over for ever: it has its turn, and finds that by looking.
@@ -121,10 +116,6 @@ func TestWaiterOutOfReachHasItsTurn(t *testing.T) {
 	})
 }
 
-// opaque is a client of which nobody can tell how many servers there are behind it: a Cluster, say, where a server does
-// not know who listens at the others.
-type opaque struct{ redis.UniversalClient }
-
 // There waiters that are gone cost a first lease each, until they count as dead.
 func TestLineOfTheDeadInACluster(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -160,3 +151,7 @@ func TestLineOfTheDeadInACluster(t *testing.T) {
 		empty(t, b, append(rs, holder)...)
 	})
 }
+
+type errorText string
+
+func (e errorText) Error() string { return string(e) }

@@ -11,6 +11,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+func TestLineScripts(t *testing.T) {
+	t.Run("miniredis", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			rdb := servertest.NewBubble(t).Client()
+			for _, row := range lineRows {
+				row.run(t, rdb)
+			}
+		})
+	})
+	t.Run("server", func(t *testing.T) {
+		rdb := servertest.Redis(t).Client()
+		for _, row := range lineRows {
+			row.run(t, rdb)
+		}
+	})
+}
+
 // What the scripts make of a line that is not as they left it, on miniredis and on a real server.
 
 // joinArgs are those of an acquire of owner that waits in line and looks by itself.
@@ -122,23 +139,6 @@ func (r *lineRun) told(owner string) {
 func (r *lineRun) mute(ms int64) {
 	r.t.Helper()
 	r.do("HSET", waitKey, "mute", r.rdb.Time(background).Val().UnixMilli()+ms)
-}
-
-func TestLineScripts(t *testing.T) {
-	t.Run("miniredis", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			rdb := servertest.NewBubble(t).Client()
-			for _, row := range lineRows {
-				row.run(t, rdb)
-			}
-		})
-	})
-	t.Run("server", func(t *testing.T) {
-		rdb := servertest.Redis(t).Client()
-		for _, row := range lineRows {
-			row.run(t, rdb)
-		}
-	})
 }
 
 func (row lineRow) run(t *testing.T, rdb *redis.Client) {

@@ -1,13 +1,17 @@
 package core_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
 )
 
 // n processes that go on taking one lock: two commands and one push for each hold, in turn, no holder beside another,
@@ -104,4 +108,127 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestServerLineOfMany(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	rdb := server.Client()
+	chain(t, 128, 2, "k", func() *core.Locker { return newLocker(t, rdb) })
+}
+
+func TestServerLineOfACluster(t *testing.T) {
+	t.Parallel()
+	rdb, _ := startCluster(t)
+	chain(t, 12, 5, "k", func() *core.Locker { return newLocker(t, rdb) })
+}
+
+// The shards of a Ring know nothing of each other's channels: waiting is polling.
+func TestServerLineOfARing(t *testing.T) {
+	t.Parallel()
+	a, b := servertest.Redis(t), servertest.Redis(t)
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": a.Addr(), "b": b.Addr()}})
+	defer rdb.Close()
+	var told reported
+	for i := range 4 { // both shards
+		chain(t, 3, 2, fmt.Sprint("k", i), func() *core.Locker {
+			return newLocker(t, rdb, core.WithPolling(time.Millisecond, 5*time.Millisecond), core.WithTrace(told.trace()))
+		})
+	}
+	if errs := told.all(); len(errs) != 0 {
+		t.Errorf("reported: %v", errs)
+	}
+	for _, s := range []*servertest.Server{a, b} {
+		stats := s.CommandStats(t)
+		if stats["subscribe"] != 0 || stats["evalsha"] == 0 {
+			t.Errorf("%v", stats)
+		}
+	}
+}
+
+// Users who may not do everything.
+func TestServerLineACL(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	admin := server.Client()
+	user := func(name, rules string) *redis.Client {
+		t.Helper()
+		args := []any{"ACL", "SETUSER", name, "reset", "on", ">secret", "~*", "&*", "+@all"}
+		for _, rule := range strings.Fields(rules) {
+			args = append(args, rule)
+		}
+		if err := admin.Do(background, args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		return server.Client(func(o *redis.Options) { o.Username, o.Password, o.DisableIdentity = name, "secret", true })
+	}
+	const least = "-@all +evalsha +eval +mget +get +getex +set +del +pttl +pexpire +time +lindex +llen +lpos +rpush " +
+		"+lrem +hget +hset +hdel +publish +subscribe +ping resetchannels &holdfast:inbox:*"
+	for _, c := range []struct {
+		key            string
+		holder, waiter string
+		report         string
+	}{
+		{"may-not-publish", "-publish", "", ""},
+		{"may-not-ask-who-listens", "-pubsub", "", ""},
+		{"may-not-use-the-channel", "resetchannels", "", ""},
+		{"may-not-subscribe", "", "-subscribe", "NOPERM"},
+		{"may-not-listen-there", "", "resetchannels", "NOPERM"},
+		{"may-do-the-least", least, least, ""},
+	} {
+		t.Run(c.key, func(t *testing.T) {
+			t.Parallel()
+			var told reported
+			holder := newLocker(t, user(c.key+"-holder", c.holder))
+			waiter := newLocker(t, user(c.key+"-waiter", c.waiter), core.WithTrace(told.trace()))
+			lock := obtain(t, holder, c.key)
+			locks := make(chan *core.Lock, 1)
+			wait(t, &replica{Locker: waiter}, c.key, locks)
+			until(t, "the waiter is in line", func() bool {
+				s, err := holder.Inspect(background, c.key)
+				return err == nil && s.Waiting == 1
+			})
+			if c.report != "" {
+				until(t, "the report", func() bool { return told.count("SUBSCRIBE", c.report) == 1 })
+			}
+			release(t, lock)
+			within(t, "the waiter", func() { release(t, <-locks) })
+			// A busy machine may be told of an answer that took too long.
+			if n := told.count("SUBSCRIBE", "NOPERM"); c.report == "" && n != 0 {
+				t.Errorf("reported: %v", told.all())
+			}
+			shutdown(t, holder)
+			shutdown(t, waiter)
+		})
+	}
+}
+
+// chain has n Lockers of make wait for key in turn, each served as soon as the one before it releases, for rounds
+// times. Two holders at a time, or a token that does not rise, fail the test, and so do messages that do not arrive: it
+// would take minutes.
+func chain(t *testing.T, n, rounds int, key string, make func() *core.Locker) {
+	t.Helper()
+	var all sync.WaitGroup
+	var inside, last atomic.Int64
+	for range n {
+		l := make()
+		all.Go(func() {
+			for range rounds {
+				err := l.Do(background, key, func(ctx context.Context) error {
+					n, token := inside.Add(1), core.Held(ctx)[0].Token()
+					if before := last.Swap(token); n != 1 || token <= before {
+						t.Errorf("%d inside, token %d after %d", n, token, before)
+					}
+					inside.Add(-1)
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			shutdown(t, l)
+		})
+	}
+	within(t, "the work", all.Wait)
 }

@@ -3,7 +3,6 @@ package core_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -126,13 +125,6 @@ func TestReplicaAcksAreChecked(t *testing.T) {
 	})
 }
 
-func asOptions(opts []core.CallOption) (all []core.Option) {
-	for _, o := range opts {
-		all = append(all, o)
-	}
-	return all
-}
-
 func TestCallOptionsWinAndTracesAddUp(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var mu sync.Mutex
@@ -159,97 +151,6 @@ func TestCallOptionsWinAndTracesAddUp(t *testing.T) {
 		release(t, lock)
 		release(t, plain)
 	})
-}
-
-func TestTraceTellsTheStoryOfALock(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		var mu sync.Mutex
-		var log strings.Builder
-		r := newReplica(t, b, core.WithLabel("api-1"), core.WithTrace(core.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu},
-			&slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-				if a.Key == slog.TimeKey || a.Key == "token" {
-					return slog.Attr{}
-				}
-				return a
-			}})))))
-		c := newReplica(t, b, core.WithLabel("api-2"))
-		first := acquire(t, c.Locker, "k")
-		time.AfterFunc(time.Second, func() { release(t, first) })
-		lock, err := r.Acquire(background, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5*time.Second + time.Millisecond)
-		release(t, lock)
-		lost := acquire(t, r.Locker, "lost")
-		b.Redis.Del("lost")
-		time.Sleep(5*time.Second + time.Millisecond)
-		_ = lost.Release(background)
-		time.Sleep(time.Second)
-		r.link.Refuse(errors.New("refused"))
-		r.link.Reset()
-		_, _ = r.TryAcquire(background, "down")
-
-		mu.Lock()
-		defer mu.Unlock()
-		story := []string{
-			`level=DEBUG msg="holdfast: waiting" key=k label=api-2 left=15s`,
-			`level=DEBUG msg="holdfast: acquired" key=k label=api-1 elapsed=1`,
-			`level=DEBUG msg="holdfast: renewed" key=k left=1`,
-			`level=DEBUG msg="holdfast: released" key=k elapsed=5`,
-			`level=WARN msg="holdfast: lost" key=lost elapsed=`,
-			`level=WARN msg="holdfast: released" key=lost elapsed=5.001s err="holdfast: hold`,
-			`level=WARN msg="holdfast: redis error" key=down err=`,
-		}
-		rest := log.String()
-		for _, line := range story {
-			i := strings.Index(rest, line)
-			if i < 0 {
-				t.Fatalf("no %q in\n%s", line, log.String())
-			}
-			rest = rest[i:]
-		}
-	})
-}
-
-type locked struct {
-	mu *sync.Mutex
-	w  *strings.Builder
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
-}
-
-func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, c := newReplica(t, b), newReplica(t, b, core.WithLabel("api-1"), core.WithoutRenewal())
-		lock := acquire(t, c.Locker, "order:1")
-		_, err := r.TryAcquire(background, "order:1")
-		same(t, err, `holdfast: "order:1" is held elsewhere by api-1, 15s of its lease left`)
-		ctx, cancel := context.WithTimeout(background, 0)
-		defer cancel()
-		_, err = r.Acquire(ctx, "order:1")
-		same(t, err, `holdfast: acquire "order:1": no verdict from redis: context deadline exceeded`)
-		b.Redis.Del("order:1")
-		same(t, lock.Release(background), `holdfast: release "order:1": lock was lost`)
-		_ = b.Redis.Set("foreign", "v")
-		_, err = r.TryAcquire(background, "foreign")
-		same(t, err, `holdfast: "foreign" is held elsewhere, without expiry`)
-		b.Redis.SetError("NOAUTH Authentication required.")
-		_, err = r.TryAcquire(background, "order:1")
-		same(t, err, `holdfast: acquire "order:1": no verdict from redis: NOAUTH Authentication required.`)
-		b.Redis.SetError("")
-	})
-}
-
-func same(t *testing.T, err error, want string) {
-	t.Helper()
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
 }
 
 // Anybody can write a lock's value: only what has the form of ours is taken for a label.
@@ -280,17 +181,9 @@ func TestForeignValuesAreNoLabels(t *testing.T) {
 	})
 }
 
-// Without a logger it is the default one, as of the moment of the event.
-func TestLogTraceWithoutALogger(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		trace := core.LogTrace(nil)
-		var out strings.Builder
-		before := slog.Default()
-		slog.SetDefault(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-		defer slog.SetDefault(before)
-		release(t, acquire(t, newReplica(t, b, core.WithTrace(trace)).Locker, "k"))
-		if !strings.Contains(out.String(), "holdfast: acquired") {
-			t.Errorf("got %q", out.String())
-		}
-	})
+func asOptions(opts []core.CallOption) (all []core.Option) {
+	for _, o := range opts {
+		all = append(all, o)
+	}
+	return all
 }

@@ -12,6 +12,46 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+// A lock comes to a call that ends in that moment, and so to the next, who can only look when its lease is over and
+// another process had the lock: the token is that of the look, not the one that the tenure had before.
+func TestQueueInheritsNoToken(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b, core.WithTTL(2*time.Second), core.WithLocalHandover(64, time.Hour)), newReplica(t, b)
+		warm(t, r)
+		warm(t, other)
+		zero := got(t, call(background, r, "k"))
+		one := call(background, r, "k")
+		release(t, zero)
+		lock := got(t, one) // of a tenure that can be handed over
+		time.Sleep(time.Second)
+
+		ctx, cancel := context.WithCancel(background)
+		var two <-chan result
+		_, err := r.Acquire(ctx, "k", core.WithTrace(&core.Trace{Waiting: func(core.Event) {
+			two = call(background, r, "k")
+			b.Link(r.rdb).CutUp()
+			cancel()
+			release(t, lock)
+		}}))
+		wantIs(t, err, context.Canceled)
+		var between *core.Lock
+		for between == nil {
+			time.Sleep(10 * time.Millisecond)
+			between, _ = other.TryAcquire(background, "k")
+		}
+		release(t, between)
+		b.Link(r.rdb).Heal()
+		synctest.Wait()
+		next := got(t, two)
+		if next.Token() <= between.Token() {
+			t.Errorf("token %d after %d", next.Token(), between.Token())
+		}
+		notLate(t, b, next)
+		release(t, next)
+		empty(t, b, r, other)
+	})
+}
+
 // Each call waits for a Redis that does not serve for as long as its own lease, whatever the one in front of it asks.
 func TestQueueOfDifferentLeasesInAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -34,19 +74,6 @@ func TestQueueOfDifferentLeasesInAnOutage(t *testing.T) {
 		b.Link(r.rdb).Heal()
 		empty(t, b, r)
 	})
-}
-
-// quiet ends without a sound: only its Err tells.
-type quiet struct {
-	context.Context
-	ended *atomic.Bool
-}
-
-func (c quiet) Err() error {
-	if c.ended.Load() {
-		return context.Canceled
-	}
-	return nil
 }
 
 // A lock that is handed over to a call that has just ended is freed, however long Redis takes and however old the
@@ -190,4 +217,17 @@ func TestLookAtTheEndOfALocalWaitIsTriedAgain(t *testing.T) {
 		release(t, lock)
 		empty(t, b, r)
 	})
+}
+
+// quiet ends without a sound: only its Err tells.
+type quiet struct {
+	context.Context
+	ended *atomic.Bool
+}
+
+func (c quiet) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
 }

@@ -12,32 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redLockCommands is all that NewRedLock needs to be allowed, as the package's description has it.
-var redLockCommands = strings.Fields(`evalsha eval mget get getex set del pttl pexpire time
-	lindex llen lpos lrem rpush hget hset hdel pubsub|numsub publish subscribe ping exists info linsert`)
-
-// user is a client under an ACL that allows commands on keys that begin with k, and channels of inboxes.
-func (f fleet) user(t *testing.T, name string, commands ...string) (clients []*redis.Client) {
-	t.Helper()
-	rules := []any{"ACL", "SETUSER", name, "reset", "on", ">secret", "~k*", "~{k*", "&holdfast:inbox:*", "-@all"}
-	for _, c := range commands {
-		rules = append(rules, "+"+c)
-	}
-	for _, s := range f {
-		if err := s.Client().Do(background, rules...).Err(); err != nil {
-			if strings.Contains(err.Error(), "pubsub|numsub") { // before Redis 7 only with -@all and the whole command
-				rules[slices.Index(rules, any("+pubsub|numsub"))] = "+pubsub"
-				err = s.Client().Do(background, rules...).Err()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		clients = append(clients, s.Client(func(o *redis.Options) { o.Username, o.Password = name, "secret" }))
-	}
-	return clients
-}
-
 // The list is enough, and nothing is in it that is not used.
 func TestServerRedLockACL(t *testing.T) {
 	t.Parallel() // mostly it waits
@@ -150,4 +124,30 @@ func TestServerRedLockWithoutInfo(t *testing.T) {
 		}
 		shutdown(t, l)
 	}
+}
+
+// redLockCommands is all that NewRedLock needs to be allowed, as the package's description has it.
+var redLockCommands = strings.Fields(`evalsha eval mget get getex set del pttl pexpire time
+	lindex llen lpos lrem rpush hget hset hdel pubsub|numsub publish subscribe ping exists info linsert`)
+
+// user is a client under an ACL that allows commands on keys that begin with k, and channels of inboxes.
+func (f fleet) user(t *testing.T, name string, commands ...string) (clients []*redis.Client) {
+	t.Helper()
+	rules := []any{"ACL", "SETUSER", name, "reset", "on", ">secret", "~k*", "~{k*", "&holdfast:inbox:*", "-@all"}
+	for _, c := range commands {
+		rules = append(rules, "+"+c)
+	}
+	for _, s := range f {
+		if err := s.Client().Do(background, rules...).Err(); err != nil {
+			if strings.Contains(err.Error(), "pubsub|numsub") { // before Redis 7 only with -@all and the whole command
+				rules[slices.Index(rules, any("+pubsub|numsub"))] = "+pubsub"
+				err = s.Client().Do(background, rules...).Err()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		clients = append(clients, s.Client(func(o *redis.Options) { o.Username, o.Password = name, "secret" }))
+	}
+	return clients
 }

@@ -11,6 +11,85 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
+// Those who wait are served in turn, and mostly by one look each.
+func TestRedLockServesProcessesInTurn(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{3, 5} {
+		bubbleOf(t, nodes, func(t *testing.T, ms masters) {
+			c := ms.contend(t, 8, time.Second, 5*time.Millisecond, 0, spread)
+			t.Log(c)
+			if c.jain < 0.9 || c.worst > time.Second || c.perTurn > 6 || c.sum < 30 {
+				t.Errorf("%d masters: %v", nodes, c)
+			}
+		})
+	}
+}
+
+// One who waits for long costs each master less than a command per second.
+func TestRedLockIdleWaiters(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		a, b, c := ms.voter(t), ms.voter(t), ms.voter(t)
+		lock := acquire(t, a.Locker, "k")
+		ctx, cancel := context.WithCancel(background)
+		done := make(chan bool)
+		for _, v := range []*voter{b, b, b, c} {
+			go func() { _, _ = v.Acquire(ctx, "k"); done <- true }()
+		}
+		time.Sleep(10 * time.Second)
+		for _, m := range ms {
+			m.ResetCommands()
+		}
+		time.Sleep(100 * time.Second)
+		for _, v := range []*voter{b, c} {
+			for _, l := range v.links {
+				if n := l.Commands()["evalsha"]; n > 100 {
+					t.Errorf("a master was asked %d times in 100 s", n)
+				}
+			}
+		}
+		t.Log(b.links[0].Commands())
+		cancel()
+		for range 4 {
+			<-done
+		}
+		release(t, lock)
+		for _, v := range []*voter{a, b, c} {
+			shutdown(t, v.Locker)
+		}
+	})
+}
+
+// Several programs that know nothing of each other have some masters each, and tell nobody when they let go: that is
+// noticed within two seconds, also by a caller that polls less often.
+func TestRedLockSplitPausesForTwoSecondsAtMost(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t, core.WithPolling(10*time.Second, 10*time.Second))
+		for range 20 {
+			for i, m := range ms {
+				_ = m.Redis.Set("k", fmt.Sprint("program ", i))
+			}
+			got := make(chan *core.Lock, 1)
+			go func() {
+				lock, err := v.Acquire(background, "k")
+				if err != nil {
+					t.Error(err)
+				}
+				got <- lock
+			}()
+			time.Sleep(time.Second + rand.N(time.Second))
+			for _, m := range ms {
+				m.Redis.Del("k")
+			}
+			began := time.Now()
+			releaseAll(t, <-got)
+			if d := time.Since(began); d > 2*time.Second+10*time.Millisecond {
+				t.Errorf("noticed after %v", d)
+			}
+		}
+		shutdown(t, v.Locker)
+	})
+}
+
 // contest is what came of several processes that want one lock again and again.
 type contest struct {
 	turns   []int         // by process
@@ -109,82 +188,3 @@ func (ms masters) contend(t *testing.T, n int, d, hold, rest time.Duration, link
 }
 
 func spread(i, j int) time.Duration { return time.Millisecond + rand.N(4*time.Millisecond) }
-
-// Those who wait are served in turn, and mostly by one look each.
-func TestRedLockServesProcessesInTurn(t *testing.T) {
-	t.Parallel()
-	for _, nodes := range []int{3, 5} {
-		bubbleOf(t, nodes, func(t *testing.T, ms masters) {
-			c := ms.contend(t, 8, time.Second, 5*time.Millisecond, 0, spread)
-			t.Log(c)
-			if c.jain < 0.9 || c.worst > time.Second || c.perTurn > 6 || c.sum < 30 {
-				t.Errorf("%d masters: %v", nodes, c)
-			}
-		})
-	}
-}
-
-// One who waits for long costs each master less than a command per second.
-func TestRedLockIdleWaiters(t *testing.T) {
-	bubbleOf(t, 5, func(t *testing.T, ms masters) {
-		a, b, c := ms.voter(t), ms.voter(t), ms.voter(t)
-		lock := acquire(t, a.Locker, "k")
-		ctx, cancel := context.WithCancel(background)
-		done := make(chan bool)
-		for _, v := range []*voter{b, b, b, c} {
-			go func() { _, _ = v.Acquire(ctx, "k"); done <- true }()
-		}
-		time.Sleep(10 * time.Second)
-		for _, m := range ms {
-			m.ResetCommands()
-		}
-		time.Sleep(100 * time.Second)
-		for _, v := range []*voter{b, c} {
-			for _, l := range v.links {
-				if n := l.Commands()["evalsha"]; n > 100 {
-					t.Errorf("a master was asked %d times in 100 s", n)
-				}
-			}
-		}
-		t.Log(b.links[0].Commands())
-		cancel()
-		for range 4 {
-			<-done
-		}
-		release(t, lock)
-		for _, v := range []*voter{a, b, c} {
-			shutdown(t, v.Locker)
-		}
-	})
-}
-
-// Several programs that know nothing of each other have some masters each, and tell nobody when they let go: that is
-// noticed within two seconds, also by a caller that polls less often.
-func TestRedLockSplitPausesForTwoSecondsAtMost(t *testing.T) {
-	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		v := ms.voter(t, core.WithPolling(10*time.Second, 10*time.Second))
-		for range 20 {
-			for i, m := range ms {
-				_ = m.Redis.Set("k", fmt.Sprint("program ", i))
-			}
-			got := make(chan *core.Lock, 1)
-			go func() {
-				lock, err := v.Acquire(background, "k")
-				if err != nil {
-					t.Error(err)
-				}
-				got <- lock
-			}()
-			time.Sleep(time.Second + rand.N(time.Second))
-			for _, m := range ms {
-				m.Redis.Del("k")
-			}
-			began := time.Now()
-			releaseAll(t, <-got)
-			if d := time.Since(began); d > 2*time.Second+10*time.Millisecond {
-				t.Errorf("noticed after %v", d)
-			}
-		}
-		shutdown(t, v.Locker)
-	})
-}

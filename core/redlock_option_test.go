@@ -10,17 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// unasked makes n clients for masters that nobody asks.
-func unasked(t *testing.T, n int) (clients []*redis.Client) {
-	t.Helper()
-	for i := range n {
-		c := redis.NewClient(&redis.Options{Addr: net.JoinHostPort("127.0.0.1", string(rune('1'+i/10))+string(rune('0'+i%10)))})
-		t.Cleanup(func() { _ = c.Close() })
-		clients = append(clients, c)
-	}
-	return clients
-}
-
 func TestNewRedLockRefusesClients(t *testing.T) {
 	five := unasked(t, 5)
 	same := redis.NewClient(&redis.Options{Addr: five[1].Options().Addr})
@@ -132,4 +121,15 @@ func TestRedLockExtendBeyondTheQuarantine(t *testing.T) {
 		releaseAll(t, lock)
 		shutdown(t, v.Locker)
 	})
+}
+
+// unasked makes n clients for masters that nobody asks.
+func unasked(t *testing.T, n int) (clients []*redis.Client) {
+	t.Helper()
+	for i := range n {
+		c := redis.NewClient(&redis.Options{Addr: net.JoinHostPort("127.0.0.1", string(rune('1'+i/10))+string(rune('0'+i%10)))})
+		t.Cleanup(func() { _ = c.Close() })
+		clients = append(clients, c)
+	}
+	return clients
 }

@@ -132,14 +132,6 @@ func TestServerRedLockMinorityAndMajorityHang(t *testing.T) {
 	}
 }
 
-// released lets go of a lock that should not be.
-func released(lock *core.Lock, err error) error {
-	if lock != nil {
-		return lock.Release(background)
-	}
-	return err
-}
-
 // Their votes would count twice.
 func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
 	t.Parallel() // mostly it waits
@@ -187,23 +179,6 @@ func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
 			})
 		}
 	}
-}
-
-// young is what err says about masters in quarantine.
-func young(t *testing.T, err error) *core.QuarantineError {
-	t.Helper()
-	var e *core.QuarantineError
-	wantIs(t, err, core.ErrUnavailable)
-	if !errors.As(err, &e) {
-		t.Fatalf("got %v, want a QuarantineError", err)
-	}
-	slices.Sort(e.Nodes)
-	for _, addr := range e.Nodes {
-		if !contains(err, addr) {
-			t.Errorf("the text does not name %s: %v", addr, err)
-		}
-	}
-	return e
 }
 
 // The uptime of a real server is in whole seconds.
@@ -311,8 +286,6 @@ func TestServerRedLockQuarantine(t *testing.T) {
 	f.empty(t, "k")
 }
 
-func sorted(all []string) []string { slices.Sort(all); return all }
-
 // A renewal brings the lock back where it was forgotten, also with a quarantine: there nobody else can have it.
 func TestServerRedLockRenewalBringsTheLockBack(t *testing.T) {
 	t.Parallel() // mostly it waits
@@ -373,3 +346,13 @@ func TestServerRedLockWithoutQuarantine(t *testing.T) {
 	shutdown(t, b)
 	f.empty(t, "k")
 }
+
+// released lets go of a lock that should not be.
+func released(lock *core.Lock, err error) error {
+	if lock != nil {
+		return lock.Release(background)
+	}
+	return err
+}
+
+func sorted(all []string) []string { slices.Sort(all); return all }

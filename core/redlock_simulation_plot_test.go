@@ -100,12 +100,6 @@ func (w *world) lapse() {
 	w.all.Wait()
 }
 
-func each(links []*servertest.Link, do func(*servertest.Link)) {
-	for _, l := range links {
-		do(l)
-	}
-}
-
 // wake is the end of a quarantine: most masters start anew while somebody holds a lock, and others ask until they vote.
 func (w *world) wake() {
 	w.Calls++

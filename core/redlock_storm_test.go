@@ -4,312 +4,145 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
-	"github.com/redis/go-redis/v9"
 )
 
-// behind makes clients that reach the servers through proxies of their own.
-func (f fleet) behind(t *testing.T) (clients []*redis.Client, links []*servertest.FaultProxy) {
-	t.Helper()
-	for _, s := range f {
-		p := servertest.Proxy(t, s.Addr())
-		c := redis.NewClient(&redis.Options{Addr: p.Addr()})
-		t.Cleanup(func() { _ = c.Close() })
-		clients, links = append(clients, c), append(links, p)
-	}
-	return clients, links
-}
-
-// The fastest three of five decide.
-func TestServerRedLockSlowLinks(t *testing.T) {
-	t.Parallel() // mostly it waits
-	f := startFleet(t, 5)
-	clients, links := f.behind(t)
-	l := quorum(t, clients, core.WithTTL(time.Minute), core.WithNodeTimeout(20*time.Second))
-	release(t, obtain(t, l, "k"))
-	const slow = 50 * time.Millisecond
-	for i := range 3 {
-		if i > 0 {
-			links[i-1].Delay(slow)
-		}
-		best := time.Hour
-		// On a busy machine many may be slow, but one that had to wait for a slow link would always be.
-		for end := time.Now().Add(hang); best > 2*slow && time.Now().Before(end); time.Sleep(4 * slow) { // for what is on its way there
-			began := time.Now()
-			lock := obtain(t, l, "k")
-			release(t, lock)
-			best = min(best, time.Since(began))
-		}
-		t.Logf("%d slow links: %v for an acquisition and its release", i, best)
-		if best > 2*slow {
-			t.Errorf("%d slow links: it took %v, of %v for one round trip there", i, best, 2*slow)
-		}
-	}
-	shutdown(t, l)
-	f.empty(t, "k")
-}
-
-// One server acts on everything and is never heard.
-func TestServerRedLockLostReplies(t *testing.T) {
+// Three processes and five masters, through cuts, hangs, losses and restarts. make soak goes on for DURATION.
+func TestRedLockStorm(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t, 5)
-	clients, links := f.behind(t)
-	const wait = 20 * time.Second // for an answer: one such wait is more than all else takes
-	l := quorum(t, clients, core.WithTTL(time.Minute), core.WithNodeTimeout(wait))
-	release(t, obtain(t, l, "k"))
-	f.empty(t, "k") // or two may still have it, and the silent one decides
-	links[2].OnCommand(func([]string) servertest.Verdict { return servertest.LoseReply })
-	began, last := time.Now(), int64(0)
-	for range 20 {
-		lock := obtain(t, l, "k")
-		if lock.Token() <= last {
-			t.Errorf("token %d after %d", lock.Token(), last)
-		}
-		last = lock.Token()
-		if err := lock.Extend(background, 61*time.Second); err != nil {
-			t.Error(err)
-		}
-		release(t, lock)
-	}
-	if took := time.Since(began); took > wait {
-		t.Errorf("it took %v", took)
-	}
-	links[2].OnCommand(nil)
-	links[2].Reset()
-	shutdown(t, l)
-	f.empty(t, "k")
-}
-
-// witness sees all locks of a test.
-type witness struct {
-	mu    sync.Mutex
-	live  map[*core.Lock]bool
-	last  int64
-	holds int
-}
-
-// saw is told of a lock as soon as a call has it. No other may be held with it, and tokens rise.
-func (w *witness) saw(t *testing.T, lock *core.Lock) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for other := range w.live {
-		switch {
-		case other.Err() != nil:
-			delete(w.live, other)
-		case lock.Err() == nil: // since before the other was asked
-			t.Errorf("two holders, %d and %d", other.Token(), lock.Token())
-		}
-	}
-	// One that is over already may be told of late.
-	if lock.Err() == nil {
-		if lock.Token() <= w.last {
-			t.Errorf("token %d after %d", lock.Token(), w.last)
-		}
-		w.last = max(w.last, lock.Token())
-	}
-	w.holds++
-	w.live[lock] = true
-}
-
-func (w *witness) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.holds
-}
-
-func (w *witness) forget(lock *core.Lock) {
-	w.mu.Lock()
-	delete(w.live, lock)
-	w.mu.Unlock()
-}
-
-// Several processes contend while servers are stopped, killed and started again, and links are cut, slow, lossy and
-// reset. make soak goes on for DURATION.
-func TestServerRedLockSoak(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		args []string
-		opts []core.Option
-		ripe time.Duration // until servers vote
-	}{
-		"durable":   {durable, []core.Option{core.WithTTL(2 * time.Second)}, 0},
-		"forgetful": {nil, []core.Option{core.WithTTL(2 * time.Second), core.WithQuarantine(12 * time.Second)}, 14 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			length := 6 * time.Second
-			if os.Getenv("HOLDFAST_SOAK") != "" {
-				var err error
-				if length, err = time.ParseDuration(os.Getenv("DURATION")); err != nil {
-					t.Fatal(err)
+	for seed := range seeds(t, 1) {
+		bubbleOf(t, 5, func(t *testing.T, ms masters) {
+			rnd := rand.New(rand.NewPCG(seed, 7))
+			var mu sync.Mutex
+			random := func(n int) int { mu.Lock(); defer mu.Unlock(); return rnd.IntN(n) }
+			h := &holders{t: t}
+			ctx, cancel := context.WithTimeout(background, 60*time.Second)
+			defer cancel()
+			var all sync.WaitGroup
+			var vs []*voter
+			turns := 0
+			storm := true
+			for range 3 {
+				v := ms.voter(t, core.WithTTL(2*time.Second), core.WithQuarantine(10*time.Second))
+				vs = append(vs, v)
+				for _, l := range v.links {
+					l.Delay(time.Duration(1+random(4)) * time.Millisecond)
+					l.OnCommand(func([]string) servertest.Verdict {
+						mu.Lock()
+						on := storm
+						mu.Unlock()
+						if !on {
+							return servertest.Pass
+						}
+						switch random(60) {
+						case 0:
+							return servertest.LoseReply
+						case 1:
+							return servertest.LoseReplyAndClose
+						case 2:
+							return servertest.LoseRequestAndClose
+						case 3:
+							c := make(chan struct{})
+							time.AfterFunc(time.Duration(random(3000))*time.Millisecond, func() { close(c) })
+							return servertest.HoldRequest(c)
+						case 4:
+							c := make(chan struct{})
+							time.AfterFunc(time.Duration(random(3000))*time.Millisecond, func() { close(c) })
+							return servertest.HoldReply(c)
+						}
+						return servertest.Pass
+					})
+				}
+				for range 2 {
+					all.Go(func() {
+						for ctx.Err() == nil {
+							c, stop := context.WithTimeout(ctx, time.Duration(1+random(5000))*time.Millisecond)
+							lock, err := v.Acquire(c, "k")
+							stop()
+							if err != nil {
+								if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrUnavailable) {
+									t.Error(err)
+								}
+								time.Sleep(time.Duration(random(100)) * time.Millisecond)
+								continue
+							}
+							h.enter(lock)
+							mu.Lock()
+							turns++
+							mu.Unlock()
+							time.Sleep(time.Duration(random(300)) * time.Millisecond)
+							if random(10) == 0 {
+								time.Sleep(3 * time.Second)
+							}
+							if err := lock.Release(background); err != nil && !errors.Is(err, core.ErrLost) && !errors.Is(err, core.ErrUnavailable) {
+								t.Error(err)
+							}
+						}
+					})
 				}
 			}
-			storm(t, startFleet(t, 5, c.args...), c.opts, c.ripe, length)
+			for ctx.Err() == nil {
+				time.Sleep(time.Duration(random(3000)) * time.Millisecond)
+				m, v := ms[random(5)], vs[random(3)]
+				switch random(5) {
+				case 0:
+					m.Pause()
+					time.AfterFunc(time.Duration(random(4000))*time.Millisecond, m.Resume)
+				case 1:
+					l := v.links[random(5)]
+					l.CutUp()
+					time.AfterFunc(time.Duration(random(4000))*time.Millisecond, l.Heal)
+				case 2:
+					l := v.links[random(5)]
+					l.CutDown()
+					time.AfterFunc(time.Duration(random(4000))*time.Millisecond, l.Heal)
+				case 3:
+					m.Restart()
+					time.Sleep(12 * time.Second) // one at a time: more may end the lock
+				}
+			}
+			mu.Lock()
+			storm = false
+			mu.Unlock()
+			time.Sleep(5 * time.Second)
+			all.Wait()
+			for _, v := range vs {
+				shutdown(t, v.Locker)
+			}
+			if n := ms.having("k"); n != 0 {
+				t.Errorf("seed %d: the key is left on %d masters", seed, n)
+			}
+			t.Logf("seed %d: %d turns", seed, turns)
+			synctest.Wait()
 		})
 	}
 }
 
-func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration) {
-	time.Sleep(ripe)
-	w := &witness{live: map[*core.Lock]bool{}}
-	var ls []*core.Locker
-	var links [][]*servertest.FaultProxy
-	var failed, lost atomic.Int64
-	over := make(chan struct{})
-	var workers sync.WaitGroup
-	for range 4 {
-		clients, mine := f.behind(t)
-		l := quorum(t, clients, opts...)
-		ls, links = append(ls, l), append(links, mine)
-		for g := range 4 {
-			workers.Go(func() {
-				for i := 0; ; i++ {
-					select {
-					case <-over:
-						return
-					default:
-					}
-					ctx, cancel := context.WithTimeout(background, time.Duration(1+rand.IntN(3000))*time.Millisecond)
-					take := l.Acquire
-					if g == 0 && i%2 == 0 {
-						take = l.TryAcquire
-					}
-					lock, err := take(ctx, "k")
-					if err != nil {
-						failed.Add(1)
-						if !errors.Is(err, core.ErrUnavailable) && !errors.Is(err, core.ErrNotAcquired) {
-							t.Error(err)
-						}
-					} else {
-						w.saw(t, lock)
-						hold := time.Duration(rand.IntN(5)) * time.Millisecond
-						if rand.IntN(20) == 0 {
-							hold = time.Duration(rand.IntN(2000)) * time.Millisecond
-						}
-						select {
-						case <-lock.Context().Done():
-						case <-time.After(hold):
-						}
-						if rand.IntN(5) == 0 {
-							_ = lock.Extend(ctx, 2100*time.Millisecond)
-						}
-						w.forget(lock)
-						if err := lock.Release(ctx); errors.Is(err, core.ErrLost) {
-							lost.Add(1)
-						}
-					}
-					cancel()
-				}
-			})
-		}
-	}
-	ms := func(n int) time.Duration { return time.Duration(1+rand.IntN(n)) * time.Millisecond }
-	var crash time.Time // of the last server that may be in quarantine
-	var done [8]int
-	least := 2 * int(length/time.Second)
-	// On a busy machine it takes longer until there were enough holds.
-	for began := time.Now(); !t.Failed(); time.Sleep(ms(100)) {
-		if d := time.Since(began); d > length && (w.count() >= least || d > length+hang) {
-			break
-		}
-
-		i := rand.IntN(len(f))
-		fault := rand.IntN(len(done))
-		if fault == 0 && time.Since(crash) < ripe/2 { // or nobody ever votes
-			continue
-		}
-		done[fault]++
-		link := links[rand.IntN(len(links))][i]
-		switch fault {
-		case 0:
-			f[i].Kill()
-			time.Sleep(ms(200))
-			f[i].Start()
-			crash = time.Now()
-		case 1:
-			f[i].Pause()
-			time.Sleep(ms(400))
-			f[i].Resume()
-		case 2: // a majority, at times for longer than a lease
-			for k := range 3 {
-				f[(i+k)%5].Pause()
-			}
-			time.Sleep(ms(3000))
-			for k := range 3 {
-				f[(i+k)%5].Resume()
-			}
-		case 3: // one process sees another majority than the others
-			mine := links[rand.IntN(len(links))]
-			for k := range 2 + rand.IntN(2) {
-				if k%2 == 0 {
-					mine[(i+k)%5].CutUp()
-				} else {
-					mine[(i+k)%5].CutDown()
-				}
-			}
-			time.Sleep(ms(1000))
-			for _, p := range mine {
-				p.Heal()
-			}
-		case 4:
-			link.Reset()
-		case 5:
-			for _, all := range links {
-				all[i].Reset()
-			}
-		case 6:
-			link.Delay(ms(50))
-			time.Sleep(ms(200))
-			link.Delay(0)
-		case 7:
-			link.OnCommand(func([]string) servertest.Verdict {
-				return []servertest.Verdict{servertest.Pass, servertest.LoseReplyAndClose, servertest.LoseRequestAndClose}[rand.IntN(3)]
-			})
-			time.Sleep(ms(300))
-			link.OnCommand(nil)
-		}
-	}
-	close(over)
-	within(t, "the calls", workers.Wait)
-	// It works again, as soon as enough servers vote.
-	for i, l := range ls {
-		lock := obtainWithin(t, l, "k", 4*hang)
-		w.saw(t, lock)
-		w.forget(lock)
-		if i == 0 {
-			within(t, "a renewal", func() { awaitRenewal(t, lock) })
-		}
-		if err := lock.Release(background); err != nil {
-			t.Logf("release: %v", err) // a busy machine may lose it
-		}
-	}
-	for _, l := range ls {
-		within(t, "Shutdown", func() { shutdown(t, l) })
-	}
-	f.empty(t, "k")
-	t.Logf("%d holds, %d of them lost, %d calls failed; faults %v", w.holds, lost.Load(), failed.Load(), done)
-	if w.holds < least {
-		t.Error("that is a storm of nothing")
-	}
+// holders checks that nobody has a lock beside another, by what they are told, and that tokens rise.
+type holders struct {
+	t    *testing.T
+	mu   sync.Mutex
+	last int64
+	all  []*core.Lock
 }
 
-// obtainWithin tries for longer than Acquire does, which gives up after a lease without a majority.
-func obtainWithin(t *testing.T, l *core.Locker, key string, d time.Duration) *core.Lock {
-	t.Helper()
-	for end := time.Now().Add(d); ; {
-		lock, err := l.Acquire(background, key)
-		if err == nil {
-			return lock
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
+func (h *holders) enter(lock *core.Lock) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, o := range h.all {
+		if o.Err() == nil {
+			h.t.Errorf("%d has the lock beside %d", lock.Token(), o.Token())
 		}
 	}
+	if lock.Token() <= h.last {
+		h.t.Errorf("token %d after %d", lock.Token(), h.last)
+	}
+	h.last = max(h.last, lock.Token())
+	h.all = []*core.Lock{lock}
 }

@@ -8,76 +8,54 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/holdfast-go/holdfast/internal/servertest"
-	"github.com/redis/go-redis/v9"
 )
 
-// masters are independent servers in one bubble.
-type masters []*servertest.Bubble
-
-// bubbleOf runs fn in virtual time with n masters of its own. What fn leaves behind fails it.
-func bubbleOf(t *testing.T, n int, fn func(t *testing.T, ms masters)) {
-	t.Helper()
-	processor.Lock()
-	defer processor.Unlock()
-	synctest.Test(t, func(t *testing.T) {
-		var ms masters
-		for range n {
-			ms = append(ms, servertest.NewBubble(t))
+// A lease counts from before the first command, however long the answers take: from the reply on, a holder would still
+// count as one when the masters have let go.
+func TestRedLockDeadlineCountsFromBeforeTheRequest(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		const ttl, back = 3 * time.Second, 250 * time.Millisecond
+		v := ms.voter(t, core.WithTTL(ttl), core.WithNodeTimeout(time.Second))
+		releaseAll(t, acquire(t, v.Locker, "k"))
+		time.Sleep(time.Second)
+		for _, l := range v.links {
+			l.DelayDown(back)
 		}
-		fn(t, ms)
-		synctest.Wait()
+		// first is when the masters let go of it, if nothing more comes.
+		first := func() (d time.Duration) {
+			d = time.Hour
+			for _, m := range ms {
+				d = min(d, m.Redis.TTL("k"))
+			}
+			return d
+		}
+		check := func(what string, lock *core.Lock) {
+			t.Helper()
+			left, want := time.Until(lock.Deadline()), first()
+			if spare := want - left; spare < core.Margin(ttl)-time.Millisecond {
+				t.Errorf("%s: over for the holder %v before the masters let go, want %v", what, spare, core.Margin(ttl))
+			}
+		}
+		lock := acquire(t, v.Locker, "k", core.WithoutRenewal())
+		check("acquired", lock)
+		time.Sleep(ttl / 3)
+		if err := lock.Extend(background, ttl); err != nil {
+			t.Fatal(err)
+		}
+		check("extended", lock)
+		time.Sleep(time.Until(lock.Deadline()))
+		if lock.Err() == nil || ms.having("k") != 5 {
+			t.Errorf("at the deadline: %v, and on %d masters", lock.Err(), ms.having("k"))
+		}
+		_ = lock.Release(background)
+		time.Sleep(time.Second)
+
+		// A renewal by the scheduler.
+		lock = acquire(t, v.Locker, "k")
+		time.Sleep(ttl/3 + 2*back)
+		check("renewed", lock)
+		releaseAll(t, lock)
 	})
-}
-
-// voter is one process: a Locker with a client and a link to each master.
-type voter struct {
-	*core.Locker
-	links []*servertest.Link
-}
-
-func (ms masters) voter(t *testing.T, opts ...core.Option) *voter {
-	t.Helper()
-	v := &voter{}
-	var clients []*redis.Client
-	for _, m := range ms {
-		rdb := m.Client()
-		clients = append(clients, rdb)
-		v.links = append(v.links, m.Link(rdb))
-	}
-	l, err := core.NewRedLock(clients, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.Locker = l
-	return v
-}
-
-// releaseAll releases a lock and waits until it is free on all masters, and for the next token.
-func releaseAll(t *testing.T, lock *core.Lock) {
-	t.Helper()
-	release(t, lock)
-	time.Sleep(time.Millisecond)
-	synctest.Wait()
-}
-
-// having is how many masters have key, for whomever.
-func (ms masters) having(key string) (n int) {
-	for _, m := range ms {
-		if m.Redis.Exists(key) {
-			n++
-		}
-	}
-	return n
-}
-
-func (ms masters) commands() (n int) {
-	for _, m := range ms {
-		for _, k := range m.Commands() {
-			n += int(k)
-		}
-	}
-	return n
 }
 
 func TestRedLockHoldsOnAllMasters(t *testing.T) {
@@ -284,32 +262,6 @@ func TestRedLockSaysWhichMastersAreInQuarantine(t *testing.T) {
 		_, err = v.TryAcquire(background, "k")
 		if !errors.As(err, &young) || len(young.Nodes) != 3 || !young.Until.IsZero() {
 			t.Errorf("with INFO refused: got %v", err)
-		}
-	})
-}
-
-func TestRedLockClaim(t *testing.T) {
-	bubbleOf(t, 5, func(t *testing.T, ms masters) {
-		tick := time.Now()
-		won := make(chan bool)
-		for range 5 {
-			v := ms.voter(t)
-			go func() {
-				ok, err := v.Claim(background, "job", tick)
-				if err != nil {
-					t.Error(err)
-				}
-				won <- ok
-			}()
-		}
-		n := 0
-		for range 5 {
-			if <-won {
-				n++
-			}
-		}
-		if n != 1 {
-			t.Errorf("%d replicas claimed the tick, want 1", n)
 		}
 	})
 }

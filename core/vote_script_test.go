@@ -11,73 +11,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// booth runs the scripts of one master by hand.
-type booth struct {
-	t *testing.T
-	b *servertest.Bubble
-	n []string // the keys
-}
-
-func newBooth(t *testing.T, b *servertest.Bubble) *booth {
-	n, err := core.NameKeys("k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &booth{t, b, n}
-}
-
-func (x *booth) run(s core.Script, args ...any) []any {
-	x.t.Helper()
-	val, err := s.Run(background, x.b.Client(), args...)
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	if r, ok := val.([]any); ok {
-		return r
-	}
-	return []any{val}
-}
-
-// vote proposes a token for owner, a lease of 10 s and one token, with a quarantine of 30 s and bounds of 2 s, after
-// asking for as long.
-func (x *booth) vote(owner string, token int64, place ...any) (code, n int64) {
-	x.t.Helper()
-	return x.propose(owner, token, 2_000_000, place...)
-}
-
-// propose is vote after asking for some µs.
-func (x *booth) propose(owner string, token, fresh int64, place ...any) (code, n int64) {
-	x.t.Helper()
-	plan := fmt.Sprint(token, " 10000 70000 1 30000 2000000 ", fresh, " 2000000 1")
-	if len(place) > 0 {
-		plan += " " + fmt.Sprint(place...)
-	}
-	r := x.run(core.VoteScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, plan)
-	if len(r) < 4 || r[1] != time.Now().UnixMicro() || r[2] != x.b.RunID() {
-		x.t.Errorf("vote: got %v, want TIME and the id of the run", r)
-	}
-	return r[0].(int64), r[3].(int64)
-}
-
-func (x *booth) gone(owner string) string { return strings.Replace(x.n[2], "owner", owner, 1) }
-
-func (x *booth) forget(owner string, token int64, tombstone int) int64 {
-	x.t.Helper()
-	return x.run(core.YieldScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, token, 60000, tombstone)[0].(int64)
-}
-
-func (x *booth) sustain(owner string, lease, token int64) int64 {
-	x.t.Helper()
-	return x.run(core.SustainScript, x.n[0], x.n[1], x.gone(owner), owner, fmt.Sprint(lease, " ", token, " 1 70000"))[0].(int64)
-}
-
-func (x *booth) want(what string, code, n, wantCode, wantN int64) {
-	x.t.Helper()
-	if code != wantCode || n != wantN {
-		x.t.Errorf("%s: got %d, %d, want %d, %d", what, code, n, wantCode, wantN)
-	}
-}
-
 func TestVoteScript(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		x, now := newBooth(t, b), time.Now().UnixMicro()
@@ -201,4 +134,71 @@ func TestNudgeScript(t *testing.T) {
 			t.Errorf("left: %v", keys)
 		}
 	})
+}
+
+// booth runs the scripts of one master by hand.
+type booth struct {
+	t *testing.T
+	b *servertest.Bubble
+	n []string // the keys
+}
+
+func newBooth(t *testing.T, b *servertest.Bubble) *booth {
+	n, err := core.NameKeys("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &booth{t, b, n}
+}
+
+func (x *booth) run(s core.Script, args ...any) []any {
+	x.t.Helper()
+	val, err := s.Run(background, x.b.Client(), args...)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	if r, ok := val.([]any); ok {
+		return r
+	}
+	return []any{val}
+}
+
+// vote proposes a token for owner, a lease of 10 s and one token, with a quarantine of 30 s and bounds of 2 s, after
+// asking for as long.
+func (x *booth) vote(owner string, token int64, place ...any) (code, n int64) {
+	x.t.Helper()
+	return x.propose(owner, token, 2_000_000, place...)
+}
+
+// propose is vote after asking for some µs.
+func (x *booth) propose(owner string, token, fresh int64, place ...any) (code, n int64) {
+	x.t.Helper()
+	plan := fmt.Sprint(token, " 10000 70000 1 30000 2000000 ", fresh, " 2000000 1")
+	if len(place) > 0 {
+		plan += " " + fmt.Sprint(place...)
+	}
+	r := x.run(core.VoteScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, plan)
+	if len(r) < 4 || r[1] != time.Now().UnixMicro() || r[2] != x.b.RunID() {
+		x.t.Errorf("vote: got %v, want TIME and the id of the run", r)
+	}
+	return r[0].(int64), r[3].(int64)
+}
+
+func (x *booth) gone(owner string) string { return strings.Replace(x.n[2], "owner", owner, 1) }
+
+func (x *booth) forget(owner string, token int64, tombstone int) int64 {
+	x.t.Helper()
+	return x.run(core.YieldScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, token, 60000, tombstone)[0].(int64)
+}
+
+func (x *booth) sustain(owner string, lease, token int64) int64 {
+	x.t.Helper()
+	return x.run(core.SustainScript, x.n[0], x.n[1], x.gone(owner), owner, fmt.Sprint(lease, " ", token, " 1 70000"))[0].(int64)
+}
+
+func (x *booth) want(what string, code, n, wantCode, wantN int64) {
+	x.t.Helper()
+	if code != wantCode || n != wantN {
+		x.t.Errorf("%s: got %d, %d, want %d, %d", what, code, n, wantCode, wantN)
+	}
 }

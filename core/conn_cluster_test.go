@@ -1,0 +1,150 @@
+package core_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// By itself go-redis looks every 10 s for who has the slots of a dead node. A lease cannot wait for that.
+func TestServerClusterNodeThatDiesIsLookedForAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2} { // renewed by itself and in a pipeline
+		t.Run(fmt.Sprint(n, " locks"), func(t *testing.T) {
+			t.Parallel()
+			dies, heir := servertest.Redis(t), servertest.Redis(t)
+			var serves atomic.Pointer[servertest.Server]
+			serves.Store(dies)
+			rdb := redis.NewClusterClient(&redis.ClusterOptions{
+				DialerRetries: 1, // so that a pipeline fails before its locks are tried one by one
+				ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+					all := redis.ClusterSlot{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: serves.Load().Addr()}}}
+					return []redis.ClusterSlot{all}, nil
+				},
+			})
+			defer rdb.Close()
+			const ttl = 6 * time.Second
+			l := newLocker(t, rdb, core.WithTTL(ttl))
+			var locks []*core.Lock
+			for i := range n {
+				lock := obtain(t, l, fmt.Sprint("k", i))
+				heir.Client().Set(background, lock.Key(), core.Owner(lock), ttl)
+				locks = append(locks, lock)
+			}
+			dies.Kill()
+			serves.Store(heir)
+			awaitRenewal(t, locks...)
+			for _, lock := range locks {
+				release(t, lock)
+			}
+			shutdown(t, l)
+		})
+	}
+}
+
+func TestServerClusterHasLocksInAllSlots(t *testing.T) {
+	t.Parallel()
+	rdb, nodes := startCluster(t)
+	l, rival := newLocker(t, rdb, core.WithTTL(2*time.Second)), newLocker(t, rdb)
+	keys := []string{"plain", "{tag}ged", "{whole}", "whole", "a{b", "a}b{c}d", "a{b}c{d}", "mit Leerzeichen", "é"}
+	for i := range 60 {
+		keys = append(keys, core.Key("order", strconv.Itoa(i)))
+	}
+	locks := map[string]*core.Lock{}
+	for _, key := range keys {
+		locks[key] = obtain(t, l, key)
+		if _, err := rival.TryAcquire(background, key); err == nil {
+			t.Errorf("%q: two holders", key)
+		}
+		if err := locks[key].Extend(background, 3*time.Second); err != nil {
+			t.Errorf("%q: Extend: %v", key, err)
+		}
+		if s, err := rival.Inspect(background, key); err != nil || !s.Held || s.Token != locks[key].Token() {
+			t.Errorf("%q: Inspect: %+v, %v", key, s, err)
+		}
+	}
+	for i, node := range nodes {
+		if n := node.Client().DBSize(background).Val(); n == 0 {
+			t.Errorf("node %d has no key: the test does not reach all slots", i)
+		}
+	}
+	// Renewed across the nodes, in shared pipelines.
+	awaitRenewal(t, slices.Collect(maps.Values(locks))...)
+	for key, lock := range locks {
+		if err := lock.Err(); err != nil {
+			t.Errorf("%q: %v", key, err)
+		}
+		release(t, lock)
+		again := obtain(t, rival, key)
+		if again.Token() <= lock.Token() {
+			t.Errorf("%q: token %d after %d", key, again.Token(), lock.Token())
+		}
+		release(t, again)
+	}
+	now := time.Now()
+	if ok, err := l.Claim(background, "job", now); err != nil || !ok {
+		t.Errorf("Claim: %v, %v", ok, err)
+	}
+	if ok, err := rival.Claim(background, "job", now); err != nil || ok {
+		t.Errorf("Claim of the same tick: %v, %v", ok, err)
+	}
+	shutdown(t, l)
+	shutdown(t, rival)
+}
+
+// A slot moves to another node while a lock in it is held: renewals follow, and the fence has moved along.
+func TestServerClusterSlotMigration(t *testing.T) {
+	t.Parallel()
+	rdb, nodes := startCluster(t)
+	l := newLocker(t, rdb, core.WithTTL(3*time.Second))
+	lock := obtain(t, l, "foo") // slot 12182, on the third node
+	const slot = 12182
+	from, to := nodes[2].Client(), nodes[0].Client()
+	do := func(c *redis.Client, args ...any) any {
+		t.Helper()
+		v, err := c.Do(background, args...).Result()
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return v
+	}
+	fromID, toID := do(from, "CLUSTER", "MYID"), do(to, "CLUSTER", "MYID")
+	do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
+	do(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
+	host, port, _ := net.SplitHostPort(nodes[0].Addr())
+	// The lock goes first: until the fence follows, scripts that name both keys get TRYAGAIN. Renewals name one.
+	do(from, "MIGRATE", host, port, "", 0, 5000, "KEYS", "foo")
+	if err := lock.Extend(background, 4*time.Second); err != nil {
+		t.Errorf("Extend in the middle of a migration: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+	defer cancel()
+	if rival, err := newLocker(t, rdb).Acquire(ctx, "foo"); err == nil {
+		t.Errorf("two holders, token %d", rival.Token())
+	}
+	do(from, "MIGRATE", host, port, "", 0, 5000, "KEYS", "{foo}:~fence")
+	for _, c := range []*redis.Client{to, from, nodes[1].Client()} {
+		do(c, "CLUSTER", "SETSLOT", slot, "NODE", toID)
+	}
+	awaitRenewal(t, lock)
+	if err := lock.Err(); err != nil {
+		t.Fatal(err)
+	}
+	release(t, lock)
+	next := obtain(t, l, "foo")
+	if next.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", next.Token(), lock.Token())
+	}
+	release(t, next)
+	shutdown(t, l)
+}

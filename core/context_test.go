@@ -1,0 +1,275 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+func TestReentrancyNestsByContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b, core.WithReentrancy()), newReplica(t, b)
+		warm(t, r)
+		err := r.Do(background, "k", func(ctx context.Context) error {
+			outer := core.Held(ctx)[0]
+			b.ResetCommands()
+			err := r.Do(ctx, "k", func(ctx context.Context) error {
+				held := core.Held(ctx)
+				if len(held) != 1 || held[0] == outer || held[0].Token() != outer.Token() || held[0].Err() != nil {
+					t.Errorf("Held inside: %v, want the nested handle alone, with the outer token", held)
+				}
+				return r.Do(ctx, "other", func(ctx context.Context) error {
+					return r.Do(ctx, "k", func(ctx context.Context) error {
+						if held := core.Held(ctx); len(held) != 2 || held[0].Key() != "k" || held[1].Key() != "other" {
+							t.Errorf("Held in the innermost: %v", held)
+						}
+						return nil
+					})
+				})
+			})
+			if n := b.Commands()["evalsha"] + b.Commands()["eval"]; n != 2 { // of the lock "other"
+				t.Errorf("%d commands, nesting takes none", n)
+			}
+			if ctx.Err() != nil || outer.Err() != nil || !b.Redis.Exists("k") {
+				t.Errorf("the nested release ended the outer hold: %v, %v", ctx.Err(), outer.Err())
+			}
+			return err
+		})
+		if err != nil || b.Redis.Exists("k") {
+			t.Errorf("at the end: %v, key there: %v", err, b.Redis.Exists("k"))
+		}
+		// Only where it is on, and only for the context that holds.
+		err = c.Do(background, "k", func(ctx context.Context) error {
+			_, err := c.TryAcquire(ctx, "k")
+			wantIs(t, err, core.ErrSelfDeadlock)
+			_, err = c.TryAcquire(background, "k", core.WithReentrancy())
+			wantIs(t, err, core.ErrNotAcquired)
+			_, err = r.TryAcquire(ctx, "k") // another client, perhaps another Redis
+			wantIs(t, err, core.ErrNotAcquired)
+			nested, err := c.TryAcquire(ctx, "k", core.WithReentrancy())
+			if err != nil {
+				return err
+			}
+			return nested.Release(ctx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		shutdown(t, r.Locker)
+		shutdown(t, c.Locker)
+	})
+}
+
+func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithReentrancy())
+		outer := acquire(t, r.Locker, "k")
+		nested, err := r.TryAcquire(outer.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, outer)
+		release(t, outer) // counts once
+		if nested.Err() != nil || nested.Context().Err() != nil || !b.Redis.Exists("k") {
+			t.Errorf("the nested handle lost the hold: %v", nested.Err())
+		}
+		if outer.Err() == nil || errors.Is(outer.Err(), core.ErrLost) {
+			t.Errorf("Err of a released handle: %v", outer.Err())
+		}
+		if held := core.Held(nested.Context()); len(held) != 1 || held[0] != nested {
+			t.Errorf("Held: %v", held)
+		}
+		time.Sleep(time.Minute)
+		if nested.Err() != nil {
+			t.Error("not renewed for the nested handle")
+		}
+		release(t, nested)
+		if b.Redis.Exists("k") || !isDone(nested.Context()) || !isDone(outer.Context()) {
+			t.Error("not freed by the last handle")
+		}
+		release(t, nested)
+		shutdown(t, r.Locker)
+	})
+}
+
+func TestLossEndsNestedHandles(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithReentrancy())
+		outer := acquire(t, r.Locker, "k")
+		nested, _ := r.TryAcquire(outer.Context(), "k")
+		apart, _ := r.TryAcquire(context.WithoutCancel(outer.Context()), "k")
+		brief, _ := r.TryAcquire(outer.Context(), "k")
+		release(t, brief)
+		if !isDone(brief.Context()) || isDone(nested.Context()) {
+			t.Error("a nested context should end with its own handle")
+		}
+		_ = b.Redis.Set("k", "somebody else's")
+		time.Sleep(6 * time.Second)
+		for i, lock := range []*core.Lock{outer, nested, apart} {
+			if !isDone(lock.Context()) {
+				t.Errorf("handle %d: Done is open after the loss", i)
+			}
+			wantIs(t, lock.Err(), core.ErrLost)
+			wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+			wantIs(t, lock.Release(background), core.ErrLost)
+		}
+		// Past the deadline the context's Err needs no timer, for a nested one either.
+		outer = acquire(t, r.Locker, "l", core.WithoutRenewal())
+		apart, _ = r.TryAcquire(context.WithoutCancel(outer.Context()), "l")
+		core.StopTimer(r.Locker)
+		time.Sleep(time.Until(outer.Deadline()))
+		if isDone(apart.Context()) || apart.Context().Err() == nil {
+			t.Error("Err of a nested context is nil at the deadline")
+		}
+	})
+}
+
+func TestConcurrentNesting(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithReentrancy())
+		outer := acquire(t, r.Locker, "k")
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				for range 20 {
+					err := r.Do(outer.Context(), "k", func(context.Context) error {
+						runtime.Gosched()
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if !b.Redis.Exists("k") || outer.Err() != nil {
+			t.Error("freed under the outer handle")
+		}
+		release(t, outer)
+		if b.Redis.Exists("k") {
+			t.Error("not freed")
+		}
+		shutdown(t, r.Locker)
+	})
+}
+
+func TestHandlersMayNestDuringShutdown(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithReentrancy())
+		outer := acquire(t, r.Locker, "k")
+		done := make(chan error)
+		go func() { done <- r.Shutdown(background) }()
+		synctest.Wait()
+		nested, err := r.TryAcquire(outer.Context(), "k") // its handler goes on and may nest
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, nested)
+		release(t, outer)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		parent, cancel := context.WithTimeout(context.WithValue(background, who{}, "me"), time.Hour)
+		defer cancel()
+		lock, err := r.Acquire(parent, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := lock.Context()
+		child, stop := context.WithCancel(ctx)
+		defer stop()
+		if ctx.Value(who{}) != "me" || ctx.Err() != nil {
+			t.Errorf("got value %v, Err %v", ctx.Value(who{}), ctx.Err())
+		}
+		if d, ok := ctx.Deadline(); !ok || time.Until(d) != time.Hour {
+			t.Errorf("Deadline: got %v, %v, want the parent's", d, ok)
+		}
+		cancel()
+		synctest.Wait()
+		if !errors.Is(ctx.Err(), context.Canceled) || !isDone(child) {
+			t.Error("the lock's context outlived its parent")
+		}
+		time.Sleep(time.Minute) // renewed although the context ended: its handler may still run
+		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
+			t.Errorf("got %v, want the lock held until Release", err)
+		}
+		if err := core.Err(ctx); err != nil {
+			t.Errorf("Err of its context, which has ended: %v, want nil while the lock is held", err)
+		}
+		if len(core.Held(ctx)) != 1 {
+			t.Error("Held lost the lock with the context")
+		}
+		if err := lock.Release(parent); err != nil {
+			t.Errorf("Release with an ended context: %v", err)
+		}
+		if len(core.Held(ctx)) != 0 {
+			t.Error("Held still has a released lock")
+		}
+		if err := core.Err(ctx); !errors.Is(err, core.ErrLost) || !strings.Contains(err.Error(), `"k"`) {
+			t.Errorf("Err of its context: got %v, want a loss of k", err)
+		}
+		if err := core.Err(parent); err != nil {
+			t.Errorf("Err of a context from before: %v", err)
+		}
+		if err := lock.Err(); err == nil || errors.Is(err, core.ErrLost) {
+			t.Errorf("Err after Release: got %v, want an error other than ErrLost", err)
+		}
+		if err := lock.Release(background); err != nil {
+			t.Errorf("second Release: got %v, want the first one's nil", err)
+		}
+	})
+}
+
+func TestReleasedLockCancelsItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		release(t, lock)
+		if ctx := lock.Context(); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), core.ErrLost) {
+			t.Errorf("got Err %v, cause %v", ctx.Err(), context.Cause(ctx))
+		}
+		if err := lock.Extend(background, time.Minute); err == nil {
+			t.Error("Extend of a released lock succeeded")
+		}
+	})
+}
+
+// Whoever asks for the context of a lock while it ends gets one that ends too.
+func TestContextOfALockThatEndsMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		for range 300 {
+			lock, err := r.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			released := make(chan error)
+			go func() { released <- lock.Release(background) }()
+			ctx := lock.Context()
+			<-ctx.Done() // or the bubble finds that nothing can happen any more
+			if err := <-released; err != nil {
+				t.Fatal(err)
+			}
+			if lock.Context() != ctx {
+				t.Fatal("another context")
+			}
+		}
+	})
+}
+
+type who struct{}

@@ -1,0 +1,224 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// What Redis answers when it does not serve, and what becomes of it: each in the right outcome, with the key
+// and Redis' word in the text, and nothing left behind.
+func TestServerRefusals(t *testing.T) {
+	t.Parallel()
+	ctx := func() context.Context {
+		ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	check := func(t *testing.T, l *core.Locker, word string, permanent bool) {
+		t.Helper()
+		_, err := l.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if !contains(err, `"k"`, word) || errors.Is(err, core.ErrNotAcquired) || errors.Is(err, core.ErrLost) {
+			t.Errorf("TryAcquire: got %v, want ErrUnavailable with %q", err, word)
+		}
+		_, err = l.Acquire(ctx(), "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if errors.Is(err, context.DeadlineExceeded) == permanent {
+			t.Errorf("Acquire: got %v; waiting can help: %v", err, !permanent)
+		}
+	}
+	t.Run("WRONGTYPE", func(t *testing.T) {
+		t.Parallel()
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		rdb.LPush(background, "k", "x")
+		check(t, l, "WRONGTYPE", true)
+		_, err := l.Inspect(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+
+		lock := acquire(t, l, "m")
+		rdb.Del(background, "m")
+		rdb.LPush(background, "m", "x")
+		wantIs(t, lock.Extend(background, time.Minute), core.ErrLost)
+		wantIs(t, lock.Release(background), core.ErrLost)
+		if rdb.LLen(background, "m").Val() != 1 {
+			t.Error("the foreign list is gone")
+		}
+	})
+	t.Run("OOM", func(t *testing.T) {
+		t.Parallel()
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		lock := acquire(t, l, "held")
+		rdb.ConfigSet(background, "maxmemory", "1")
+		check(t, l, "OOM", false)
+		if err := lock.Extend(background, time.Minute); err != nil {
+			t.Errorf("a renewal needs no memory: %v", err)
+		}
+		release(t, lock) // nor may a release fail for want of it
+		if rdb.Exists(background, "held").Val() != 0 {
+			t.Error("not released")
+		}
+	})
+	t.Run("READONLY", func(t *testing.T) {
+		t.Parallel()
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb, core.WithTTL(8*time.Second))
+		lock := obtain(t, l, "held")
+		if err := rdb.Do(background, "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		check(t, l, "READONLY", false)
+		// A replica that lags would not have the key: that is no loss, as long as the lease runs.
+		for _, script := range []core.Script{core.RenewScript, core.ForgetScript} {
+			args := []any{"lagging", "me", 1000}
+			if script == core.ForgetScript {
+				args = forgetArgs("me", 70, 0)
+			}
+			if got, err := script.Run(background, rdb, args...); !contains(err, "READONLY") {
+				t.Errorf("got %v, %v, want READONLY", got, err)
+			}
+		}
+		err := lock.Extend(ctx(), time.Minute)
+		wantIs(t, err, core.ErrUnavailable)
+		within(t, "the loss", func() { <-lock.Context().Done() })
+		wantIs(t, lock.Err(), core.ErrLost)
+		_ = lock.Release(background)
+	})
+	t.Run("NOAUTH", func(t *testing.T) {
+		t.Parallel()
+		server := servertest.Redis(t)
+		rdb := server.Client()
+		rdb.ConfigSet(background, "requirepass", "secret")
+		check(t, newLocker(t, server.Client()), "NOAUTH", true)
+		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Password = "wrong" })), "WRONGPASS", true)
+	})
+	t.Run("NOPERM", func(t *testing.T) {
+		t.Parallel()
+		server := servertest.Redis(t)
+		rdb := server.Client()
+		if err := rdb.Do(background, "ACL", "SETUSER", "app", "on", ">p", "+@all", "~other:*").Err(); err != nil {
+			t.Fatal(err)
+		}
+		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Username, o.Password = "app", "p" })), "NOPERM", true)
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		t.Parallel()
+		server := servertest.Redis(t)
+		l := newLocker(t, server.Client(), core.WithTTL(4*time.Second)) // a clean-up may go on for that long
+		server.Kill()
+		check(t, l, "connection refused", false)
+		shutdown(t, l)
+	})
+	t.Run("closed client", func(t *testing.T) {
+		t.Parallel()
+		rdb := servertest.Redis(t).Client()
+		l := newLocker(t, rdb)
+		_ = rdb.Close()
+		check(t, l, "closed", true)
+	})
+}
+
+// The least that an ACL must allow.
+func TestServerACL(t *testing.T) {
+	t.Parallel()
+	server, _ := replicated(t)
+	rdb := server.Client()
+	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "resetchannels", "&holdfast:inbox:*", "-@all",
+		"+evalsha", "+eval", "+mget", "+get", "+getex", "+set", "+del", "+pttl", "+pexpire", "+time",
+		"+lindex", "+llen", "+lpos", "+rpush", "+lrem", "+hget", "+hset", "+hdel", "+pubsub", "+publish", "+subscribe", "+ping",
+		"+hmget", "+hgetall", "+wait"}
+	if err := rdb.Do(background, acl...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	l := newLocker(t, server.Client(func(o *redis.Options) {
+		o.Username, o.Password, o.DisableIdentity = "app", "p", true
+	}), core.WithTTL(2*time.Second), core.WithLocalHandover(0, 0), core.WithTrace(&core.Trace{NodeError: func(e core.Event) {
+		t.Errorf("%s: %v", e.Key, e.Err)
+	}}))
+	lock := obtain(t, l, "job:1")
+	if err := lock.Extend(background, 2*time.Second); err != nil {
+		t.Error(err)
+	}
+	next := make(chan *core.Lock, 2)
+	for range cap(next) { // one of them at least looks again when the inbox is open
+		go func() { next <- obtain(t, l, "job:1") }()
+	}
+	within(t, "the line", func() {
+		until(t, "two in line", func() bool {
+			s, err := l.Inspect(background, "job:1")
+			if err != nil {
+				t.Error(err)
+			}
+			return s.Waiting == 2 && rdb.PubSubChannels(background, "holdfast:inbox:*").Val() != nil
+		})
+	})
+	release(t, lock)
+	for range cap(next) {
+		release(t, <-next)
+	}
+	id := core.WithReentryID("id")
+	one, two := obtain(t, l, "job:2", id), obtain(t, l, "job:2", id)
+	if err := one.Extend(background, time.Minute); err != nil {
+		t.Error(err)
+	}
+	release(t, one)
+	release(t, two)
+	release(t, obtain(t, l, "job:1", core.WithReplicaAcks(1, 10*time.Second), core.WithTTL(15*time.Second)))
+	shutdown(t, l)
+}
+
+func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a := newReplica(t, b, core.WithLabel("api-1"), core.WithPrefix("shop:"), core.WithoutRenewal())
+		c := newReplica(t, b, core.WithPrefix("shop:"))
+		lock := acquire(t, a.Locker, "order:1", core.WithTTL(10*time.Second))
+		time.Sleep(4 * time.Second)
+
+		_, err := c.TryAcquire(background, "order:1")
+		var held *core.HeldError
+		if !errors.As(err, &held) {
+			t.Fatalf("got %v, want a *HeldError", err)
+		}
+		if want := (core.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); *held != want {
+			t.Errorf("got %+v, want %+v", *held, want)
+		}
+		state, err := c.Inspect(background, "order:1")
+		if want := (core.State{Key: "shop:order:1", Held: true, Label: "api-1", TimeLeft: 6 * time.Second, Token: lock.Token()}); err != nil || state != want {
+			t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
+		}
+		release(t, lock)
+		state, err = c.Inspect(background, "order:1")
+		if want := (core.State{Key: "shop:order:1", Token: lock.Token()}); err != nil || state != want {
+			t.Errorf("Inspect of a free lock: got %+v, %v, want %+v", state, err, want)
+		}
+	})
+}
+
+func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b, core.WithLabel("api-1"), core.WithoutRenewal())
+		lock := acquire(t, c.Locker, "order:1")
+		_, err := r.TryAcquire(background, "order:1")
+		same(t, err, `holdfast: "order:1" is held elsewhere by api-1, 15s of its lease left`)
+		ctx, cancel := context.WithTimeout(background, 0)
+		defer cancel()
+		_, err = r.Acquire(ctx, "order:1")
+		same(t, err, `holdfast: acquire "order:1": no verdict from redis: context deadline exceeded`)
+		b.Redis.Del("order:1")
+		same(t, lock.Release(background), `holdfast: release "order:1": lock was lost`)
+		_ = b.Redis.Set("foreign", "v")
+		_, err = r.TryAcquire(background, "foreign")
+		same(t, err, `holdfast: "foreign" is held elsewhere, without expiry`)
+		b.Redis.SetError("NOAUTH Authentication required.")
+		_, err = r.TryAcquire(background, "order:1")
+		same(t, err, `holdfast: acquire "order:1": no verdict from redis: NOAUTH Authentication required.`)
+		b.Redis.SetError("")
+	})
+}

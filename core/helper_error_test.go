@@ -1,0 +1,66 @@
+package core_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/core"
+)
+
+func wantIs(t *testing.T, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("got error %v, want one that matches %v", err, target)
+		}
+	}
+}
+
+func contains(err error, parts ...string) bool {
+	for _, p := range parts {
+		if err == nil || !strings.Contains(err.Error(), p) {
+			return false
+		}
+	}
+	return true
+}
+
+func same(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// reported collects what a Locker reports.
+type reported struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (r *reported) trace() *core.Trace {
+	return &core.Trace{NodeError: func(e core.Event) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.errs = append(r.errs, e.Err)
+	}}
+}
+
+func (r *reported) all() []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]error(nil), r.errs...)
+}
+
+// count tells how many reports have all the parts.
+func (r *reported) count(parts ...string) int {
+	n := 0
+	for _, err := range r.all() {
+		if contains(err, parts...) {
+			n++
+		}
+	}
+	return n
+}

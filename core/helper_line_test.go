@@ -1,0 +1,149 @@
+package core_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// watch looks at the locks of one key, every few milliseconds until end: never do two of them count as held, and
+// whichever does has the key in Redis, for at least as long as its deadline says.
+type watch struct {
+	t    *testing.T
+	b    *servertest.Bubble
+	key  string
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu    sync.Mutex // guards all below; not held while a lock is asked
+	locks []*core.Lock
+	last  int64
+	looks int
+}
+
+func (w *watch) look() {
+	w.mu.Lock()
+	locks := append([]*core.Lock(nil), w.locks...)
+	w.mu.Unlock()
+	var held *core.Lock
+	for _, lk := range locks {
+		deadline := time.Until(lk.Deadline()) // before Redis is asked: it may be moved in between
+		if lk.Err() != nil {
+			continue
+		}
+		if held != nil {
+			w.t.Errorf("two holders, with tokens %d and %d", held.Token(), lk.Token())
+		}
+		held = lk
+		value, _ := w.b.Redis.Get(w.key)
+		switch ttl := w.b.Redis.TTL(w.key); {
+		case lk.Err() != nil: // meanwhile
+		case value != core.Owner(lk):
+			w.t.Errorf("token %d counts as held, and redis has %q", lk.Token(), value)
+		case deadline > ttl:
+			w.t.Errorf("token %d: the deadline is %v later than the lease", lk.Token(), deadline-ttl)
+		}
+		w.mu.Lock()
+		w.looks++
+		w.mu.Unlock()
+	}
+}
+
+// add has lk watched, from now on.
+func (w *watch) add(lk *core.Lock) {
+	w.t.Helper()
+	w.mu.Lock()
+	if lk.Token() <= w.last {
+		w.t.Errorf("token %d after %d", lk.Token(), w.last)
+	}
+	w.last = lk.Token()
+	w.locks = append(w.locks, lk)
+	w.mu.Unlock()
+	w.look()
+}
+
+// get waits for the lock that a call comes to, has it watched and returns it and how long that took.
+func (w *watch) get(c <-chan result) (*core.Lock, time.Duration) {
+	w.t.Helper()
+	begin := time.Now()
+	lk := got(w.t, c)
+	w.add(lk)
+	return lk, time.Since(begin)
+}
+
+// serve waits until all calls have had the lock, each for a moment, and returns how long that took.
+func (w *watch) serve(calls ...<-chan result) time.Duration {
+	w.t.Helper()
+	begin := time.Now()
+	var all sync.WaitGroup
+	for _, c := range calls {
+		all.Go(func() {
+			res := <-c
+			if res.err != nil {
+				w.t.Errorf("a waiter failed: %v", res.err)
+				return
+			}
+			w.add(res.lock)
+			time.Sleep(20 * time.Millisecond)
+			if err := res.lock.Release(background); err != nil {
+				w.t.Errorf("Release: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(begin)
+}
+
+// end stops the watching. It fails a test in which nothing was seen.
+func (w *watch) end() {
+	w.t.Helper()
+	w.stop()
+	<-w.done
+	if w.looks == 0 {
+		w.t.Error("no lock was seen held: this shows nothing")
+	}
+}
+
+func watchKey(t *testing.T, b *servertest.Bubble, key string) *watch {
+	ctx, cancel := context.WithCancel(background)
+	w := &watch{t: t, b: b, key: key, stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		for ctx.Err() == nil {
+			w.look()
+			time.Sleep(3 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(cancel)
+	return w
+}
+
+// lineUp has n processes wait for the key, in this order, and able to be told of grants.
+func lineUp(t *testing.T, b *servertest.Bubble, n int, key string, opts ...core.Option) ([]*replica, []<-chan result) {
+	t.Helper()
+	rs, calls := make([]*replica, n), make([]<-chan result, n)
+	for i := range n {
+		rs[i] = newReplica(t, b, opts...)
+		warm(t, rs[i])
+		calls[i] = call(background, rs[i], key)
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+	}
+	return rs, calls
+}
+
+// inLine is how many stand in line for k, by what Redis has of them.
+func inLine(t *testing.T, b *servertest.Bubble) int {
+	t.Helper()
+	list, _ := b.Redis.List("{k}:~line")
+	known, _ := b.Redis.HKeys("{k}:~wait")
+	if len(list) != len(known) {
+		t.Errorf("%d places, %d owners", len(list), len(known))
+	}
+	return len(list)
+}

@@ -1,0 +1,150 @@
+package core_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+var background = context.Background()
+
+func acquire(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
+	t.Helper()
+	lock, err := l.TryAcquire(context.Background(), key, opts...)
+	if err != nil {
+		t.Fatalf("TryAcquire(%q): %v", key, err)
+	}
+	return lock
+}
+
+// obtain is acquire for a machine that may be busy: it waits.
+func obtain(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
+	t.Helper()
+	lock, err := l.Acquire(background, key, opts...)
+	if err != nil {
+		t.Fatalf("Acquire(%q): %v", key, err)
+	}
+	return lock
+}
+
+// result is what one call came to.
+type result struct {
+	lock *core.Lock
+	err  error
+	at   time.Time
+}
+
+// call starts Acquire and returns where its result arrives. It stands in line when call returns.
+func call(ctx context.Context, r *replica, key string, opts ...core.CallOption) <-chan result {
+	c := make(chan result, 1)
+	go func() {
+		lock, err := r.Acquire(ctx, key, opts...)
+		c <- result{lock, err, time.Now()}
+	}()
+	synctest.Wait()
+	return c
+}
+
+func wait(t *testing.T, r *replica, key string, to chan<- *core.Lock, opts ...core.CallOption) {
+	go func() {
+		lock, err := r.Acquire(background, key, opts...)
+		if err != nil {
+			t.Errorf("waiting for %s: %v", key, err)
+		}
+		to <- lock
+	}()
+}
+
+// got returns the lock that a call came to.
+func got(t *testing.T, c <-chan result) *core.Lock {
+	t.Helper()
+	select {
+	case r := <-c:
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		return r.lock
+	case <-time.After(time.Minute):
+		t.Fatal("a call waits for ever")
+		return nil
+	}
+}
+
+func notYet(t *testing.T, c <-chan result) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case res := <-c:
+		t.Fatalf("came early: %+v", res)
+	default:
+	}
+}
+
+// contend has l acquire key and returns when it has seen the key held. The channel is closed without a lock
+// where it fails.
+func contend(t *testing.T, l *core.Locker, key string) <-chan *core.Lock {
+	t.Helper()
+	got, seen := make(chan *core.Lock, 1), make(chan struct{})
+	var once sync.Once
+	go func() {
+		defer close(got)
+		trace := &core.Trace{Waiting: func(core.Event) { once.Do(func() { close(seen) }) }}
+		lock, err := l.Acquire(t.Context(), key, core.WithTrace(trace))
+		if err == nil {
+			got <- lock
+		} else if t.Context().Err() == nil {
+			t.Errorf("Acquire(%q) in a failover: %v", key, err)
+		}
+	}()
+	within(t, "the rival waits", func() { <-seen })
+	return got
+}
+
+// won waits for the lock that contend is after.
+func won(t *testing.T, got <-chan *core.Lock) (lock *core.Lock) {
+	t.Helper()
+	within(t, "the rival gets the lock", func() { lock = <-got })
+	if lock == nil {
+		t.FailNow()
+	}
+	return lock
+}
+
+func release(t *testing.T, lock *core.Lock) {
+	t.Helper()
+	if err := lock.Release(context.Background()); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+}
+
+// notLate fails if lk counts as held for longer than Redis keeps the key.
+func notLate(t *testing.T, b *servertest.Bubble, lk *core.Lock) {
+	t.Helper()
+	if v, _ := b.Redis.Get(lk.Key()); v != core.Owner(lk) {
+		t.Errorf("redis has the lock as %q's, not as %q's", v, core.Owner(lk))
+	}
+	if left, ttl := time.Until(lk.Deadline()), b.Redis.TTL(lk.Key()); left > ttl {
+		t.Errorf("the deadline is in %v, the lease ends in %v", left, ttl)
+	}
+}
+
+// shutdown ends l and fails the test where something stays under way.
+func shutdown(t *testing.T, l *core.Locker) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := l.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if n := core.Under(l); n != 0 {
+		t.Errorf("%d calls or holds under way after Shutdown", n)
+	}
+	if n := core.Scheduled(l); n != 0 {
+		t.Errorf("%d holds in the scheduler after Shutdown", n)
+	}
+}

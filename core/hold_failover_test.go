@@ -1,0 +1,361 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+// One Cluster for all, as it takes seconds to start.
+func TestServerClusterFailover(t *testing.T) {
+	t.Parallel()
+	c := startReplicatedCluster(t)
+	for _, step := range []struct {
+		name string
+		test func(*testing.T, *replicatedCluster)
+	}{
+		{"by hand keeps locks", failOverByHand},
+		{"keeps a replicated lock", failOverReplicated},
+		{"loses a lock", failOverUnreplicated},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.test(t, c) }) {
+			return
+		}
+	}
+}
+
+// The master dies under a lock that its replica knows: Sentinel promotes the replica, the holder's renewals
+// follow, nobody else gets the lock, and tokens go on rising.
+func TestServerSentinelFailoverKeepsAReplicatedLock(t *testing.T) {
+	t.Parallel()
+	p := startSentinel(t)
+	l, rival := newLocker(t, p.client(t)), newLocker(t, p.client(t))
+	lock := obtain(t, l, "k", core.WithTTL(30*time.Second), core.WithReplicaAcks(1, 20*time.Second))
+
+	p.master.Kill()
+	p.promoted(t)
+	until(t, "the lock is extended on the new master", func() bool { return lock.Extend(background, time.Minute) == nil })
+	if _, err := rival.Acquire(background, "k", core.WithWait(time.Second)); err == nil {
+		t.Error("two holders after the failover")
+	}
+	if err := lock.Err(); err != nil {
+		t.Fatal(err)
+	}
+	release(t, lock)
+	next := obtain(t, rival, "k")
+	if next.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", next.Token(), lock.Token())
+	}
+	release(t, next)
+	shutdown(t, l)
+	shutdown(t, rival)
+}
+
+// As above, but the replica has not heard of the lock.
+func TestServerSentinelFailoverThatLosesALockTellsSo(t *testing.T) {
+	t.Parallel()
+	loseInFailover(t, startSentinel(t), "k")
+}
+
+// Keys by their slots: the first is on the master with a replica, the others are on the other two masters.
+const replicatedKey = "b" // slot 3300
+
+var otherKeys = []string{"c", "d"} // slots 7365 and 11298
+
+// replicatedCluster is a Cluster whose first master has a replica.
+type replicatedCluster struct {
+	pair
+	others []*servertest.Server
+}
+
+func startReplicatedCluster(t *testing.T) *replicatedCluster {
+	t.Helper()
+	args := []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000"}
+	_, nodes := startCluster(t, args...)
+	replica := servertest.Redis(t, args...)
+	meet(t, replica, nodes[0])
+	rdb, id := replica.Client(), nodes[0].Client().ClusterMyID(background).Val()
+	if err := rdb.ClusterReplicate(background, id).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c := &replicatedCluster{pair{master: nodes[0], replica: replica}, nodes[1:]}
+	c.client = func(t *testing.T) redis.UniversalClient {
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[1].Addr(), nodes[2].Addr()}})
+		t.Cleanup(func() { _ = rdb.Close() })
+		return rdb
+	}
+	c.settle(t)
+	return c
+}
+
+func (c *replicatedCluster) nodes() []*servertest.Server {
+	return append([]*servertest.Server{c.master, c.replica}, c.others...)
+}
+
+// settle waits until the replica hears its master, and the nodes agree on that and on the epoch: they would not
+// vote for the replica otherwise, and the next election is seconds later.
+func (c *replicatedCluster) settle(t *testing.T) {
+	t.Helper()
+	replica, master := c.replica.Client(), c.master.Client()
+	var nodes []*redis.Client
+	for _, node := range c.nodes() {
+		nodes = append(nodes, node.Client())
+	}
+	until(t, "the Cluster has settled", func() bool {
+		if !part(replica, "role:slave") || !part(replica, "master_link_status:up") {
+			return false
+		}
+		id, epochs := master.ClusterMyID(background).Val(), map[string]bool{}
+		for _, node := range nodes {
+			view := node.ClusterNodes(background).Val()
+			if !strings.Contains(view, "slave "+id) || strings.Contains(view, "fail") || strings.Contains(view, "handshake") {
+				return false
+			}
+			_, epoch, _ := strings.Cut(node.ClusterInfo(background).Val(), "cluster_current_epoch:")
+			epoch, _, _ = strings.Cut(epoch, "\r\n")
+			epochs[epoch] = true
+		}
+		return len(epochs) == 1
+	})
+}
+
+// swap is for after a failover: the replica is the master now, and the old master its replica.
+func (c *replicatedCluster) swap(t *testing.T) {
+	t.Helper()
+	c.master, c.replica = c.replica, c.master
+	c.settle(t)
+}
+
+// The leases of the locks that must survive outlast an election that fails and the next one, 4 s later.
+func failOverByHand(t *testing.T, c *replicatedCluster) {
+	var told report
+	l, rival := newLocker(t, c.client(t), core.WithTTL(9*time.Second), core.WithTrace(told.trace())), newLocker(t, c.client(t))
+	lock := obtain(t, l, replicatedKey)
+	waiter := contend(t, rival, replicatedKey)
+
+	if err := c.replica.Client().ClusterFailover(background).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c.promoted(t)
+	c.swap(t)
+	awaitRenewal(t, lock)
+	keeps(t, c, lock)
+	handsOver(t, rival, lock, waiter)
+	shutdown(t, l)
+	shutdown(t, rival)
+	told.wantNoLoss(t)
+	wantOnlyCompanions(t, c.master.Client())
+}
+
+// The master is killed. A lease that outlasts the failover goes on, one that does not is lost and told so
+// before the rival has it. Locks in other slots with leases as short do not feel any of it: renewals travel
+// together, and the one to the dead master must not hold the others up.
+func failOverReplicated(t *testing.T, c *replicatedCluster) {
+	c.closeWhenIncomplete(t, "no")
+	var long, short, elsewhere report
+	l, rival := newLocker(t, c.client(t), core.WithTTL(2*time.Second)), newLocker(t, c.client(t))
+	lock := obtain(t, l, replicatedKey, core.WithTTL(9*time.Second), core.WithTrace(long.trace()))
+	brief := obtain(t, l, "{"+replicatedKey+"}brief", core.WithMaxHold(4*time.Second), core.WithTrace(short.trace()))
+	others := obtainOthers(t, l, core.WithTrace(elsewhere.trace()))
+	waiter, heir := contend(t, rival, lock.Key()), contend(t, rival, brief.Key())
+	c.replicated(t)
+
+	c.master.Kill()
+	c.promoted(t)
+	next := won(t, heir)
+	wantIs(t, brief.Err(), core.ErrLost)
+	if next.Token() <= brief.Token() {
+		t.Errorf("token %d after %d", next.Token(), brief.Token())
+	}
+	release(t, next)
+	awaitRenewal(t, lock)
+	releaseOthers(t, others)
+
+	// The old master comes back, without its data but with the slots that it remembers.
+	c.master.Start()
+	c.swap(t)
+	if err := lock.Extend(background, 10*time.Second); err != nil {
+		t.Errorf("Extend: %v", err)
+	}
+	keeps(t, c, lock)
+	handsOver(t, rival, lock, waiter)
+	wantIs(t, brief.Release(background), core.ErrLost)
+	shutdown(t, l)
+	shutdown(t, rival)
+	long.wantNoLoss(t)
+	if len(short.lost) != 1 {
+		t.Errorf("Trace.Lost: got %+v, want one loss", short.lost)
+	}
+	if len(elsewhere.failed)+len(elsewhere.lost) != 0 {
+		t.Errorf("in other slots than those of the dead master: %+v, %+v", elsewhere.failed, elsewhere.lost)
+	}
+}
+
+// Here the Cluster is closed in all slots until the replica has taken over, Redis' own default. The locks in
+// other slots outlast that.
+func failOverUnreplicated(t *testing.T, c *replicatedCluster) {
+	c.closeWhenIncomplete(t, "yes")
+	l := newLocker(t, c.client(t), core.WithTTL(6*time.Second))
+	others := obtainOthers(t, l)
+	loseInFailover(t, &c.pair, replicatedKey)
+	releaseOthers(t, others)
+	shutdown(t, l)
+}
+
+// closeWhenIncomplete sets whether the Cluster refuses all commands while some of its slots are not served.
+func (c *replicatedCluster) closeWhenIncomplete(t *testing.T, yes string) {
+	t.Helper()
+	for _, node := range c.nodes() {
+		if err := node.Client().ConfigSet(background, "cluster-require-full-coverage", yes).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// keeps checks that lock is held, and that the new master thinks so too.
+func keeps(t *testing.T, c *replicatedCluster, lock *core.Lock) {
+	t.Helper()
+	if err := lock.Err(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := c.master.Client()
+	if got := rdb.Get(background, lock.Key()).Val(); got != core.Owner(lock) {
+		t.Errorf("the key has %q on the new master, want the holder's", got)
+	}
+	deadline := lock.Deadline()
+	left := rdb.PTTL(background, lock.Key()).Val()
+	if late := time.Until(deadline) - left; late > 0 {
+		t.Errorf("the new master has the lock for another %v, its holder counts on %v more", left, late)
+	}
+}
+
+// handsOver checks that nobody can have lock before it is released, and that the waiter can then.
+func handsOver(t *testing.T, rival *core.Locker, lock *core.Lock, waiter <-chan *core.Lock) {
+	t.Helper()
+	if _, err := rival.TryAcquire(background, lock.Key()); !errors.Is(err, core.ErrNotAcquired) {
+		t.Errorf("TryAcquire after the failover: got %v, want ErrNotAcquired", err)
+	}
+	if !waits(waiter) {
+		t.Error("two holders after the failover")
+	}
+	release(t, lock)
+	next := won(t, waiter)
+	if next.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", next.Token(), lock.Token())
+	}
+	release(t, next)
+}
+
+func obtainOthers(t *testing.T, l *core.Locker, opts ...core.CallOption) []*core.Lock {
+	t.Helper()
+	var locks []*core.Lock
+	for _, key := range otherKeys {
+		locks = append(locks, obtain(t, l, key, opts...))
+	}
+	return locks
+}
+
+func releaseOthers(t *testing.T, locks []*core.Lock) {
+	t.Helper()
+	for _, lock := range locks {
+		if err := lock.Release(background); err != nil {
+			t.Errorf("%q, in a slot of another master: %v", lock.Key(), err)
+		}
+	}
+}
+
+// waits tells whether contend has not got the lock yet.
+func waits(got <-chan *core.Lock) bool { return len(got) == 0 }
+
+// report collects what a Trace tells.
+type report struct {
+	mu     sync.Mutex
+	lost   []core.Event
+	at     time.Time // of the first loss
+	failed []core.Event
+}
+
+func (r *report) trace() *core.Trace {
+	return &core.Trace{
+		Lost: func(e core.Event) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.lost = append(r.lost, e); len(r.lost) == 1 {
+				r.at = time.Now()
+			}
+		},
+		NodeError: func(e core.Event) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.failed = append(r.failed, e)
+		},
+	}
+}
+
+func (r *report) wantNoLoss(t *testing.T) {
+	t.Helper()
+	if len(r.lost) != 0 {
+		t.Errorf("Trace.Lost: got %+v, want none", r.lost)
+	}
+}
+
+// loseInFailover has the master die with locks on key that its replica has not heard of. On the new master,
+// where nobody has them, a rival that waited gets one at once, with a larger token. Its holder hears of it at
+// the next renewal, long before the lease would have ended, or when it releases.
+func loseInFailover(t *testing.T, p *pair, key string) {
+	const ttl = 9 * time.Second
+	var told report
+	l, rival := newLocker(t, p.client(t), core.WithTTL(ttl), core.WithTrace(told.trace())), newLocker(t, p.client(t))
+	p.replicated(t)
+	p.replica.CutReplication(t)
+	lock, silent := obtain(t, l, key), obtain(t, l, "{"+key+"}silent", core.WithoutRenewal())
+	waiter := contend(t, rival, key)
+	deadline := lock.Deadline()
+	if !waits(waiter) {
+		t.Error("two holders before the failover")
+	}
+
+	p.master.Kill()
+	p.promoted(t)
+	next := won(t, waiter)
+	begin := time.Now()
+	if next.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", next.Token(), lock.Token())
+	}
+	within(t, "the holder is told", func() { <-lock.Context().Done() })
+	wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+	wantIs(t, lock.Err(), core.ErrLost)
+	wantIs(t, lock.Release(background), core.ErrLost)
+	wantIs(t, silent.Release(background), core.ErrLost)
+
+	shutdown(t, l)
+	if len(told.lost) != 1 || told.lost[0].Key != key || told.lost[0].Token != lock.Token() {
+		t.Fatalf("Trace.Lost: got %+v, want once %q with token %d", told.lost, key, lock.Token())
+	}
+	wantIs(t, told.lost[0].Err, core.ErrLost)
+	if !told.at.Before(deadline) {
+		t.Error("told at the end of the lease and not by a renewal")
+	}
+	if late := told.at.Sub(begin); late > ttl/3+core.Patience(ttl) {
+		t.Errorf("told %v after the rival had the lock, want a third of the lease, %v", late, ttl/3)
+	}
+
+	// What the first holder sent meanwhile did not touch the second one's lock.
+	if err := next.Err(); err != nil {
+		t.Errorf("the second holder: %v", err)
+	}
+	rdb := p.replica.Client()
+	if got := rdb.Get(background, key).Val(); got != core.Owner(next) {
+		t.Errorf("the key has %q, want the second holder's", got)
+	}
+	release(t, next)
+	shutdown(t, rival)
+	wantOnlyCompanions(t, rdb)
+}

@@ -1,0 +1,251 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+func TestServerCostsTwoCommandsPerAcquireAndRelease(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	l := newLocker(t, server.Client())
+	release(t, acquire(t, l, "k"))
+	server.ResetStats(t)
+	const n = 100
+	for range n {
+		lock := acquire(t, l, "k")
+		if _, err := l.TryAcquire(background, "k"); !errors.Is(err, core.ErrNotAcquired) {
+			t.Fatal(err)
+		}
+		release(t, lock)
+	}
+	stats := server.CommandStats(t)
+	if stats["evalsha"] != 3*n || stats["eval"] != 0 {
+		t.Errorf("%d acquire+release and as many refusals: %d EVALSHA and %d EVAL, want %d and 0", n, stats["evalsha"], stats["eval"], 3*n)
+	}
+	shutdown(t, l)
+}
+
+func TestServerRestartEmptyIsNoticedAndTokensRise(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	l := newLocker(t, server.Client(), core.WithTTL(2*time.Second))
+	lock := obtain(t, l, "k")
+	server.Kill()
+	server.Start()
+	rival := newLocker(t, server.Client())
+	other, err := rival.Acquire(background, "k") // the restart forgot the first holder
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", other.Token(), lock.Token())
+	}
+	within(t, "the loss", func() { <-lock.Context().Done() })
+	wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+	wantIs(t, lock.Release(background), core.ErrLost)
+	if err := other.Err(); err != nil {
+		t.Error(err)
+	}
+	release(t, other)
+	shutdown(t, l)
+}
+
+// Redis hangs. The holder knows at its deadline, by all three ways, and calls come back.
+func TestServerHangs(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*redis.Options){
+		"default":         func(*redis.Options) {},
+		"no timeout":      func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 },
+		"many retries":    func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = 10, 50*time.Millisecond },
+		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Redis(t)
+			l := newLocker(t, server.Client(set), core.WithTTL(2*time.Second))
+			lock := obtain(t, l, "k")
+			server.Pause()
+			for lock.Err() == nil {
+				if time.Now().After(lock.Deadline()) && lock.Err() == nil {
+					t.Fatal("Err is nil after the deadline")
+				}
+				time.Sleep(50 * time.Microsecond)
+			}
+			if lock.Context().Err() == nil || !isDone(lock.Context()) {
+				t.Error("the context is live after a loss")
+			}
+			within(t, "calls on a hung server", func() {
+				_, err := l.TryAcquire(background, "x")
+				wantIs(t, err, core.ErrUnavailable)
+				ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+				defer cancel()
+				_, err = l.Acquire(ctx, "y")
+				wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+				_, err = l.Inspect(ctx, "k")
+				wantIs(t, err, core.ErrUnavailable)
+				wantIs(t, lock.Release(ctx), core.ErrLost)
+			})
+			server.Resume()
+			rival := newLocker(t, server.Client())
+			next, err := rival.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if next.Token() <= lock.Token() {
+				t.Errorf("token %d after %d", next.Token(), lock.Token())
+			}
+			release(t, next)
+			shutdown(t, l)
+			rdb := server.Client()
+			for _, key := range []string{"k", "x", "y"} {
+				if rdb.Exists(background, key).Val() != 0 {
+					t.Errorf("%s was left behind", key)
+				}
+			}
+		})
+	}
+}
+
+// The safety test over TCP: the link of the holder is cut, a rival takes over.
+func TestServerLinkIsCut(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]func(*servertest.FaultProxy){
+		"requests": func(p *servertest.FaultProxy) { p.CutUp() },
+		"replies":  func(p *servertest.FaultProxy) { p.CutDown() },
+		"both":     func(p *servertest.FaultProxy) { p.CutUp(); p.CutDown() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Redis(t)
+			proxy := servertest.Proxy(t, server.Addr())
+			rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
+			defer rdb.Close()
+			l := newLocker(t, rdb, core.WithTTL(2*time.Second))
+			rival := newLocker(t, server.Client(), core.WithTTL(2*time.Second), core.WithPolling(time.Millisecond, 2*time.Millisecond))
+			lock := obtain(t, l, "k")
+			cut(proxy)
+			next, err := rival.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(lock.Err(), core.ErrLost) || lock.Context().Err() == nil {
+				t.Error("two holders")
+			}
+			if next.Token() <= lock.Token() {
+				t.Errorf("token %d after %d", next.Token(), lock.Token())
+			}
+			proxy.Heal() // what was held back arrives
+			wantIs(t, lock.Release(background), core.ErrLost)
+			shutdown(t, l)
+			if err := next.Err(); err != nil {
+				t.Errorf("late commands took the lock from the rival: %v", err)
+			}
+			release(t, next)
+		})
+	}
+}
+
+func TestServerThreeThousandLocks(t *testing.T) {
+	server := servertest.Redis(t)
+	rdb := server.Client()
+	// A lease so long that a slow machine does not lose one, renewed often enough to be seen.
+	l := newLocker(t, rdb, core.WithTTL(10*time.Second))
+	const n = 3000
+	locks := make([]*core.Lock, n)
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < n; i += 8 {
+				lock, err := l.Acquire(background, "k"+strconv.Itoa(i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				locks[i] = lock
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	server.ResetStats(t)
+	first, peak := locks[n-1].Deadline(), 0
+	until(t, "two renewals of each lock", func() bool {
+		peak = max(peak, runtime.NumGoroutine())
+		for _, lock := range locks {
+			if lock.Err() == nil && !lock.Deadline().After(first.Add(5*time.Second)) {
+				return false
+			}
+		}
+		return true
+	})
+	if peak > n/10 {
+		t.Errorf("%d goroutines for %d locks", peak, n)
+	}
+	for _, lock := range locks {
+		if err := lock.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < n; i += 8 {
+				if err := locks[i].Release(background); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	shutdown(t, l)
+	if keys := rdb.Keys(background, "k*").Val(); len(keys) != 0 {
+		t.Errorf("%d locks left behind", len(keys))
+	}
+}
+
+// Mutual exclusion and rising tokens with many goroutines in several Lockers, on a counter that is not safe.
+func TestServerMutualExclusion(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	var wg sync.WaitGroup
+	inside, last, holds := 0, int64(0), 0
+	for i := range 4 {
+		l := newLocker(t, server.Client(), core.WithLabel(fmt.Sprint("locker-", i)), core.WithPolling(time.Millisecond, 3*time.Millisecond))
+		for range 4 {
+			wg.Go(func() {
+				for range 25 {
+					err := l.Do(background, "k", func(ctx context.Context) error {
+						inside++
+						token := core.Held(ctx)[0].Token()
+						if inside != 1 || token <= last {
+							t.Errorf("%d inside, token %d after %d", inside, token, last)
+						}
+						last = token
+						holds++
+						inside--
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	within(t, "the work", wg.Wait)
+	if holds != 400 {
+		t.Errorf("%d holds, want 400", holds)
+	}
+}

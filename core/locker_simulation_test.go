@@ -1,0 +1,319 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// Several processes under random faults, from a seed: at no moment do two count themselves as holding, tokens rise,
+// nobody waits for ever, and nothing stays in Redis or in the processes. HOLDFAST_SCHEDULES says how many runs of it
+// there are, SEED where to begin, to repeat one; make soak goes on for DURATION.
+func TestSimulation(t *testing.T) {
+	n, seed := uint64(20), uint64(1)
+	var until, report time.Time
+	if s := os.Getenv("HOLDFAST_SCHEDULES"); s != "" {
+		n, _ = strconv.ParseUint(s, 10, 64)
+	}
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		d, err := time.ParseDuration(os.Getenv("DURATION"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, seed, until = math.MaxUint64, rand.Uint64N(1<<40), time.Now().Add(d)
+	}
+	if s := os.Getenv("SEED"); s != "" {
+		seed, _ = strconv.ParseUint(s, 10, 64)
+	}
+	sum := &simulation{}
+	var ran uint64
+	tell := func() {
+		t.Logf("%d schedules up to seed %d, %d calls, %d locks, %d of them lost", ran, seed, sum.calls, sum.served, sum.lost)
+	}
+	for ; ran < n && !t.Failed() && (until.IsZero() || time.Now().Before(until)); ran++ {
+		if !until.IsZero() && time.Since(report) > time.Minute {
+			report = time.Now()
+			tell()
+		}
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			s := &simulation{t: t, b: b, seed: seed, rnd: rand.New(rand.NewPCG(seed, 7))}
+			s.run()
+			sum.calls += s.calls
+			sum.served += s.served
+			sum.lost += s.lost
+		})
+		seed++
+	}
+	tell()
+	if ran >= 40 && (sum.served < sum.calls/10 || sum.lost == 0) {
+		t.Error("that is a simulation of nothing")
+	}
+}
+
+type simulation struct {
+	t    *testing.T
+	b    *servertest.Bubble
+	seed uint64
+	rnd  *rand.Rand
+	rs   []*replica
+
+	mu      semaphore // guards what follows; not a mutex, on which virtual time would not go on while Err asks Redis
+	live    []*core.Lock
+	last    int64
+	back    bool      // its clock was set back, and with amnesia it repeats tokens
+	amnesia time.Time // when Redis last lost its data, or its clock was set forward
+	asked   map[*core.Lock]time.Time
+
+	skew time.Duration // of Redis' clock
+
+	calls, served, lost int
+}
+
+func (s *simulation) fail(format string, args ...any) {
+	s.t.Errorf("SEED=%d: %s", s.seed, fmt.Sprintf(format, args...))
+}
+
+func (s *simulation) ms(n int) time.Duration {
+	return time.Duration(s.rnd.IntN(n)+1) * time.Millisecond
+}
+
+func (s *simulation) run() {
+	s.mu, s.asked = make(semaphore, 1), map[*core.Lock]time.Time{}
+	for range 2 + s.rnd.IntN(2) {
+		opts := []core.Option{core.WithTTL([]time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}[s.rnd.IntN(3)])}
+		switch s.rnd.IntN(3) {
+		case 0:
+			opts = append(opts, core.WithLocalHandover(0, 0))
+		case 1:
+			opts = append(opts, core.WithLocalHandover(2, s.ms(100)))
+		}
+		r := newReplica(s.t, s.b, opts...)
+		r.link.Delay(time.Duration(s.rnd.IntN(3)) * time.Millisecond)
+		s.rs = append(s.rs, r)
+	}
+	var all sync.WaitGroup
+	for range 8 + s.rnd.IntN(8) {
+		s.call(&all)
+	}
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(7 * time.Millisecond):
+				s.check()
+			}
+		}
+	})
+	for range s.rnd.IntN(6) {
+		time.Sleep(s.ms(400))
+		s.fault()
+	}
+	time.Sleep(s.ms(1000))
+	for _, r := range s.rs {
+		r.link.Heal()
+		r.link.OnCommand(nil)
+		r.link.OnMessage(nil)
+		r.link.Delay(0)
+	}
+	all.Wait()
+	close(over)
+	watching.Wait()
+	for _, r := range s.rs {
+		shutdown(s.t, r.Locker)
+		if q, n := core.Queues(r.Locker), core.Tenures(r.Locker); q != 0 || n != 0 {
+			s.fail("%d queues and %d tenures left", q, n)
+		}
+	}
+	time.Sleep(10 * time.Minute)
+	s.b.Skew(0)
+	if keys := s.b.Redis.Keys(); len(keys) != 0 {
+		s.fail("left in Redis: %v", keys)
+	}
+}
+
+// call lets a process take the lock at a random moment and hold it for a random time.
+func (s *simulation) call(all *sync.WaitGroup) {
+	r := s.rs[s.rnd.IntN(len(s.rs))]
+	start, limit, hold := s.ms(1500), s.ms(4000), s.ms(30)
+	if s.rnd.IntN(4) == 0 {
+		hold = s.ms(700)
+	}
+	try := false
+	var opts []core.CallOption
+	switch s.rnd.IntN(10) {
+	case 0:
+		try = true
+	case 1:
+		opts = append(opts, core.WithWait(s.ms(500)))
+	case 2:
+		opts = append(opts, core.WithoutRenewal())
+	case 3:
+		opts = append(opts, core.WithMaxHold(5*time.Second))
+	case 4:
+		opts = append(opts, core.WithTTL(300*time.Millisecond))
+	}
+	extend := s.rnd.IntN(10) == 0
+	s.calls++
+	all.Go(func() {
+		time.Sleep(start)
+		ctx, cancel := context.WithTimeout(background, limit)
+		defer cancel()
+		take := r.Acquire
+		if try {
+			take = r.TryAcquire
+		}
+		asked := time.Now()
+		lock, err := take(ctx, "k", opts...)
+		if late := time.Since(asked) - limit; late > 0 {
+			s.fail("returned %v after its context", late)
+		}
+		if err != nil {
+			if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrUnavailable) {
+				s.fail("acquire: %v", err)
+			}
+			return
+		}
+		s.add(lock, asked)
+		if extend {
+			_ = lock.Extend(ctx, 2*time.Second)
+		}
+		select {
+		case <-time.After(hold):
+		case <-lock.Context().Done():
+		}
+		s.remove(lock)
+		if err := lock.Release(background); err != nil && !errors.Is(err, core.ErrLost) && !errors.Is(err, core.ErrUnavailable) {
+			s.fail("release: %v", err)
+		}
+	})
+}
+
+func (s *simulation) add(lock *core.Lock, asked time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served++
+	stale := !asked.After(s.amnesia) // perhaps a grant from before, that was long on its way
+	if lock.Token() <= s.last && !stale && !(s.back && !s.amnesia.IsZero()) {
+		s.fail("token %d after %d", lock.Token(), s.last)
+	}
+	s.last = max(s.last, lock.Token())
+	s.live = append(s.live, lock)
+	s.asked[lock] = asked
+	s.exclusive()
+}
+
+func (s *simulation) remove(lock *core.Lock) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if lock.Err() != nil {
+		s.lost++
+	}
+	for i, l := range s.live {
+		if l == lock {
+			s.live = append(s.live[:i], s.live[i+1:]...)
+			return
+		}
+	}
+}
+
+func (s *simulation) check() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.exclusive()
+}
+
+// exclusive fails if two count themselves as holding. Redis cannot exclude those that it has forgotten.
+func (s *simulation) exclusive() {
+	var holder *core.Lock
+	for _, l := range s.live {
+		if !s.asked[l].After(s.amnesia) || l.Err() != nil {
+			continue
+		}
+		if holder != nil {
+			s.fail("two holders, %d and %d", holder.Token(), l.Token())
+		}
+		holder = l
+	}
+}
+
+// fault does something to one link, or to Redis.
+func (s *simulation) fault() {
+	r := s.rs[s.rnd.IntN(len(s.rs))]
+	heal := func() { time.AfterFunc(s.ms(1500), r.link.Heal) }
+	switch s.rnd.IntN(12) {
+	case 0:
+		r.link.CutUp()
+		heal()
+	case 1:
+		r.link.CutDown()
+		heal()
+	case 2:
+		r.link.CutUp()
+		r.link.CutDown()
+		heal()
+	case 3:
+		r.link.Delay(s.ms(60))
+	case 4:
+		r.link.DelayDown(s.ms(200))
+	case 5:
+		r.link.Reset()
+	case 6:
+		s.mu.Lock()
+		s.amnesia = time.Now()
+		s.mu.Unlock()
+		if s.rnd.IntN(2) == 0 {
+			s.b.Restart()
+		} else {
+			s.b.Redis.FlushAll()
+		}
+	case 7:
+		s.flaky(r, []servertest.Verdict{servertest.LoseReply, servertest.LoseReplyAndClose, servertest.LoseRequest, servertest.LoseRequestAndClose}[s.rnd.IntN(4)])
+	case 8: // grants go astray
+		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.LoseReply })
+		time.AfterFunc(s.ms(1000), func() { r.link.OnMessage(nil) })
+	case 9: // a machine is suspended: its wall clock shows it afterwards
+		core.SkewWall(r.Locker, s.ms(3000))
+	case 10:
+		s.mu.Lock()
+		s.back = true
+		s.mu.Unlock()
+		s.skew -= s.ms(2000)
+		s.b.Skew(s.skew)
+	case 11: // forward it may let go of locks before their time
+		s.mu.Lock()
+		s.amnesia = time.Now()
+		s.mu.Unlock()
+		s.skew += s.ms(2000)
+		s.b.Skew(s.skew)
+	}
+	synctest.Wait()
+}
+
+// flaky loses one in four commands for a while.
+func (s *simulation) flaky(r *replica, v servertest.Verdict) {
+	rnd := rand.New(rand.NewPCG(s.seed, 99))
+	var mu sync.Mutex
+	r.link.OnCommand(func([]string) servertest.Verdict {
+		mu.Lock()
+		defer mu.Unlock()
+		if rnd.IntN(4) == 0 {
+			return v
+		}
+		return servertest.Pass
+	})
+	time.AfterFunc(s.ms(800), func() { r.link.OnCommand(nil) })
+}

@@ -1,0 +1,112 @@
+package core_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+)
+
+func TestDoHoldsUntilTheFunctionReturnsOrPanics(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		boom := errors.New("boom")
+		err := r.Do(background, "k", func(ctx context.Context) error {
+			held := core.Held(ctx)
+			if len(held) != 1 || held[0].Key() != "k" || held[0].Token() <= 0 || held[0].Err() != nil {
+				t.Errorf("Held: got %v, want the lock k", held)
+			}
+			if !b.Redis.Exists("k") {
+				t.Error("not held inside")
+			}
+			return boom
+		})
+		if !errors.Is(err, boom) || errors.Is(err, core.ErrLost) {
+			t.Errorf("got %v, want boom", err)
+		}
+		func() {
+			defer func() {
+				if v := recover(); v != "panic" {
+					t.Errorf("recovered %v, want the panic to go on", v)
+				}
+			}()
+			_ = r.Do(background, "k", func(context.Context) error { panic("panic") })
+		}()
+		if b.Redis.Exists("k") {
+			t.Error("held after a panic")
+		}
+		if err := r.Do(background, "k", nil); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("Do without a function: got %v, want ErrInvalid", err)
+		}
+	})
+}
+
+// Every public call returns by its context's deadline with a server that accepts and says nothing.
+func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
+	clients := map[string]func(*redis.Options){
+		"default":         func(*redis.Options) {},
+		"no read timeout": func(o *redis.Options) { o.ReadTimeout = -1; o.WriteTimeout = -1; o.MaxRetries = 5 },
+		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+	}
+	for name, set := range clients {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := servertest.NewBubble(t)
+				rdb := b.Client(set)
+				l := newLocker(t, rdb)
+				lock := acquire(t, l, "k")
+				extended := acquire(t, l, "e", core.WithTTL(time.Hour))
+				b.Link(rdb).CutDown()
+				within := func(what string, limit time.Duration, f func(ctx context.Context) error) {
+					t.Helper()
+					ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+					defer cancel()
+					begin := time.Now()
+					err := f(ctx)
+					if d := time.Since(begin); d > limit {
+						t.Errorf("%s: returned after %v, want %v", what, d, limit)
+					}
+					wantIs(t, err, core.ErrUnavailable)
+				}
+				const soon = 200 * time.Millisecond
+				within("Acquire", soon, func(ctx context.Context) error { _, err := l.Acquire(ctx, "a"); return err })
+				within("TryAcquire", soon, func(ctx context.Context) error { _, err := l.TryAcquire(ctx, "t"); return err })
+				within("Do", soon, func(ctx context.Context) error { return l.Do(ctx, "d", func(context.Context) error { return nil }) })
+				within("Inspect", soon, func(ctx context.Context) error { _, err := l.Inspect(ctx, "k"); return err })
+				within("Extend", soon, func(ctx context.Context) error { return extended.Extend(ctx, time.Minute) })
+				within("Release", soon, lock.Release)
+				// Contexts that never end: own bounds.
+				within("TryAcquire without a deadline", time.Second, func(context.Context) error { _, err := l.TryAcquire(background, "t"); return err })
+				within("Inspect without a deadline", time.Second, func(context.Context) error { _, err := l.Inspect(background, "t"); return err })
+				within("Acquire with a short wait", time.Second, func(context.Context) error {
+					_, err := l.Acquire(background, "t", core.WithWait(10*time.Millisecond))
+					return err
+				})
+				within("Release without a deadline", 5*time.Second, func(context.Context) error { return extended.Release(background) })
+				ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+				defer cancel()
+				begin := time.Now()
+				if err := l.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 200*time.Millisecond {
+					t.Errorf("Shutdown: %v after %v", err, time.Since(begin))
+				}
+				b.Link(rdb).Heal()
+				time.Sleep(time.Minute)
+				if n := core.Under(l); n != 0 {
+					t.Errorf("%d calls under way a minute after the server came back", n)
+				}
+				if len(b.Redis.Keys()) > 0 {
+					for _, k := range b.Redis.Keys() {
+						if b.Redis.TTL(k) <= 0 {
+							t.Errorf("key %q never expires", k)
+						}
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,90 @@
+package core_test
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+func TestTraceTellsTheStoryOfALock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var mu sync.Mutex
+		var log strings.Builder
+		r := newReplica(t, b, core.WithLabel("api-1"), core.WithTrace(core.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu},
+			&slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey || a.Key == "token" {
+					return slog.Attr{}
+				}
+				return a
+			}})))))
+		c := newReplica(t, b, core.WithLabel("api-2"))
+		first := acquire(t, c.Locker, "k")
+		time.AfterFunc(time.Second, func() { release(t, first) })
+		lock, err := r.Acquire(background, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5*time.Second + time.Millisecond)
+		release(t, lock)
+		lost := acquire(t, r.Locker, "lost")
+		b.Redis.Del("lost")
+		time.Sleep(5*time.Second + time.Millisecond)
+		_ = lost.Release(background)
+		time.Sleep(time.Second)
+		r.link.Refuse(errors.New("refused"))
+		r.link.Reset()
+		_, _ = r.TryAcquire(background, "down")
+
+		mu.Lock()
+		defer mu.Unlock()
+		story := []string{
+			`level=DEBUG msg="holdfast: waiting" key=k label=api-2 left=15s`,
+			`level=DEBUG msg="holdfast: acquired" key=k label=api-1 elapsed=1`,
+			`level=DEBUG msg="holdfast: renewed" key=k left=1`,
+			`level=DEBUG msg="holdfast: released" key=k elapsed=5`,
+			`level=WARN msg="holdfast: lost" key=lost elapsed=`,
+			`level=WARN msg="holdfast: released" key=lost elapsed=5.001s err="holdfast: hold`,
+			`level=WARN msg="holdfast: redis error" key=down err=`,
+		}
+		rest := log.String()
+		for _, line := range story {
+			i := strings.Index(rest, line)
+			if i < 0 {
+				t.Fatalf("no %q in\n%s", line, log.String())
+			}
+			rest = rest[i:]
+		}
+	})
+}
+
+// Without a logger it is the default one, as of the moment of the event.
+func TestLogTraceWithoutALogger(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		trace := core.LogTrace(nil)
+		var out strings.Builder
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		defer slog.SetDefault(before)
+		release(t, acquire(t, newReplica(t, b, core.WithTrace(trace)).Locker, "k"))
+		if !strings.Contains(out.String(), "holdfast: acquired") {
+			t.Errorf("got %q", out.String())
+		}
+	})
+}
+
+type locked struct {
+	mu *sync.Mutex
+	w  *strings.Builder
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
