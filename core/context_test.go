@@ -14,6 +14,97 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		parent, cancel := context.WithTimeout(context.WithValue(background, who{}, "me"), time.Hour)
+		defer cancel()
+		lock, err := r.Acquire(parent, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := lock.Context()
+		child, stop := context.WithCancel(ctx)
+		defer stop()
+		if ctx.Value(who{}) != "me" || ctx.Err() != nil {
+			t.Errorf("got value %v, Err %v", ctx.Value(who{}), ctx.Err())
+		}
+		if d, ok := ctx.Deadline(); !ok || time.Until(d) != time.Hour {
+			t.Errorf("Deadline: got %v, %v, want the parent's", d, ok)
+		}
+		cancel()
+		synctest.Wait()
+		if !errors.Is(ctx.Err(), context.Canceled) || !isDone(child) {
+			t.Error("the lock's context outlived its parent")
+		}
+		time.Sleep(time.Minute) // renewed although the context ended: its handler may still run
+		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
+			t.Errorf("got %v, want the lock held until Release", err)
+		}
+		if err := core.Err(ctx); err != nil {
+			t.Errorf("Err of its context, which has ended: %v, want nil while the lock is held", err)
+		}
+		if len(core.Held(ctx)) != 1 {
+			t.Error("Held lost the lock with the context")
+		}
+		if err := lock.Release(parent); err != nil {
+			t.Errorf("Release with an ended context: %v", err)
+		}
+		if len(core.Held(ctx)) != 0 {
+			t.Error("Held still has a released lock")
+		}
+		if err := core.Err(ctx); !errors.Is(err, core.ErrLost) || !strings.Contains(err.Error(), `"k"`) {
+			t.Errorf("Err of its context: got %v, want a loss of k", err)
+		}
+		if err := core.Err(parent); err != nil {
+			t.Errorf("Err of a context from before: %v", err)
+		}
+		if err := lock.Err(); err == nil || errors.Is(err, core.ErrLost) {
+			t.Errorf("Err after Release: got %v, want an error other than ErrLost", err)
+		}
+		if err := lock.Release(background); err != nil {
+			t.Errorf("second Release: got %v, want the first one's nil", err)
+		}
+	})
+}
+
+func TestReleasedLockCancelsItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		release(t, lock)
+		if ctx := lock.Context(); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), core.ErrLost) {
+			t.Errorf("got Err %v, cause %v", ctx.Err(), context.Cause(ctx))
+		}
+		if err := lock.Extend(background, time.Minute); err == nil {
+			t.Error("Extend of a released lock succeeded")
+		}
+	})
+}
+
+// Whoever asks for the context of a lock while it ends gets one that ends too.
+func TestContextOfALockThatEndsMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		for range 300 {
+			lock, err := r.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			released := make(chan error)
+			go func() { released <- lock.Release(background) }()
+			ctx := lock.Context()
+			<-ctx.Done() // or the bubble finds that nothing can happen any more
+			if err := <-released; err != nil {
+				t.Fatal(err)
+			}
+			if lock.Context() != ctx {
+				t.Fatal("another context")
+			}
+		}
+	})
+}
+
 func TestReentrancyNestsByContext(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, c := newReplica(t, b, core.WithReentrancy()), newReplica(t, b)
@@ -177,97 +268,6 @@ func TestHandlersMayNestDuringShutdown(t *testing.T) {
 		release(t, outer)
 		if err := <-done; err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		parent, cancel := context.WithTimeout(context.WithValue(background, who{}, "me"), time.Hour)
-		defer cancel()
-		lock, err := r.Acquire(parent, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx := lock.Context()
-		child, stop := context.WithCancel(ctx)
-		defer stop()
-		if ctx.Value(who{}) != "me" || ctx.Err() != nil {
-			t.Errorf("got value %v, Err %v", ctx.Value(who{}), ctx.Err())
-		}
-		if d, ok := ctx.Deadline(); !ok || time.Until(d) != time.Hour {
-			t.Errorf("Deadline: got %v, %v, want the parent's", d, ok)
-		}
-		cancel()
-		synctest.Wait()
-		if !errors.Is(ctx.Err(), context.Canceled) || !isDone(child) {
-			t.Error("the lock's context outlived its parent")
-		}
-		time.Sleep(time.Minute) // renewed although the context ended: its handler may still run
-		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
-			t.Errorf("got %v, want the lock held until Release", err)
-		}
-		if err := core.Err(ctx); err != nil {
-			t.Errorf("Err of its context, which has ended: %v, want nil while the lock is held", err)
-		}
-		if len(core.Held(ctx)) != 1 {
-			t.Error("Held lost the lock with the context")
-		}
-		if err := lock.Release(parent); err != nil {
-			t.Errorf("Release with an ended context: %v", err)
-		}
-		if len(core.Held(ctx)) != 0 {
-			t.Error("Held still has a released lock")
-		}
-		if err := core.Err(ctx); !errors.Is(err, core.ErrLost) || !strings.Contains(err.Error(), `"k"`) {
-			t.Errorf("Err of its context: got %v, want a loss of k", err)
-		}
-		if err := core.Err(parent); err != nil {
-			t.Errorf("Err of a context from before: %v", err)
-		}
-		if err := lock.Err(); err == nil || errors.Is(err, core.ErrLost) {
-			t.Errorf("Err after Release: got %v, want an error other than ErrLost", err)
-		}
-		if err := lock.Release(background); err != nil {
-			t.Errorf("second Release: got %v, want the first one's nil", err)
-		}
-	})
-}
-
-func TestReleasedLockCancelsItsContext(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k")
-		release(t, lock)
-		if ctx := lock.Context(); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), core.ErrLost) {
-			t.Errorf("got Err %v, cause %v", ctx.Err(), context.Cause(ctx))
-		}
-		if err := lock.Extend(background, time.Minute); err == nil {
-			t.Error("Extend of a released lock succeeded")
-		}
-	})
-}
-
-// Whoever asks for the context of a lock while it ends gets one that ends too.
-func TestContextOfALockThatEndsMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		for range 300 {
-			lock, err := r.Acquire(background, "k")
-			if err != nil {
-				t.Fatal(err)
-			}
-			released := make(chan error)
-			go func() { released <- lock.Release(background) }()
-			ctx := lock.Context()
-			<-ctx.Done() // or the bubble finds that nothing can happen any more
-			if err := <-released; err != nil {
-				t.Fatal(err)
-			}
-			if lock.Context() != ctx {
-				t.Fatal("another context")
-			}
 		}
 	})
 }

@@ -11,6 +11,55 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b, core.WithLabel("api-1"), core.WithoutRenewal())
+		lock := acquire(t, c.Locker, "order:1")
+		_, err := r.TryAcquire(background, "order:1")
+		same(t, err, `holdfast: "order:1" is held elsewhere by api-1, 15s of its lease left`)
+		ctx, cancel := context.WithTimeout(background, 0)
+		defer cancel()
+		_, err = r.Acquire(ctx, "order:1")
+		same(t, err, `holdfast: acquire "order:1": no verdict from redis: context deadline exceeded`)
+		b.Redis.Del("order:1")
+		same(t, lock.Release(background), `holdfast: release "order:1": lock was lost`)
+		_ = b.Redis.Set("foreign", "v")
+		_, err = r.TryAcquire(background, "foreign")
+		same(t, err, `holdfast: "foreign" is held elsewhere, without expiry`)
+		b.Redis.SetError("NOAUTH Authentication required.")
+		_, err = r.TryAcquire(background, "order:1")
+		same(t, err, `holdfast: acquire "order:1": no verdict from redis: NOAUTH Authentication required.`)
+		b.Redis.SetError("")
+	})
+}
+
+func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a := newReplica(t, b, core.WithLabel("api-1"), core.WithPrefix("shop:"), core.WithoutRenewal())
+		c := newReplica(t, b, core.WithPrefix("shop:"))
+		lock := acquire(t, a.Locker, "order:1", core.WithTTL(10*time.Second))
+		time.Sleep(4 * time.Second)
+
+		_, err := c.TryAcquire(background, "order:1")
+		var held *core.HeldError
+		if !errors.As(err, &held) {
+			t.Fatalf("got %v, want a *HeldError", err)
+		}
+		if want := (core.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); *held != want {
+			t.Errorf("got %+v, want %+v", *held, want)
+		}
+		state, err := c.Inspect(background, "order:1")
+		if want := (core.State{Key: "shop:order:1", Held: true, Label: "api-1", TimeLeft: 6 * time.Second, Token: lock.Token()}); err != nil || state != want {
+			t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
+		}
+		release(t, lock)
+		state, err = c.Inspect(background, "order:1")
+		if want := (core.State{Key: "shop:order:1", Token: lock.Token()}); err != nil || state != want {
+			t.Errorf("Inspect of a free lock: got %+v, %v, want %+v", state, err, want)
+		}
+	})
+}
+
 // What Redis answers when it does not serve, and what becomes of it: each in the right outcome, with the key
 // and Redis' word in the text, and nothing left behind.
 func TestServerRefusals(t *testing.T) {
@@ -172,53 +221,4 @@ func TestServerACL(t *testing.T) {
 	release(t, two)
 	release(t, obtain(t, l, "job:1", core.WithReplicaAcks(1, 10*time.Second), core.WithTTL(15*time.Second)))
 	shutdown(t, l)
-}
-
-func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		a := newReplica(t, b, core.WithLabel("api-1"), core.WithPrefix("shop:"), core.WithoutRenewal())
-		c := newReplica(t, b, core.WithPrefix("shop:"))
-		lock := acquire(t, a.Locker, "order:1", core.WithTTL(10*time.Second))
-		time.Sleep(4 * time.Second)
-
-		_, err := c.TryAcquire(background, "order:1")
-		var held *core.HeldError
-		if !errors.As(err, &held) {
-			t.Fatalf("got %v, want a *HeldError", err)
-		}
-		if want := (core.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); *held != want {
-			t.Errorf("got %+v, want %+v", *held, want)
-		}
-		state, err := c.Inspect(background, "order:1")
-		if want := (core.State{Key: "shop:order:1", Held: true, Label: "api-1", TimeLeft: 6 * time.Second, Token: lock.Token()}); err != nil || state != want {
-			t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
-		}
-		release(t, lock)
-		state, err = c.Inspect(background, "order:1")
-		if want := (core.State{Key: "shop:order:1", Token: lock.Token()}); err != nil || state != want {
-			t.Errorf("Inspect of a free lock: got %+v, %v, want %+v", state, err, want)
-		}
-	})
-}
-
-func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, c := newReplica(t, b), newReplica(t, b, core.WithLabel("api-1"), core.WithoutRenewal())
-		lock := acquire(t, c.Locker, "order:1")
-		_, err := r.TryAcquire(background, "order:1")
-		same(t, err, `holdfast: "order:1" is held elsewhere by api-1, 15s of its lease left`)
-		ctx, cancel := context.WithTimeout(background, 0)
-		defer cancel()
-		_, err = r.Acquire(ctx, "order:1")
-		same(t, err, `holdfast: acquire "order:1": no verdict from redis: context deadline exceeded`)
-		b.Redis.Del("order:1")
-		same(t, lock.Release(background), `holdfast: release "order:1": lock was lost`)
-		_ = b.Redis.Set("foreign", "v")
-		_, err = r.TryAcquire(background, "foreign")
-		same(t, err, `holdfast: "foreign" is held elsewhere, without expiry`)
-		b.Redis.SetError("NOAUTH Authentication required.")
-		_, err = r.TryAcquire(background, "order:1")
-		same(t, err, `holdfast: acquire "order:1": no verdict from redis: NOAUTH Authentication required.`)
-		b.Redis.SetError("")
-	})
 }

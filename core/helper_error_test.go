@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
+// wantIs checks that err matches each target.
 func wantIs(t *testing.T, err error, targets ...error) {
 	t.Helper()
 	for _, target := range targets {
@@ -18,6 +19,7 @@ func wantIs(t *testing.T, err error, targets ...error) {
 	}
 }
 
+// contains tells whether the text of err has all parts.
 func contains(err error, parts ...string) bool {
 	for _, p := range parts {
 		if err == nil || !strings.Contains(err.Error(), p) {
@@ -27,6 +29,7 @@ func contains(err error, parts ...string) bool {
 	return true
 }
 
+// same checks the text of err, all of it.
 func same(t *testing.T, err error, want string) {
 	t.Helper()
 	if err == nil || err.Error() != want {

@@ -54,6 +54,7 @@ func lagging(t *testing.T, b *servertest.Bubble, n int, lag time.Duration) {
 	})
 }
 
+// errRefused is what a link fails with that is told to refuse.
 var errRefused = errors.New("connection refused")
 
 // opaque is a client of which nobody can tell how many servers there are behind it: a Cluster, say, where a server does
@@ -74,6 +75,7 @@ func (c *whenAsked) Err() error {
 	return c.Context.Err()
 }
 
+// each does the same to all links.
 func each(links []*servertest.Link, do func(*servertest.Link)) {
 	for _, l := range links {
 		do(l)

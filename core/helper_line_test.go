@@ -109,6 +109,7 @@ func (w *watch) end() {
 	}
 }
 
+// watchKey begins to watch key, every few milliseconds.
 func watchKey(t *testing.T, b *servertest.Bubble, key string) *watch {
 	ctx, cancel := context.WithCancel(background)
 	w := &watch{t: t, b: b, key: key, stop: cancel, done: make(chan struct{})}

@@ -11,8 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+// background is for calls that only their own bounds end.
 var background = context.Background()
 
+// acquire takes a lock that nobody has.
 func acquire(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
 	t.Helper()
 	lock, err := l.TryAcquire(context.Background(), key, opts...)
@@ -50,6 +52,7 @@ func call(ctx context.Context, r *replica, key string, opts ...core.CallOption) 
 	return c
 }
 
+// wait has r wait for the lock, in a goroutine that sends it.
 func wait(t *testing.T, r *replica, key string, to chan<- *core.Lock, opts ...core.CallOption) {
 	go func() {
 		lock, err := r.Acquire(background, key, opts...)
@@ -75,6 +78,7 @@ func got(t *testing.T, c <-chan result) *core.Lock {
 	}
 }
 
+// notYet checks that a call has come to nothing so far.
 func notYet(t *testing.T, c <-chan result) {
 	t.Helper()
 	synctest.Wait()
@@ -115,6 +119,7 @@ func won(t *testing.T, got <-chan *core.Lock) (lock *core.Lock) {
 	return lock
 }
 
+// release frees a lock that was not lost.
 func release(t *testing.T, lock *core.Lock) {
 	t.Helper()
 	if err := lock.Release(context.Background()); err != nil {

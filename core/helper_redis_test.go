@@ -33,12 +33,14 @@ type replica struct {
 	link *servertest.Link
 }
 
+// newReplica starts a process on the server of b.
 func newReplica(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replica {
 	t.Helper()
 	rdb := b.Client()
 	return &replica{newLocker(t, rdb, opts...), rdb, b.Link(rdb)}
 }
 
+// newLocker is core.New where nothing is wrong.
 func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...core.Option) *core.Locker {
 	t.Helper()
 	l, err := core.New(rdb, opts...)

@@ -146,6 +146,7 @@ func (f fleet) restart(is ...int) {
 	}
 }
 
+// startFleet starts n servers, each with args.
 func startFleet(t *testing.T, n int, args ...string) (f fleet) {
 	t.Helper()
 	for range n {
@@ -154,6 +155,7 @@ func startFleet(t *testing.T, n int, args ...string) (f fleet) {
 	return f
 }
 
+// quorum is a Locker of these masters, without a quarantine unless opts have one.
 func quorum(t *testing.T, clients []*redis.Client, opts ...core.Option) *core.Locker {
 	t.Helper()
 	l, err := core.NewRedLock(clients, append([]core.Option{core.WithQuarantine(0)}, opts...)...)

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// The companions of the key k: its fence, the tombstone of the owner me, its line and those who wait in it.
 const (
 	fenceKey = "{k}:~fence"
 	goneKey  = "{k}:~gone:me"
@@ -22,10 +23,12 @@ const (
 	waitKey  = "{k}:~wait"
 )
 
+// acquireArgs are those of an acquire of k that does not wait.
 func acquireArgs(owner string, ttl int) []any {
 	return []any{"k", fenceKey, goneKey, lineKey, waitKey, owner, fmt.Sprint(ttl, " ", ttl+60_000, " ", 1)}
 }
 
+// forgetArgs are those of a forget of k; the tombstone lives for tomb ms, 0 for none.
 func forgetArgs(owner string, token any, tomb int) []any {
 	return []any{"k", fenceKey, goneKey, lineKey, waitKey, owner, token, 60_000, tomb}
 }
@@ -156,6 +159,7 @@ type replyError string
 func (e replyError) Error() string { return string(e) }
 func (replyError) RedisError()     {}
 
+// typed checks that err is one of ours and matches one of among.
 func typed(t *testing.T, act string, err error, among ...error) {
 	t.Helper()
 	if err == nil || !strings.HasPrefix(err.Error(), "holdfast: ") || !slices.ContainsFunc(among, func(is error) bool { return errors.Is(err, is) }) {

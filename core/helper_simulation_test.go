@@ -41,6 +41,7 @@ func seeds(t *testing.T, n uint64) iter.Seq[uint64] {
 	}
 }
 
+// semaphore is a mutex that a goroutine of a bubble may wait for: its time goes on.
 type semaphore chan struct{}
 
 func (m semaphore) Lock()   { m <- struct{}{} }

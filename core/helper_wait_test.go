@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Tests on real servers. Where they wait, they wait for an event, with a bound that only a hang reaches.
-
+// hang bounds what a test on a real server waits for: an event, which only a hang keeps from coming.
 const hang = 30 * time.Second
 
 // within fails the test if f has not returned after hang.

@@ -15,169 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Shutdown at any moment of an inbox's life: while it connects, subscribes, is told, breaks and pauses.
-func TestShutdownOfAnInbox(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]func(*servertest.Link){
-		"healthy":            func(*servertest.Link) {},
-		"slow":               func(l *servertest.Link) { l.Delay(40 * time.Millisecond) },
-		"refused":            func(l *servertest.Link) { time.Sleep(50 * time.Millisecond); l.Refuse(errRefused); l.Reset() },
-		"reset":              func(l *servertest.Link) { l.Delay(5 * time.Millisecond); time.AfterFunc(70*time.Millisecond, l.Reset) },
-		"no answer":          func(l *servertest.Link) { l.OnCommand(command("subscribe", servertest.LoseReply)) },
-		"closed at once":     func(l *servertest.Link) { l.OnCommand(command("subscribe", servertest.LoseReplyAndClose)) },
-		"hung":               func(l *servertest.Link) { time.Sleep(50 * time.Millisecond); l.CutDown() },
-		"hung while dialing": func(l *servertest.Link) { l.CutUp() },
-	} {
-		for at := time.Duration(0); at < 300*time.Millisecond; at += 19 * time.Millisecond {
-			t.Run(fmt.Sprint(name, at), func(t *testing.T) {
-				bubble(t, func(t *testing.T, b *servertest.Bubble) {
-					holder, r := newReplica(t, b), newReplica(t, b)
-					warm(t, r)
-					lock := acquire(t, holder.Locker, "k")
-					begin := time.Now()
-					go fault(r.link)
-					c := call(background, r, "k")
-					time.AfterFunc(200*time.Millisecond, func() { release(t, lock) })
-					time.Sleep(at - time.Since(begin))
-					down := make(chan error, 1)
-					go func() { down <- r.Shutdown(background) }()
-					res := <-c
-					if res.lock != nil { // the grant was faster
-						r.link.Refuse(nil)
-						r.link.Heal()
-						release(t, res.lock)
-					} else {
-						wantIs(t, res.err, core.ErrClosed)
-					}
-					if d := time.Since(begin) - at; d > 80*time.Millisecond {
-						t.Errorf("the waiter was told after %v", d)
-					}
-					time.Sleep(5 * time.Second)
-					r.link.OnCommand(nil)
-					r.link.Refuse(nil)
-					r.link.Heal()
-					if err := <-down; err != nil {
-						t.Error(err)
-					}
-					synctest.Wait()
-					if n := core.Under(r.Locker); n != 0 {
-						t.Errorf("%d under way", n)
-					}
-					time.Sleep(time.Second)
-					next := acquire(t, holder.Locker, "k")
-					release(t, next)
-					empty(t, b, holder)
-				})
-			})
-		}
-	}
-}
-
-// The client is closed under those who wait: they are told, and nothing stays.
-func TestClientClosedUnderAWaiter(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		holder, r := newReplica(t, b), newReplica(t, b)
-		lock := acquire(t, holder.Locker, "k")
-		c := call(background, r, "k")
-		time.Sleep(time.Second)
-		_ = r.rdb.Close()
-		begin := time.Now()
-		res := <-c
-		wantIs(t, res.err, core.ErrUnavailable)
-		if d := time.Since(begin); d > 2*time.Second {
-			t.Errorf("told after %v", d)
-		}
-		time.Sleep(30 * time.Second)
-		if n := core.Under(r.Locker); n != 0 {
-			t.Errorf("%d under way", n)
-		}
-		shutdown(t, r.Locker)
-		release(t, lock)
-		release(t, acquire(t, holder.Locker, "k"))
-		empty(t, b, holder)
-	})
-}
-
-// Some managed services let no script PUBLISH. A lock is granted to nobody that could not be told: it stays free, and the
-// line as it is. From the second hand-over on waiters look by themselves, at the pace of polling, and each Locker says
-// once why that is slower.
-func TestServerThatLetsNoScriptPublish(t *testing.T) {
-	for _, cluster := range []bool{false, true} {
-		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			refuse(b, "publish", "ERR This Redis command is not allowed from script")
-			var told [4]reported
-			var rs []*replica
-			for i := range told {
-				rdb := b.Client()
-				var client redis.UniversalClient = rdb
-				if cluster {
-					client = opaque{rdb}
-				}
-				rs = append(rs, &replica{newLocker(t, client, core.WithTrace(told[i].trace())), rdb, b.Link(rdb)})
-			}
-			w := watchKey(t, b, "k")
-			var last int64
-			for round := range 5 {
-				lock := got(t, call(background, rs[0], "k"))
-				w.add(lock)
-				var calls []<-chan result
-				for _, r := range rs[1:] {
-					calls = append(calls, call(background, r, "k"))
-					time.Sleep(300 * time.Millisecond) // until each of them is in line
-				}
-				time.Sleep(5 * time.Second)
-				release(t, lock)
-				if round == 0 {
-					if b.Redis.Exists("k") {
-						t.Error("granted to a waiter that does not know")
-					}
-					if d := w.serve(calls...); d > 3*2*time.Second {
-						t.Errorf("three got it after %v, want a look each", d)
-					}
-					continue
-				}
-				for i, c := range calls { // within ten minutes of the refusal
-					lock, waited := w.get(c)
-					if waited > 270*time.Millisecond {
-						t.Errorf("round %d: waiter %d got it after %v", round, i, waited)
-					}
-					if lock.Token() <= last {
-						t.Errorf("token %d after %d", lock.Token(), last)
-					}
-					last = lock.Token()
-					release(t, lock)
-				}
-			}
-			for i := range told {
-				if n := told[i].count("PUBLISH"); i > 0 && n != 1 || len(told[i].all()) != n {
-					t.Errorf("Locker %d reported: %v", i, told[i].all())
-				}
-			}
-			w.end()
-			refuse(b, "", "")
-			// Allowed again: that is noticed.
-			time.Sleep(11 * time.Minute)
-			for range 3 {
-				lock := got(t, call(background, rs[0], "k"))
-				c := call(background, rs[1], "k")
-				time.Sleep(time.Second)
-				release(t, lock)
-				release(t, got(t, c))
-			}
-			lock := got(t, call(background, rs[0], "k"))
-			c := call(background, rs[1], "k")
-			time.Sleep(time.Second)
-			began := time.Now()
-			release(t, lock)
-			release(t, got(t, c))
-			if d := time.Since(began); d > 0 {
-				t.Errorf("%v to be told when scripts may publish again", d)
-			}
-			empty(t, b, rs...)
-		})
-	}
-}
-
 // Where SUBSCRIBE is refused waiting is polling, and says so; where it is allowed later, grants are pushed again.
 func TestRefusedSubscription(t *testing.T) {
 	for name, text := range map[string]string{
@@ -482,6 +319,169 @@ func TestStrangeMessages(t *testing.T) {
 		release(t, got(t, c))
 		empty(t, b, holder, r, other)
 	})
+}
+
+// Shutdown at any moment of an inbox's life: while it connects, subscribes, is told, breaks and pauses.
+func TestShutdownOfAnInbox(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*servertest.Link){
+		"healthy":            func(*servertest.Link) {},
+		"slow":               func(l *servertest.Link) { l.Delay(40 * time.Millisecond) },
+		"refused":            func(l *servertest.Link) { time.Sleep(50 * time.Millisecond); l.Refuse(errRefused); l.Reset() },
+		"reset":              func(l *servertest.Link) { l.Delay(5 * time.Millisecond); time.AfterFunc(70*time.Millisecond, l.Reset) },
+		"no answer":          func(l *servertest.Link) { l.OnCommand(command("subscribe", servertest.LoseReply)) },
+		"closed at once":     func(l *servertest.Link) { l.OnCommand(command("subscribe", servertest.LoseReplyAndClose)) },
+		"hung":               func(l *servertest.Link) { time.Sleep(50 * time.Millisecond); l.CutDown() },
+		"hung while dialing": func(l *servertest.Link) { l.CutUp() },
+	} {
+		for at := time.Duration(0); at < 300*time.Millisecond; at += 19 * time.Millisecond {
+			t.Run(fmt.Sprint(name, at), func(t *testing.T) {
+				bubble(t, func(t *testing.T, b *servertest.Bubble) {
+					holder, r := newReplica(t, b), newReplica(t, b)
+					warm(t, r)
+					lock := acquire(t, holder.Locker, "k")
+					begin := time.Now()
+					go fault(r.link)
+					c := call(background, r, "k")
+					time.AfterFunc(200*time.Millisecond, func() { release(t, lock) })
+					time.Sleep(at - time.Since(begin))
+					down := make(chan error, 1)
+					go func() { down <- r.Shutdown(background) }()
+					res := <-c
+					if res.lock != nil { // the grant was faster
+						r.link.Refuse(nil)
+						r.link.Heal()
+						release(t, res.lock)
+					} else {
+						wantIs(t, res.err, core.ErrClosed)
+					}
+					if d := time.Since(begin) - at; d > 80*time.Millisecond {
+						t.Errorf("the waiter was told after %v", d)
+					}
+					time.Sleep(5 * time.Second)
+					r.link.OnCommand(nil)
+					r.link.Refuse(nil)
+					r.link.Heal()
+					if err := <-down; err != nil {
+						t.Error(err)
+					}
+					synctest.Wait()
+					if n := core.Under(r.Locker); n != 0 {
+						t.Errorf("%d under way", n)
+					}
+					time.Sleep(time.Second)
+					next := acquire(t, holder.Locker, "k")
+					release(t, next)
+					empty(t, b, holder)
+				})
+			})
+		}
+	}
+}
+
+// The client is closed under those who wait: they are told, and nothing stays.
+func TestClientClosedUnderAWaiter(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		holder, r := newReplica(t, b), newReplica(t, b)
+		lock := acquire(t, holder.Locker, "k")
+		c := call(background, r, "k")
+		time.Sleep(time.Second)
+		_ = r.rdb.Close()
+		begin := time.Now()
+		res := <-c
+		wantIs(t, res.err, core.ErrUnavailable)
+		if d := time.Since(begin); d > 2*time.Second {
+			t.Errorf("told after %v", d)
+		}
+		time.Sleep(30 * time.Second)
+		if n := core.Under(r.Locker); n != 0 {
+			t.Errorf("%d under way", n)
+		}
+		shutdown(t, r.Locker)
+		release(t, lock)
+		release(t, acquire(t, holder.Locker, "k"))
+		empty(t, b, holder)
+	})
+}
+
+// Some managed services let no script PUBLISH. A lock is granted to nobody that could not be told: it stays free, and the
+// line as it is. From the second hand-over on waiters look by themselves, at the pace of polling, and each Locker says
+// once why that is slower.
+func TestServerThatLetsNoScriptPublish(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			refuse(b, "publish", "ERR This Redis command is not allowed from script")
+			var told [4]reported
+			var rs []*replica
+			for i := range told {
+				rdb := b.Client()
+				var client redis.UniversalClient = rdb
+				if cluster {
+					client = opaque{rdb}
+				}
+				rs = append(rs, &replica{newLocker(t, client, core.WithTrace(told[i].trace())), rdb, b.Link(rdb)})
+			}
+			w := watchKey(t, b, "k")
+			var last int64
+			for round := range 5 {
+				lock := got(t, call(background, rs[0], "k"))
+				w.add(lock)
+				var calls []<-chan result
+				for _, r := range rs[1:] {
+					calls = append(calls, call(background, r, "k"))
+					time.Sleep(300 * time.Millisecond) // until each of them is in line
+				}
+				time.Sleep(5 * time.Second)
+				release(t, lock)
+				if round == 0 {
+					if b.Redis.Exists("k") {
+						t.Error("granted to a waiter that does not know")
+					}
+					if d := w.serve(calls...); d > 3*2*time.Second {
+						t.Errorf("three got it after %v, want a look each", d)
+					}
+					continue
+				}
+				for i, c := range calls { // within ten minutes of the refusal
+					lock, waited := w.get(c)
+					if waited > 270*time.Millisecond {
+						t.Errorf("round %d: waiter %d got it after %v", round, i, waited)
+					}
+					if lock.Token() <= last {
+						t.Errorf("token %d after %d", lock.Token(), last)
+					}
+					last = lock.Token()
+					release(t, lock)
+				}
+			}
+			for i := range told {
+				if n := told[i].count("PUBLISH"); i > 0 && n != 1 || len(told[i].all()) != n {
+					t.Errorf("Locker %d reported: %v", i, told[i].all())
+				}
+			}
+			w.end()
+			refuse(b, "", "")
+			// Allowed again: that is noticed.
+			time.Sleep(11 * time.Minute)
+			for range 3 {
+				lock := got(t, call(background, rs[0], "k"))
+				c := call(background, rs[1], "k")
+				time.Sleep(time.Second)
+				release(t, lock)
+				release(t, got(t, c))
+			}
+			lock := got(t, call(background, rs[0], "k"))
+			c := call(background, rs[1], "k")
+			time.Sleep(time.Second)
+			began := time.Now()
+			release(t, lock)
+			release(t, got(t, c))
+			if d := time.Since(began); d > 0 {
+				t.Errorf("%v to be told when scripts may publish again", d)
+			}
+			empty(t, b, rs...)
+		})
+	}
 }
 
 func command(name string, v servertest.Verdict) func([]string) servertest.Verdict {

@@ -14,39 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A pipeline that a hook of the client stops has failed, and is tried again.
-func TestPipelineThatAHookStops(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		warm(t, r)
-		h := &breaker{}
-		r.rdb.AddHook(h)
-		var locks [3]*core.Lock
-		for i := range locks {
-			locks[i] = acquire(t, r.Locker, "k"+strconv.Itoa(i))
-		}
-		free := stuck(t, r)
-		errs := make(chan error, 3)
-		for _, lock := range locks {
-			go func() { errs <- lock.Release(background) }()
-		}
-		synctest.Wait()
-		h.open = true
-		free()
-		synctest.Wait()
-		h.open = false
-		for range locks {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
-		}
-		if h.n == 0 {
-			t.Error("the hook was not asked")
-		}
-		shutdown(t, r.Locker)
-	})
-}
-
 // What waits for a lane travels together; what was called off by then does not travel at all.
 func TestCommandsTravelTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -160,6 +127,39 @@ func TestLanesDropWhatWasGivenUp(t *testing.T) {
 			t.Errorf("taken by a call that has ended")
 		}
 		t.Log(b.Commands())
+		shutdown(t, r.Locker)
+	})
+}
+
+// A pipeline that a hook of the client stops has failed, and is tried again.
+func TestPipelineThatAHookStops(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		h := &breaker{}
+		r.rdb.AddHook(h)
+		var locks [3]*core.Lock
+		for i := range locks {
+			locks[i] = acquire(t, r.Locker, "k"+strconv.Itoa(i))
+		}
+		free := stuck(t, r)
+		errs := make(chan error, 3)
+		for _, lock := range locks {
+			go func() { errs <- lock.Release(background) }()
+		}
+		synctest.Wait()
+		h.open = true
+		free()
+		synctest.Wait()
+		h.open = false
+		for range locks {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if h.n == 0 {
+			t.Error("the hook was not asked")
+		}
 		shutdown(t, r.Locker)
 	})
 }

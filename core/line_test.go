@@ -12,6 +12,58 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+// First come, first served, with two commands for each and one push; larger tokens each time.
+func TestLineOfProcesses(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 16, 128} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder := newReplica(t, b)
+				lock := acquire(t, holder.Locker, "k")
+				rs, locks := waiters(t, b, n, "k")
+				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
+				s, err := holder.Inspect(background, "k")
+				if err != nil || s.Waiting != n {
+					t.Fatalf("%+v, %v: want %d waiting", s, err, n)
+				}
+				var pushes atomic.Int64
+				for _, r := range rs {
+					r.link.OnMessage(func(string, string) servertest.Verdict {
+						pushes.Add(1)
+						return servertest.Pass
+					})
+				}
+				b.ResetCommands()
+				token := lock.Token()
+				release(t, lock)
+				for i := range n {
+					lock := <-locks[i]
+					if lock.Token() <= token {
+						t.Errorf("token %d after %d", lock.Token(), token)
+					}
+					token = lock.Token()
+					time.Sleep(time.Millisecond)
+					release(t, lock)
+				}
+				if got := b.Commands(); got["evalsha"] != int64(n+1) || got.Total() != int64(n+1) {
+					t.Errorf("%d commands to hand over %d times: %v", got.Total(), n, got)
+				}
+				if got := pushes.Load(); got != int64(n) {
+					t.Errorf("%d pushes to hand over %d times", got, n)
+				}
+				for _, r := range append(rs, holder) {
+					shutdown(t, r.Locker)
+				}
+				time.Sleep(2 * time.Minute)
+				if keys := b.Redis.Keys(); len(keys) != 0 {
+					t.Errorf("left behind: %v", keys)
+				}
+			})
+		})
+	}
+}
+
 // What those in line do about holders that tell them nothing.
 
 // A holder dies, one after the other: each costs its lease and no more.
@@ -229,58 +281,6 @@ func TestFreeLockWithADeadLine(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// First come, first served, with two commands for each and one push; larger tokens each time.
-func TestLineOfProcesses(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{1, 16, 128} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b)
-				lock := acquire(t, holder.Locker, "k")
-				rs, locks := waiters(t, b, n, "k")
-				time.Sleep(100 * time.Millisecond)
-				synctest.Wait()
-				s, err := holder.Inspect(background, "k")
-				if err != nil || s.Waiting != n {
-					t.Fatalf("%+v, %v: want %d waiting", s, err, n)
-				}
-				var pushes atomic.Int64
-				for _, r := range rs {
-					r.link.OnMessage(func(string, string) servertest.Verdict {
-						pushes.Add(1)
-						return servertest.Pass
-					})
-				}
-				b.ResetCommands()
-				token := lock.Token()
-				release(t, lock)
-				for i := range n {
-					lock := <-locks[i]
-					if lock.Token() <= token {
-						t.Errorf("token %d after %d", lock.Token(), token)
-					}
-					token = lock.Token()
-					time.Sleep(time.Millisecond)
-					release(t, lock)
-				}
-				if got := b.Commands(); got["evalsha"] != int64(n+1) || got.Total() != int64(n+1) {
-					t.Errorf("%d commands to hand over %d times: %v", got.Total(), n, got)
-				}
-				if got := pushes.Load(); got != int64(n) {
-					t.Errorf("%d pushes to hand over %d times", got, n)
-				}
-				for _, r := range append(rs, holder) {
-					shutdown(t, r.Locker)
-				}
-				time.Sleep(2 * time.Minute)
-				if keys := b.Redis.Keys(); len(keys) != 0 {
-					t.Errorf("left behind: %v", keys)
-				}
-			})
-		})
 	}
 }
 

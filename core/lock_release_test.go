@@ -11,6 +11,138 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+func TestSecondReleaseReturnsTheFirstResult(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		release(t, lock)
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		n := 0
+		for range 100 {
+			if lock.Release(ctx) != nil {
+				n++
+			}
+		}
+		if n > 0 {
+			t.Errorf("%d of 100 differ from the first", n)
+		}
+	})
+}
+
+// It ends with the release itself, which must not count as a caller who gave up.
+func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		r.link.Delay(15 * time.Millisecond)
+		lock := acquire(t, r.Locker, "k")
+		if err := lock.Release(lock.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Nor does the end of a context that descends from it. What else ends such a context counts.
+func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		r.link.Delay(150 * time.Millisecond)
+		children := map[string]func(context.Context) (context.Context, context.CancelFunc){
+			"a value": func(c context.Context) (context.Context, context.CancelFunc) {
+				return context.WithValue(c, "k", 1), func() {}
+			},
+			"a cancel": context.WithCancel,
+			"a deadline": func(c context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(c, time.Second)
+			},
+		}
+		for name, child := range children {
+			lock := acquire(t, r.Locker, "k")
+			ctx, cancel := child(lock.Context())
+			if err := lock.Release(ctx); err != nil {
+				t.Errorf("with %s: %v", name, err)
+			}
+			cancel()
+		}
+
+		nested := acquire(t, r.Locker, "k")
+		inner, err := r.TryAcquire(nested.Context(), "k", core.WithReentrancy())
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, nested)
+		ctx, cancel := context.WithCancel(inner.Context())
+		if err := inner.Release(ctx); err != nil {
+			t.Errorf("the last handle with a child of its context: %v", err)
+		}
+		cancel()
+
+		// It still ends with the deadline, and with the context of the acquisition.
+		for _, deadline := range []bool{true, false} {
+			r.link.Delay(0)
+			parent, stop := context.WithCancel(background)
+			lock, err := r.TryAcquire(parent, fmt.Sprint("slow ", deadline))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.link.Delay(10 * time.Second)
+			ctx, cancel := context.WithCancel(lock.Context())
+			if deadline {
+				ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
+			} else {
+				time.AfterFunc(2*time.Second, stop)
+			}
+			began := time.Now()
+			wantIs(t, lock.Release(ctx), core.ErrUnavailable)
+			if took := time.Since(began); took != 2*time.Second {
+				t.Errorf("deadline %v: the release took %v, want 2s", deadline, took)
+			}
+			cancel()
+			stop()
+		}
+		r.link.Delay(0)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestReleaseAfterLossReportsLoss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, c := newReplica(t, b), newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		b.Redis.Del("k")
+		rival := acquire(t, c.Locker, "k")
+		wantIs(t, lock.Release(background), core.ErrLost) // nobody had noticed before
+		release(t, rival)
+
+		err := r.Do(background, "k", func(context.Context) error {
+			b.Redis.Del("k")
+			return nil
+		})
+		wantIs(t, err, core.ErrLost)
+	})
+}
+
+func TestReleaseGoesOnUntilAnExtendedLeaseIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k")
+		if err := lock.Extend(background, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		r.link.Refuse(errors.New("refused"))
+		r.link.Reset()
+		wantIs(t, lock.Release(background), core.ErrUnavailable)
+		time.Sleep(30 * time.Second)
+		r.link.Refuse(nil)
+		time.Sleep(time.Minute)
+		if b.Redis.Exists("k") {
+			t.Errorf("key is still there for %v", b.Redis.TTL("k"))
+		}
+	})
+}
+
 // Commands that arrive late: after their tenure ended and others began.
 
 // Rule 1: a release that arrives late, after its tenure ended otherwise and the next one began, touches
@@ -173,101 +305,6 @@ func TestLateAnswerDoesNotMakeAReleaseALoss(t *testing.T) {
 	})
 }
 
-func TestSecondReleaseReturnsTheFirstResult(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k")
-		release(t, lock)
-		ctx, cancel := context.WithCancel(background)
-		cancel()
-		n := 0
-		for range 100 {
-			if lock.Release(ctx) != nil {
-				n++
-			}
-		}
-		if n > 0 {
-			t.Errorf("%d of 100 differ from the first", n)
-		}
-	})
-}
-
-// It ends with the release itself, which must not count as a caller who gave up.
-func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		r.link.Delay(15 * time.Millisecond)
-		lock := acquire(t, r.Locker, "k")
-		if err := lock.Release(lock.Context()); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// Nor does the end of a context that descends from it. What else ends such a context counts.
-func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		warm(t, r)
-		r.link.Delay(150 * time.Millisecond)
-		children := map[string]func(context.Context) (context.Context, context.CancelFunc){
-			"a value": func(c context.Context) (context.Context, context.CancelFunc) {
-				return context.WithValue(c, "k", 1), func() {}
-			},
-			"a cancel": context.WithCancel,
-			"a deadline": func(c context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(c, time.Second)
-			},
-		}
-		for name, child := range children {
-			lock := acquire(t, r.Locker, "k")
-			ctx, cancel := child(lock.Context())
-			if err := lock.Release(ctx); err != nil {
-				t.Errorf("with %s: %v", name, err)
-			}
-			cancel()
-		}
-
-		nested := acquire(t, r.Locker, "k")
-		inner, err := r.TryAcquire(nested.Context(), "k", core.WithReentrancy())
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, nested)
-		ctx, cancel := context.WithCancel(inner.Context())
-		if err := inner.Release(ctx); err != nil {
-			t.Errorf("the last handle with a child of its context: %v", err)
-		}
-		cancel()
-
-		// It still ends with the deadline, and with the context of the acquisition.
-		for _, deadline := range []bool{true, false} {
-			r.link.Delay(0)
-			parent, stop := context.WithCancel(background)
-			lock, err := r.TryAcquire(parent, fmt.Sprint("slow ", deadline))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.link.Delay(10 * time.Second)
-			ctx, cancel := context.WithCancel(lock.Context())
-			if deadline {
-				ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
-			} else {
-				time.AfterFunc(2*time.Second, stop)
-			}
-			began := time.Now()
-			wantIs(t, lock.Release(ctx), core.ErrUnavailable)
-			if took := time.Since(began); took != 2*time.Second {
-				t.Errorf("deadline %v: the release took %v, want 2s", deadline, took)
-			}
-			cancel()
-			stop()
-		}
-		r.link.Delay(0)
-		time.Sleep(time.Minute)
-	})
-}
-
 // A late acquire of the tenure, sent again by the network, gets the lock once more after somebody deleted the key. The
 // release names the token that was lost.
 func TestReleaseOfATokenThatWasLostSaysSo(t *testing.T) {
@@ -296,42 +333,5 @@ func TestReleaseOfATokenThatWasLostSaysSo(t *testing.T) {
 		}
 		wantIs(t, lock.Release(background), core.ErrLost)
 		release(t, acquire(t, other.Locker, "k"))
-	})
-}
-
-func TestReleaseAfterLossReportsLoss(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, c := newReplica(t, b), newReplica(t, b)
-		lock := acquire(t, r.Locker, "k")
-		b.Redis.Del("k")
-		rival := acquire(t, c.Locker, "k")
-		wantIs(t, lock.Release(background), core.ErrLost) // nobody had noticed before
-		release(t, rival)
-
-		err := r.Do(background, "k", func(context.Context) error {
-			b.Redis.Del("k")
-			return nil
-		})
-		wantIs(t, err, core.ErrLost)
-	})
-}
-
-func TestReleaseGoesOnUntilAnExtendedLeaseIsOver(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		warm(t, r)
-		lock := acquire(t, r.Locker, "k")
-		if err := lock.Extend(background, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		r.link.Refuse(errors.New("refused"))
-		r.link.Reset()
-		wantIs(t, lock.Release(background), core.ErrUnavailable)
-		time.Sleep(30 * time.Second)
-		r.link.Refuse(nil)
-		time.Sleep(time.Minute)
-		if b.Redis.Exists("k") {
-			t.Errorf("key is still there for %v", b.Redis.TTL("k"))
-		}
 	})
 }

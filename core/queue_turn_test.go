@@ -12,6 +12,54 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+// A lock that is handed over to a call that has just ended is freed, however long Redis takes and however old the
+// tenure is.
+func TestQueueTurnOfAnOldTenureThatNobodyTakes(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithLocalHandover(64, time.Hour))
+		warm(t, r)
+		zero := acquire(t, r.Locker, "k")
+		one := call(background, r, "k")
+		release(t, zero)
+		lock := got(t, one)
+		time.Sleep(time.Minute)
+		ctx := quiet{background, new(atomic.Bool)}
+		two := call(ctx, r, "k")
+		ctx.ended.Store(true)
+		r.link.OnCommand(first("forget", servertest.LoseRequestAndClose))
+		release(t, lock)
+		wantIs(t, (<-two).err, context.Canceled)
+		time.Sleep(5 * time.Second)
+		if b.Redis.Exists("k") {
+			t.Errorf("the lock stays for another %v", b.Redis.TTL("k"))
+		}
+		empty(t, b, r)
+	})
+}
+
+// A call that was told of a holder says so when it ends, also while the next in line asks Redis.
+func TestQueueTellsOfTheHolderBefore(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		openInbox(t, b, r)
+		lock := acquire(t, r.Locker, "k", core.WithLabel("a"))
+		ctx, cancel := context.WithCancel(background)
+		one, two := call(background, r, "k"), call(ctx, r, "k")
+		r.link.Delay(50 * time.Millisecond)
+		go func() { _ = lock.Release(background) }()
+		synctest.Wait()
+		cancel()
+		res := <-two
+		var held *core.HeldError
+		if !errors.As(res.err, &held) {
+			t.Errorf("%v", res.err)
+		}
+		wantIs(t, res.err, context.Canceled)
+		release(t, got(t, one))
+		empty(t, b, r)
+	})
+}
+
 // A lock comes to a call that ends in that moment, and so to the next, who can only look when its lease is over and
 // another process had the lock: the token is that of the look, not the one that the tenure had before.
 func TestQueueInheritsNoToken(t *testing.T) {
@@ -76,31 +124,6 @@ func TestQueueOfDifferentLeasesInAnOutage(t *testing.T) {
 	})
 }
 
-// A lock that is handed over to a call that has just ended is freed, however long Redis takes and however old the
-// tenure is.
-func TestQueueTurnOfAnOldTenureThatNobodyTakes(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithLocalHandover(64, time.Hour))
-		warm(t, r)
-		zero := acquire(t, r.Locker, "k")
-		one := call(background, r, "k")
-		release(t, zero)
-		lock := got(t, one)
-		time.Sleep(time.Minute)
-		ctx := quiet{background, new(atomic.Bool)}
-		two := call(ctx, r, "k")
-		ctx.ended.Store(true)
-		r.link.OnCommand(first("forget", servertest.LoseRequestAndClose))
-		release(t, lock)
-		wantIs(t, (<-two).err, context.Canceled)
-		time.Sleep(5 * time.Second)
-		if b.Redis.Exists("k") {
-			t.Errorf("the lock stays for another %v", b.Redis.TTL("k"))
-		}
-		empty(t, b, r)
-	})
-}
-
 // Whoever gets a lock that was extended gets a lease of its own length.
 func TestQueueBehindAnExtendedLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -119,29 +142,6 @@ func TestQueueBehindAnExtendedLease(t *testing.T) {
 			t.Errorf("the next lease ends in %v", ttl)
 		}
 		release(t, next)
-		empty(t, b, r)
-	})
-}
-
-// A call that was told of a holder says so when it ends, also while the next in line asks Redis.
-func TestQueueTellsOfTheHolderBefore(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		openInbox(t, b, r)
-		lock := acquire(t, r.Locker, "k", core.WithLabel("a"))
-		ctx, cancel := context.WithCancel(background)
-		one, two := call(background, r, "k"), call(ctx, r, "k")
-		r.link.Delay(50 * time.Millisecond)
-		go func() { _ = lock.Release(background) }()
-		synctest.Wait()
-		cancel()
-		res := <-two
-		var held *core.HeldError
-		if !errors.As(res.err, &held) {
-			t.Errorf("%v", res.err)
-		}
-		wantIs(t, res.err, context.Canceled)
-		release(t, got(t, one))
 		empty(t, b, r)
 	})
 }

@@ -8,6 +8,32 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+func TestRedLockClaim(t *testing.T) {
+	bubbleOf(t, 5, func(t *testing.T, ms masters) {
+		tick := time.Now()
+		won := make(chan bool)
+		for range 5 {
+			v := ms.voter(t)
+			go func() {
+				ok, err := v.Claim(background, "job", tick)
+				if err != nil {
+					t.Error(err)
+				}
+				won <- ok
+			}()
+		}
+		n := 0
+		for range 5 {
+			if <-won {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d replicas claimed the tick, want 1", n)
+		}
+	})
+}
+
 // The first attempt of a claim raised the mark on three of five masters and was not heard of, and what takes it back is
 // on its way. The next attempt finds it there: that is nobody else's.
 func TestRedLockClaimIsNotInItsOwnWay(t *testing.T) {
@@ -116,32 +142,6 @@ func TestServerRedLockClaimsNeverTwice(t *testing.T) {
 	for _, l := range ls {
 		shutdown(t, l)
 	}
-}
-
-func TestRedLockClaim(t *testing.T) {
-	bubbleOf(t, 5, func(t *testing.T, ms masters) {
-		tick := time.Now()
-		won := make(chan bool)
-		for range 5 {
-			v := ms.voter(t)
-			go func() {
-				ok, err := v.Claim(background, "job", tick)
-				if err != nil {
-					t.Error(err)
-				}
-				won <- ok
-			}()
-		}
-		n := 0
-		for range 5 {
-			if <-won {
-				n++
-			}
-		}
-		if n != 1 {
-			t.Errorf("%d replicas claimed the tick, want 1", n)
-		}
-	})
 }
 
 // A claim with a narrow window does not shorten the memory of one with a wide window.

@@ -15,12 +15,12 @@ import (
 // What the parts print today is what is counted: a part that counts nothing would look idle for ever.
 func TestCounts(t *testing.T) {
 	samples := map[string]string{
-		"simulation":         "    simulation_test.go:37: 400 schedules up to seed 440, 9000 calls, 3000 locks, 20 of them lost",
+		"simulation":         "    locker_simulation_test.go:37: 400 schedules up to seed 440, 9000 calls, 3000 locks, 20 of them lost",
 		"redlock-simulation": "    redlock_simulation_test.go:76: 120 schedules from seed 1: {Calls:10 Served:5}",
-		"redlock-storm":      "    redlock_storm_test.go:282: 812 holds, 3 of them lost, 4 calls failed; faults map[]",
-		"redlock-random":     "    helper_test.go:74: 12 seeds from 0",
-		"tick-scripts":       "    helper_test.go:74: 13 seeds from 0",
-		"fence-script":       "    helper_test.go:74: 14 seeds from 0",
+		"redlock-storm":      "    redlock_storm_server_test.go:282: 812 holds, 3 of them lost, 4 calls failed; faults map[]",
+		"redlock-random":     "    helper_simulation_test.go:37: 12 seeds from 0",
+		"tick-scripts":       "    helper_simulation_test.go:37: 13 seeds from 0",
+		"fence-script":       "    helper_simulation_test.go:37: 14 seeds from 0",
 		"model":              "    model_test.go:175: 20000 walks through each of everything, up to seed 9",
 		"asynqlock":          "    load_test.go:333: 10000 tasks, 10512 runs, 41 archived by their handlers, 9 kills, 4 restarts, in 31s",
 		"cronlock":           "    chaos_test.go:52: 12 schedules from seed 7",
