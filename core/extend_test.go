@@ -9,25 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// Without renewal nobody prolongs a lease but Extend, by what it was asked for.
-func TestExtendWithoutRenewalIsLeftAtThat(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		warm(t, r)
-		lock := acquire(t, r.Locker, "k", core.WithoutRenewal())
-		time.Sleep(13 * time.Second)
-		r.link.ResetCommands()
-		if err := lock.Extend(background, 5*time.Second); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second)
-		if ttl, n := b.Redis.TTL("k"), r.link.Commands().Total(); ttl != 4*time.Second || n != 1 {
-			t.Errorf("%d commands, and redis has it for another %v, want 4s", n, ttl)
-		}
-		release(t, lock)
-	})
-}
-
 func TestExtendLengthensAndNeverShortens(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
@@ -104,5 +85,24 @@ func TestExtendTriesAgainSoonAfterALongSilence(t *testing.T) {
 			t.Errorf("took %v: %v", d, err)
 		}
 		_ = lock.Release(background)
+	})
+}
+
+// Without renewal nobody prolongs a lease but Extend, by what it was asked for.
+func TestExtendWithoutRenewalIsLeftAtThat(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k", core.WithoutRenewal())
+		time.Sleep(13 * time.Second)
+		r.link.ResetCommands()
+		if err := lock.Extend(background, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if ttl, n := b.Redis.TTL("k"), r.link.Commands().Total(); ttl != 4*time.Second || n != 1 {
+			t.Errorf("%d commands, and redis has it for another %v, want 4s", n, ttl)
+		}
+		release(t, lock)
 	})
 }

@@ -165,3 +165,32 @@ func TestLineOverABrokenConnection(t *testing.T) {
 		})
 	}
 }
+
+// A server that starts up, or has lost its master, refuses everything for a while, and forgets nobody.
+func TestLineWhileTheServerLoads(t *testing.T) {
+	for _, text := range []string{"LOADING Redis is loading the dataset in memory", "MASTERDOWN Link with MASTER is down"} {
+		for _, reset := range []bool{false, true} {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder := newReplica(t, b)
+				lock := acquire(t, holder.Locker, "k")
+				rs, calls := lineUp(t, b, 3, "k")
+				w := watchKey(t, b, "k")
+				w.add(lock)
+				b.Redis.SetError(text)
+				if reset {
+					for _, r := range rs {
+						r.link.Reset()
+					}
+				}
+				time.AfterFunc(3*time.Second, func() { b.Redis.SetError("") })
+				time.Sleep(6 * time.Second) // and a pause before an inbox is opened again
+				release(t, lock)
+				if d := w.serve(calls...); d > 60*time.Millisecond {
+					t.Errorf("three were served in %v, want to be told", d)
+				}
+				w.end()
+				empty(t, b, append(rs, holder)...)
+			})
+		}
+	}
+}
