@@ -34,7 +34,7 @@ func TestErrDoesNotNeedATimer(t *testing.T) {
 	})
 }
 
-// The invariant behind all of this, looked at every few milliseconds: the holder's deadline comes before the
+// The invariant behind every hold, looked at every few milliseconds: the holder's deadline comes before the
 // end of the lease in Redis, however long requests and replies take.
 func TestDeadlineIsNeverLaterThanTheLease(t *testing.T) {
 	for name, delay := range map[string]func(*servertest.Link){
