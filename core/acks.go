@@ -1,14 +1,12 @@
 package core
 
 import (
-	"context"
 	"fmt"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
-	"github.com/redis/go-redis/v9"
 )
 
 const maxAcksTimeout = time.Minute
@@ -43,34 +41,16 @@ func WithReplicaAcks(n int, timeout time.Duration) CallOption {
 	})
 }
 
-// check looks at WithReplicaAcks together with the TTL and the client.
-func (n *node) check(c *config) error {
-	if c.quarantineSet || c.nodeTimeout > 0 {
-		return invalid("WithQuarantine and WithNodeTimeout are for NewRedLock")
-	}
-	if c.acks == 0 {
-		return nil
-	}
-	if held := c.ttl - timing.Margin(c.ttl); c.acksWithin >= held {
-		return invalid("WithReplicaAcks may wait for %v, but with a TTL of %v the lock is lost after %v", c.acksWithin, c.ttl, held)
-	}
-	switch n.Client.(type) {
-	case *redis.Client, *redis.ClusterClient, *redis.Ring:
-		return nil
-	}
-	return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", n.Client)
-}
-
 // confirm waits until the replicas have a lease that was just granted. It returns how long the lease is then, and from
 // when on: the renewal that this takes counts.
 func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) {
 	a.held, a.err, a.failing = nil, nil, false
-	now := a.locker.clock.Now
+	now := a.locker.env.Now
 	limit := a.cfg.acksWithin + timing.Patience(a.cfg.ttl)
 	end := now().Mono + limit
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		c := a.tenure.(*tenure).startAcked(a.ctx, a.cfg.acks, a.cfg.acksWithin, limit)
-		switch reason := a.listen(c.Done, nil, nil, end-now().Mono); reason {
+		c := a.stake.owner.(*single.Owner).Confirm(a.ctx, a.cfg.acks, a.cfg.acksWithin, limit)
+		switch reason, _ := a.listen(c.Done, nil, nil, end-now().Mono); reason {
 		case answered:
 		case elapsed:
 			a.failed(redisconn.ErrSilence)
@@ -79,15 +59,16 @@ func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) 
 			return at, 0, a.stopped(reason)
 		}
 		cause := c.Err
-		r, told := c.Val.(acked)
+		r := c.Val.(single.Acked)
+		told := cause == nil
 		switch {
 		case !told:
-		case r.left == 0:
+		case r.Left == 0:
 			cause = errOtherOwner
-		case r.replicas < int64(a.cfg.acks):
-			cause = fmt.Errorf("%d of %d replicas acknowledged in %v", r.replicas, a.cfg.acks, a.cfg.acksWithin)
+		case r.Replicas < int64(a.cfg.acks):
+			cause = fmt.Errorf("%d of %d replicas acknowledged in %v", r.Replicas, a.cfg.acks, a.cfg.acksWithin)
 		default:
-			return c.At, timing.Millis(r.left), nil
+			return c.At, timing.Millis(r.Left), nil
 		}
 		if told { // Redis serves, for those who want less
 			a.err = cause
@@ -95,52 +76,14 @@ func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) 
 			return at, 0, a.failure(nil)
 		}
 		a.failed(cause)
-		if permanent(cause) {
+		if redisconn.Permanent(cause) {
 			return at, 0, a.failure(nil)
 		}
-		if reason := a.listen(nil, nil, nil, min(pause, end-now().Mono)); reason != elapsed {
+		if reason, _ := a.listen(nil, nil, nil, min(pause, end-now().Mono)); reason != elapsed {
 			return at, 0, a.stopped(reason)
 		}
 		if now().Mono >= end {
 			return at, 0, a.failure(nil)
 		}
 	}
-}
-
-// acked is an answer to startAcked.
-type acked struct {
-	left     int64 // as renew.lua replies
-	replicas int64 // that have it
-}
-
-// startAcked renews the tenure's lease and has Redis wait until n replicas know, for at most within. Nobody listens
-// for longer than limit.
-//
-// WAIT is about the last write of its own connection, and the grant may have come over another, or have been made
-// by somebody else's release. So a write of our own goes in front, which comes after the grant; renew.lua sees to
-// it that it is one also where the lease is whole.
-func (t *tenure) startAcked(ctx context.Context, n int, within, limit time.Duration) *redisconn.Call {
-	c := &redisconn.Call{At: t.node.clock.Now(), Done: make(chan struct{})}
-	t.sent = max(t.sent, c.At.Mono) // undo has to outlast this lease
-	// Not EVALSHA, unlike everywhere else: behind a NOSCRIPT, WAIT would be about an older write and might use up
-	// all of the time.
-	r := t.renewal(t.cfg.ttl)
-	renew, wait := r.Full(), []any{"wait", n, within.Milliseconds()}
-	t.node.gate.Join()
-	go func() {
-		defer t.node.gate.Leave()
-		defer close(c.Done)
-		val1, val2, err := t.node.Pair(ctx, t.names.Lock, limit, renew, wait)
-		left, ok1 := protocol.ReadLeft(val1)
-		replicas, ok2 := val2.(int64)
-		switch {
-		case err != nil:
-			c.Err = err
-		case !ok1 || !ok2:
-			c.Err = errReply
-		default:
-			c.Val = acked{left, replicas}
-		}
-	}()
-	return c
 }

@@ -2,12 +2,22 @@ package core
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/quorum"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
+
+// lookAgain is how long one in line waits between two looks at most, with which it also shows that it is alive;
+// protocol.EntryLife is how long it is believed after one: two looks may fail.
+const lookAgain = 2 * time.Second
+
+var errLate = errors.New("the answer came after the lease had ended")
 
 func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try bool) (*Lock, error) {
 	if ctx == nil {
@@ -23,19 +33,18 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if err != nil {
 		return nil, err
 	}
-	random, colon := newOwner(cfg.label)
-	names, err := nameOwned(l.cfg.prefix+key, string(random[:]), colon, cfg.label)
+	names, err := protocol.Owned(l.cfg.prefix+key, cfg.label)
 	if key == "" {
-		err = invalid("empty key")
+		return nil, invalid("empty key")
 	}
 	if err != nil {
-		return nil, err
+		return nil, invalid("%v", err)
 	}
 	for _, held := range Held(ctx) {
-		if held.Key() != names.Lock || !held.hold.locker.redis.same(l.redis) || held.hold.lapsed() != nil {
+		if held.Key() != names.Lock || !held.hold.locker.store.same(l.store) || held.hold.lapsed() != nil {
 			continue
 		}
-		if cfg.reentryID != "" && held.hold.tenure.data().cfg.reentryID == cfg.reentryID {
+		if cfg.reentryID != "" && held.hold.stake.cfg.reentryID == cfg.reentryID {
 			continue // Redis lets it in
 		}
 		if !cfg.reentrant {
@@ -45,12 +54,12 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 			return nested, nil
 		}
 	}
-	if !l.gate.Enter() {
+	if !l.env.Gate.Enter() {
 		return nil, &opError{act: "acquire", key: names.Lock, outcome: ErrClosed}
 	}
-	defer l.gate.Leave()
+	defer l.env.Gate.Leave()
 
-	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.clock.Now().Mono}
+	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.env.Now().Mono}
 	a.from = a.began
 	if try {
 		a.wait = 0
@@ -86,14 +95,10 @@ func (a *acquisition) quit() {
 			a.come(w.turn)
 		}
 	}
-	if (a.queue == nil || !a.queue.giveUp(a)) && a.tenure != nil {
-		a.tenure.undo()
+	if (a.queue == nil || !a.queue.giveUp(a)) && a.stake != nil {
+		a.stake.undo()
 	}
 }
-
-// triesOfOne is how often a call that does not wait sends its command where Redis fails to serve it: the
-// first may have met a connection that died while it was idle.
-const triesOfOne = 3
 
 // acquisition is one call of Acquire or TryAcquire.
 type acquisition struct {
@@ -102,7 +107,7 @@ type acquisition struct {
 	cfg      *config
 	names    protocol.Names
 	wait     time.Duration // as in config
-	tenure   ownership
+	stake    *stake
 	queue    *queue  // of which it is at the front, or nil
 	behind   *queued // it waits there still
 	queued   bool    // it had to
@@ -126,19 +131,17 @@ type acquisition struct {
 	last    bool // the look under way is the last one
 	pause   time.Duration
 
-	first redisconn.Call // for the first tenure
+	first redisconn.Call // of the looks
 }
 
-func (a *acquisition) newTenure() {
+func (a *acquisition) newStake() {
 	block := 1
 	if a.queue != nil && a.queued && a.cfg.plain() { // others may queue behind it as it did: without that, tokens are not wasted
 		block += a.locker.queues.bound
 	}
-	a.tenure = a.locker.redis.own(a.names, a.cfg, block)
+	a.stake = a.locker.store.own(a.names, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block})
+	a.stake.key, a.stake.cfg, a.stake.block = a.names.Lock, a.cfg, block
 	a.names.Gone = "" // rule 1: the next one has another id
-	if t, ok := a.tenure.(*tenure); ok && a.attempts == 0 {
-		t.room = &a.first
-	}
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
@@ -149,8 +152,8 @@ func (a *acquisition) obtain() (*Lock, error) {
 			}
 		}
 	}
-	if a.tenure == nil {
-		a.newTenure()
+	if a.stake == nil {
+		a.newStake()
 	}
 	a.pause = a.cfg.pollMin
 	return a.run()
@@ -164,27 +167,27 @@ const (
 	contextEnded
 	closed
 	elapsed
-	granted  // the inbox has a grant
 	reopened // the inbox
 )
 
 // listen waits for done, wake and news (any may be nil) for at most d.
-func (a *acquisition) listen(done, wake, news <-chan struct{}, d time.Duration) why {
-	timer := a.locker.timers.Get(d)
-	defer a.locker.timers.Rest(timer)
+func (a *acquisition) listen(done <-chan struct{}, wake <-chan protocol.Grant, news <-chan struct{}, d time.Duration) (why, protocol.Grant) {
+	timer := a.locker.env.Timers.Get(d)
+	defer a.locker.env.Timers.Rest(timer)
+	var g protocol.Grant
 	select {
 	case <-done:
-		return answered
-	case <-wake:
-		return granted
+		return answered, g
+	case g = <-wake:
+		return answered, g
 	case <-news:
-		return reopened
+		return reopened, g
 	case <-a.ctx.Done():
-		return contextEnded
-	case <-a.locker.gate.Closing:
-		return closed
+		return contextEnded, g
+	case <-a.locker.env.Gate.Closing:
+		return closed, g
 	case <-timer.C:
-		return elapsed
+		return elapsed, g
 	}
 }
 
@@ -193,10 +196,12 @@ func (a *acquisition) run() (*Lock, error) {
 		return nil, a.failure(err)
 	}
 	for {
-		a.attempts++
-		call, pushed := a.tenure.acquire(a.ctx, a.wait != 0)
-		a.pushed = pushed
-		reason := a.listen(call.Done, nil, nil, a.allowed())
+		call := &a.first
+		if a.attempts++; a.attempts > 1 {
+			call = new(redisconn.Call)
+		}
+		a.pushed = a.stake.Try(a.ctx, call, a.wait != 0)
+		reason, _ := a.listen(call.Done, nil, nil, a.allowed())
 		switch reason {
 		case answered:
 			call.Heard()
@@ -204,10 +209,10 @@ func (a *acquisition) run() (*Lock, error) {
 				return lock, err
 			}
 		case elapsed:
-			a.tenure.leave(call)
+			a.stake.Leave(call)
 			a.failed(redisconn.ErrSilence)
 		default:
-			a.tenure.leave(call)
+			a.stake.Leave(call)
 			return nil, a.stopped(reason)
 		}
 		if !a.more() {
@@ -222,33 +227,35 @@ func (a *acquisition) run() (*Lock, error) {
 // idle waits until it is time for the next look, or for a grant that makes it needless.
 func (a *acquisition) idle() (*Lock, error) {
 	d, last := a.next()
-	var wake, news <-chan struct{}
+	var wake <-chan protocol.Grant
+	var news <-chan struct{}
 	if a.pushed && !a.split {
-		wake = a.tenure.waker()
+		wake = a.stake.Wake()
 	}
 	if a.told {
-		news = a.locker.redis.open()
-		if !a.pushed && !a.deaf && a.locker.redis.isUp() {
+		news = a.locker.store.Open()
+		if !a.pushed && !a.deaf && a.locker.store.Up() {
 			return nil, nil // since the look
 		}
 	}
-	switch reason := a.listen(nil, wake, news, d); reason {
+	switch reason, g := a.listen(nil, wake, news, d); reason {
 	case elapsed:
 		a.last = last
 		return nil, nil
-	case granted:
+	case answered:
 		if a.cfg.reentryID != "" {
 			return nil, nil // it takes a look for the others to be let in
 		}
-		at, ok := a.tenure.accept(a.locker.clock.Now())
-		if !ok {
+		token, at, d := a.stake.Accept(g, a.locker.env.Now())
+		if token == 0 {
 			return nil, nil
 		}
+		a.stake.granted(token)
 		if err := a.ctx.Err(); err != nil {
 			a.held, a.err = nil, nil
 			return nil, a.failure(err)
 		}
-		return a.keep(at, a.tenure.data().firstLease())
+		return a.keep(at, d)
 	case reopened:
 		return nil, nil
 	default:
@@ -260,43 +267,43 @@ func (a *acquisition) idle() (*Lock, error) {
 // both clocks: the machine may have been suspended while the news was on its way.
 func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
 	e := leaseFrom(at, d)
-	if a.cfg.acks > 0 && !e.over(a.locker.clock.Now()) {
+	if a.cfg.acks > 0 && !e.over(a.locker.env.Now()) {
 		var err error
 		if at, d, err = a.confirm(); err != nil {
 			return nil, err
 		}
 		e = leaseFrom(at, d)
 	}
-	if e.over(a.locker.clock.Now()) {
+	if e.over(a.locker.env.Now()) {
 		return nil, nil
 	}
-	a.tenure.data().began = at.Mono
+	a.stake.began = at.Mono
 	return newLock(a, e, at.Mono), nil
 }
 
 // judge looks at an answer: the lock, an error to end with, or neither to look again.
 func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
-	v := a.tenure.read(call)
-	for _, err := range v.errs {
+	v := a.stake.Read(call)
+	for _, err := range v.Errs {
 		a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: err})
 	}
 	switch {
-	case v.held != nil:
-		a.held, a.err, a.failing = v.held, nil, false
-		a.place, a.foreign, a.split, a.deaf = v.place, v.foreign, v.split, v.deaf
-		a.pushed = a.pushed && !v.deaf
+	case v.Held:
+		a.held, a.err, a.failing = newHeldError(a.names.Lock, v.Left, v.Label), nil, false
+		a.place, a.foreign, a.split, a.deaf = v.Place, v.Foreign, v.Split, v.Deaf
+		a.pushed = a.pushed && !v.Deaf
 		if a.queue != nil {
 			a.queue.tell(a)
 		}
 		if !a.told {
-			a.told, a.from = true, a.locker.clock.Now().Mono
+			a.told, a.from = true, a.locker.env.Now().Mono
 			if a.wait != 0 {
-				a.cfg.traces.emit(waiting, Event{Key: a.names.Lock, Label: v.held.Label, TimeLeft: v.held.TimeLeft})
+				a.cfg.traces.emit(waiting, Event{Key: a.names.Lock, Label: v.Label, TimeLeft: a.held.TimeLeft})
 			}
 		}
 		return nil, nil
-	case v.token > 0:
-		a.tenure.data().hold(v.token)
+	case v.Token > 0:
+		a.stake.granted(v.Token)
 		if err := a.ctx.Err(); err != nil {
 			a.held, a.err = nil, nil
 			return nil, a.failure(err)
@@ -305,13 +312,13 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 			return lock, err
 		}
 		// Held by then for Redis, perhaps, but not for us. Rule 1: it is undone, so its id is used up.
-		a.tenure.undo()
-		a.newTenure()
+		a.stake.undo()
+		a.newStake()
 		a.failed(errLate)
 		return nil, nil
 	}
-	a.failed(v.err)
-	if permanent(v.err) {
+	a.failed(v.Err)
+	if redisconn.Permanent(v.Err) {
 		return nil, a.failure(nil)
 	}
 	return nil, nil
@@ -324,12 +331,12 @@ func (a *acquisition) failed(err error) {
 	}
 	a.held, a.split, a.deaf = nil, false, false
 	if !a.failing {
-		a.failing, a.outage = true, a.locker.clock.Now().Mono
+		a.failing, a.outage = true, a.locker.env.Now().Mono
 	}
 	if a.queue != nil {
 		a.queue.tell(a)
 	}
-	if several, ok := err.(*quorumError); ok && several.ofMasters() {
+	if several, ok := err.(*quorum.Failure); ok && several.OfMasters() {
 		return // told of each
 	}
 	a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: err})
@@ -345,10 +352,74 @@ func (a *acquisition) stopped(reason why) error {
 // failure is the error of an acquisition that ends now, because of ctxErr where that is not nil.
 func (a *acquisition) failure(ctxErr error) error {
 	if a.held == nil {
-		return &opError{act: "acquire", key: a.names.Lock, outcome: ErrUnavailable, cause: a.err, context: ctxErr}
+		return &opError{act: "acquire", key: a.names.Lock, outcome: ErrUnavailable, cause: public(a.err), context: ctxErr}
 	}
 	if ctxErr == nil {
 		return a.held
 	}
 	return &opError{act: "acquire", key: a.names.Lock, outcome: a.held, context: ctxErr}
+}
+
+// allowed is how long the next look may take. WithWait bounds the waiting for others and patience that for
+// Redis: the first look may take longer than a short wait, and so may the last, which is at the end of it,
+// if Redis has been answering.
+func (a *acquisition) allowed() time.Duration {
+	d := a.locker.store.Allowance(a.cfg.ttl)
+	if a.wait < 0 || a.held != nil {
+		return d
+	}
+	return min(d, a.from+max(a.wait, d)-a.locker.env.Now().Mono)
+}
+
+// more tells whether to look again.
+func (a *acquisition) more() bool {
+	now := a.locker.env.Now().Mono
+	if a.failing && now-a.outage >= a.cfg.ttl {
+		return false
+	}
+	switch {
+	case a.wait < 0:
+		return true
+	case a.held != nil:
+		return !a.last && now-a.from < a.wait
+	case a.wait > 0 && now-a.from < a.wait:
+		return true
+	}
+	// Redis failed to serve, and the time to wait for others is over, or there was none.
+	return a.attempts < single.Tries && now-a.from < a.locker.store.Patience(a.cfg.ttl)
+}
+
+// next is how long to pause before the next look, and whether that will be the last, at the end of the wait.
+//
+// Where the inbox will tell of a grant, a look is for what it cannot tell: that the lease of a holder ended who
+// died. The first in line looks when it does, the others a little later, each, and nobody more often than
+// once a second in the long run.
+//
+// Else waiting is polling. The times are random, so that waiters that began together drift apart, and grow like
+// those of "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And Jitter"); a lease that ends
+// sooner is looked at when it ends.
+func (a *acquisition) next() (d time.Duration, last bool) {
+	switch {
+	case a.split: // the random delay of the RedLock description
+		d = time.Millisecond + rand.N(min(a.pause, lookAgain))
+		a.pause = min(2*a.pause, a.cfg.pollMax)
+	case a.pushed && a.held != nil && !(a.foreign && a.place == 1):
+		d = lookAgain - rand.N(lookAgain/5)
+		if left := a.held.TimeLeft; left > 0 {
+			d = min(d, max(a.pause, left+rand.N(a.cfg.pollMin)+time.Duration(a.place-1)*a.cfg.pollMin))
+		}
+		a.pause = min(2*a.pause, 2*lookAgain/3)
+	default:
+		a.pause = min(a.cfg.pollMax, a.cfg.pollMin+rand.N(2*a.pause+1))
+		d = min(a.pause, lookAgain)
+		if a.held != nil && a.held.TimeLeft > 0 {
+			d = min(d, a.held.TimeLeft+rand.N(a.cfg.pollMin))
+		}
+	}
+	if a.wait > 0 {
+		if left := a.from + a.wait - a.locker.env.Now().Mono; left > 0 && left <= d {
+			return left, true
+		}
+	}
+	return d, false
 }

@@ -2,13 +2,14 @@ package core
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 const (
@@ -57,32 +58,26 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		return false, invalid("Claim(%q) of tick %v", name, tick)
 	}
 	fail := &opError{act: "claim", key: names.Lock, outcome: ErrClosed}
-	if !l.gate.Enter() {
+	if !l.env.Gate.Enter() {
 		return false, fail
 	}
-	defer l.gate.Leave()
+	defer l.env.Gate.Leave()
 
 	fail.outcome = ErrUnavailable
 	if fail.context = ctx.Err(); fail.context != nil {
 		return false, fail // before the tick can be used up
 	}
-	limit := l.redis.allowance(cfg.ttl)
+	limit := l.store.Allowance(cfg.ttl)
 	if cfg.waitSet {
 		limit = max(limit, cfg.wait)
 	}
-	timer := l.timers.Get(limit)
-	defer l.timers.Rest(timer)
-	claim := l.redis.claim(cfg, names, tick.UnixMicro())
+	end := l.env.Now().Mono + limit
+	claim := l.store.Claim(names, tick.UnixMicro(), cfg.ttl, protocol.Window{Ahead: cfg.ahead, Behind: cfg.behind, Gap: cfg.gap})
 	open := false // an earlier try may have raised the mark
 	for try := 1; ; try++ {
 		c := claim(ctx)
-		select {
-		case <-c.Done:
-		case <-ctx.Done():
-			fail.context = ctx.Err()
-			return false, fail
-		case <-timer.C:
-			if fail.cause == nil {
+		if l.env.Await(ctx, c.Done, end-l.env.Now().Mono) != timing.Told {
+			if fail.context = ctx.Err(); fail.context == nil && fail.cause == nil {
 				fail.cause = redisconn.ErrSilence
 			}
 			return false, fail
@@ -90,38 +85,25 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		if c.Err == nil {
 			return fail.claimed(c.Val, tick, open)
 		}
-		fail.cause, fail.context = c.Err, ctx.Err()
-		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: c.Err})
+		fail.cause, fail.context = public(c.Err), ctx.Err()
+		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: fail.cause})
 		open = open || !redisconn.Harmless(c.Err)
-		if try >= triesOfOne && !cfg.waitSet || permanent(c.Err) || fail.context != nil {
+		if try >= single.Tries && !cfg.waitSet || redisconn.Permanent(c.Err) || fail.context != nil {
 			return false, fail
 		}
-		if try >= triesOfOne {
-			pause := l.timers.Get(claimPause)
-			select {
-			case <-pause.C:
-			case <-timer.C:
-				return false, fail
-			case <-ctx.Done():
+		if try >= single.Tries {
+			left := end - l.env.Now().Mono
+			why := l.env.Await(ctx, l.env.Gate.Closing, min(claimPause, left))
+			switch {
+			case why == timing.Ended:
 				fail.context = ctx.Err()
-				return false, fail
-			case <-l.gate.Closing:
+			case why == timing.Told:
 				fail.outcome = ErrClosed
+			}
+			if why != timing.Elapsed || left <= claimPause {
 				return false, fail
 			}
-			l.timers.Rest(pause)
 		}
-	}
-}
-
-// claim returns what sends a claim, and sends it again.
-func (n *node) claim(cfg *config, names protocol.Names, tick int64) func(context.Context) *redisconn.Call {
-	var id [16]byte
-	_, _ = rand.Read(id[:])
-	claimant := fmt.Sprintf("%x", id)
-	return func(ctx context.Context) *redisconn.Call {
-		c := new(redisconn.Call)
-		return n.Send(ctx, c.Set(protocol.Claim(c.Room[:0], &names, tick, claimant, cfg.window())))
 	}
 }
 
@@ -144,12 +126,8 @@ func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
 		e.cause = fmt.Errorf("%v, by the clock of redis %v off", tick, tick.Sub(time.UnixMicro(r.Now)).Round(time.Millisecond))
 		return false, e
 	}
-	e.cause = errReply
+	e.cause = protocol.ErrReply
 	return false, e
-}
-
-func (c *config) window() protocol.Window {
-	return protocol.Window{Ahead: c.ahead, Behind: c.behind, Gap: c.gap}
 }
 
 // WithMinGap is for Claim: a tick is refused, as one that has run, unless it is at least d after the one granted

@@ -167,7 +167,6 @@
 // # How it works
 //
 // Acquiring, renewing and releasing are one Lua script each. An acquisition is a tenure with an owner id of
-// its own, the value of the key; what makes lost, resent and delayed commands harmless is written down at
-// the type tenure; on several masters it is a ballot. ARCHITECTURE.md, in this folder, has the words, the packages below
-// and the way of a reply, file by file.
+// its own, the value of the key; what makes lost, resent and delayed commands harmless is written down in
+// ARCHITECTURE.md, in this folder, with the words, the packages below and the way of a reply, file by file.
 package core

@@ -3,7 +3,11 @@ package core
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/quorum"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
 // The outcomes a caller may have to branch on. Match them with [errors.Is]; every error of this package
@@ -62,6 +66,14 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("holdfast: %q is held elsewhere%s%s", e.Key, by, left)
 }
 
+func newHeldError(key string, left int64, label string) *HeldError {
+	h := &HeldError{Key: key, Label: label}
+	if left >= 0 {
+		h.TimeLeft = timing.Millis(max(left, 1))
+	}
+	return h
+}
+
 // Is makes errors.Is(err, ErrNotAcquired) true.
 func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
 
@@ -114,3 +126,42 @@ type invalidError struct{ reason string }
 
 func (e *invalidError) Error() string        { return "holdfast: " + e.reason }
 func (e *invalidError) Is(target error) bool { return target == ErrInvalid }
+
+// QuarantineError says which of several masters did not vote, as they had started a short time before and may have
+// forgotten a lock. See [WithQuarantine]. It stands behind an [ErrUnavailable].
+type QuarantineError struct {
+	Nodes []string  // their addresses
+	Until time.Time // when all of them vote again; zero where one does not tell since when it is up
+}
+
+func (e *QuarantineError) Error() string {
+	until := "as long as INFO server is refused to us"
+	if !e.Until.IsZero() {
+		until = "until " + e.Until.Format("15:04:05.000")
+	}
+	return fmt.Sprintf("%s started a short time ago, may have forgotten a lock, and does not vote %s", strings.Join(e.Nodes, ", "), until)
+}
+
+// public is an error from below as a caller is to find it.
+func public(err error) error {
+	switch below := err.(type) {
+	case quorum.TwinsError:
+		return invalid("%s", below)
+	case *quorum.Failure:
+		if len(below.Names) == 0 {
+			return err
+		}
+		young := &QuarantineError{below.Names, below.Until}
+		if below.AllYoung() {
+			return young
+		}
+		return &twoErrors{below, young}
+	}
+	return err
+}
+
+// twoErrors reads as the first and matches both.
+type twoErrors struct{ first, second error }
+
+func (e *twoErrors) Error() string   { return e.first.Error() }
+func (e *twoErrors) Unwrap() []error { return []error{e.first, e.second} }

@@ -2,20 +2,26 @@ package core
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/quorum"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
 // SkewWall moves the wall clock that l sees, as a suspended machine's runs ahead of the monotonic one.
-func SkewWall(l *Locker, d time.Duration) { l.clock.Skew(d) }
+func SkewWall(l *Locker, d time.Duration) { l.env.Clock.Skew(d) }
 
 // Owner is the value that lk's tenure has in Redis.
-func Owner(lk *Lock) string { return lk.hold.tenure.data().owner }
+func Owner(lk *Lock) string {
+	if o, ok := lk.hold.stake.owner.(*single.Owner); ok {
+		return o.ID
+	}
+	return lk.hold.stake.owner.(*quorum.Owner).ID()
+}
 
 // Margin and Patience for tests that compute with them.
 var (
@@ -24,7 +30,7 @@ var (
 )
 
 // Under is how many calls, holds and goroutines of l are under way.
-func Under(l *Locker) int64 { return l.gate.Under() }
+func Under(l *Locker) int64 { return l.env.Gate.Under() }
 
 // Script is one of the package's scripts, for tables of its replies.
 type Script struct{ s *protocol.Script }
@@ -44,7 +50,7 @@ var (
 
 // Run executes the script as a Locker does: once, with the text where the server does not know it.
 func (s Script) Run(ctx context.Context, client redis.UniversalClient, args ...any) (any, error) {
-	n := redisconn.New(client, nil, nil, nil)
+	n := redisconn.New(client, nil)
 	c := &redisconn.Call{Ctx: ctx}
 	return n.Run(c.Set(s.s.Call(args...)))
 }
@@ -60,13 +66,14 @@ var ScriptName = protocol.ScriptName
 func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bool {
 	names, _ := nameKeys(key)
 	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, names: names}
-	a.newTenure()
-	c, _ := a.tenure.acquire(context.Background(), false)
+	a.newStake()
+	c := new(redisconn.Call)
+	a.stake.Try(context.Background(), c, false)
 	<-c.Done
 	c.At.Mono -= ago
 	lock, _ := a.judge(c)
 	if lock == nil {
-		a.tenure.undo()
+		a.stake.undo()
 		return false
 	}
 	_ = lock.Release(ctx)
@@ -97,20 +104,7 @@ func Queues(l *Locker) int {
 }
 
 // Tenures is how many l's inbox knows.
-func Tenures(l *Locker) int {
-	in := l.redis.(*node).inbox
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return len(in.tenures)
-}
-
-// Accept is what a tenure makes of a grant with a token at a time of the server, in µs, that is heard of at now, where
-// its latest look was sent at look, by the same clock as now, and answered at seen, with the last token then.
-func Accept(look, now time.Duration, seen, last, token, at int64) (from time.Duration, ok bool) {
-	t := &tenure{look: timing.Instant{Mono: look}, seen: seen, last: last}
-	begin, ok := t.judge(protocol.Grant{Token: token, Time: at}, timing.Instant{Mono: now})
-	return begin.Mono, ok
-}
+func Tenures(l *Locker) int { return l.store.(one).Waiting() }
 
 // Left is for how long lk counts as held by the monotonic clock alone. Unlike Err it does not end what is over.
 func Left(lk *Lock) time.Duration {
@@ -118,7 +112,7 @@ func Left(lk *Lock) time.Duration {
 	if h.ended.Load() != nil {
 		return 0
 	}
-	return max(0, time.Duration(h.deadline.Load())-h.locker.clock.Now().Mono)
+	return max(0, time.Duration(h.deadline.Load())-h.locker.env.Now().Mono)
 }
 
 // StallTimer keeps the scheduler from running for d, as a runtime that starves does.
@@ -132,17 +126,3 @@ func StallTimer(l *Locker, d time.Duration) {
 
 // LaneRest is for how long the goroutine of a lane waits for the next command.
 const LaneRest = redisconn.LaneRest
-
-// MeetTwins has the first two masters of l tell at the same moment that they are one server, and returns what calls
-// then fail with.
-func MeetTwins(l *Locker) error {
-	q := l.redis.(*quorum)
-	var all sync.WaitGroup
-	for _, m := range q.nodes[:2] {
-		all.Go(func() {
-			q.seen(m, &redisconn.Call{At: l.clock.Now(), Val: []any{int64(protocol.VoteGranted), time.Now().UnixMicro(), "run", int64(1)}})
-		})
-	}
-	all.Wait()
-	return q.dependent()
-}

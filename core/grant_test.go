@@ -11,37 +11,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// From when on the lease of a grant counts, or why only a new look can tell. The server's clock is 1,000 s ahead.
-func TestAcceptedGrants(t *testing.T) {
-	const (
-		ms   = time.Millisecond
-		seen = int64(1_000_000_000) // at the look, which was sent at 0
-		last = int64(70)
-	)
-	for _, row := range []struct {
-		name  string
-		after time.Duration // of the grant by the server's clock, since the look
-		heard time.Duration // by ours
-		token int64
-		from  time.Duration // 0: not to be relied on
-	}{
-		{"at once", 1000 * ms, 1001 * ms, 71, 990 * ms}, // but for clocks that differ by 1 %
-		{"late", 1000 * ms, 1900 * ms, 71, 990 * ms},
-		{"a little faster there", 1005 * ms, 1000 * ms, 71, 1000*ms - 10050*time.Microsecond},
-		{"set forward there, or standing still here", 1100 * ms, 1000 * ms, 71, 0},
-		{"older than the look by its token", 1000 * ms, 1001 * ms, 70, 0},
-		{"older than the look by its time", -1 * ms, 1001 * ms, 71, 0},
-	} {
-		from, ok := core.Accept(0, row.heard, seen, last, row.token, seen+row.after.Microseconds())
-		if ok != (row.from != 0) || ok && from != row.from {
-			t.Errorf("%s: got %v, %v, want %v", row.name, from, ok, row.from)
-		}
-	}
-	if _, ok := core.Accept(0, 1001*ms, 0, 0, 71, seen); ok {
-		t.Error("accepted before any look was answered")
-	}
-}
-
 // Locks that come by a message: how long they last, and when the message cannot be relied on.
 
 // A granted lock begins with a short lease and goes on like any other. At no moment is its deadline past the lease,

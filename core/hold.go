@@ -9,6 +9,9 @@ import (
 	"time"
 	"weak"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -28,7 +31,7 @@ const (
 // there too, and a rival cannot have the lock before.
 type hold struct {
 	locker *Locker
-	tenure ownership
+	stake  *stake
 	queue  *queue // of which it is at the front, or nil
 	token  int64
 	cfg    *config
@@ -76,7 +79,7 @@ var (
 	errUnconfirmed = errors.New("the machine's clock jumped past the lease and redis did not confirm the lock")
 )
 
-func (h *hold) key() string { return h.tenure.data().names.Lock }
+func (h *hold) key() string { return h.stake.key }
 
 // trust sets the deadline from a command that was sent at at and left the lease with d to run. It never takes
 // the deadline back: no script shortens a lease.
@@ -105,7 +108,7 @@ func (h *hold) getLease() lease {
 // revives nothing.
 func (h *hold) confirm(at timing.Instant, d time.Duration) error {
 	h.mu.Lock()
-	if h.ended.Load() == nil && h.locker.clock.Now().Mono < time.Duration(h.deadline.Load()) {
+	if h.ended.Load() == nil && h.locker.env.Now().Mono < time.Duration(h.deadline.Load()) {
 		h.trust(at, d)
 	}
 	h.mu.Unlock()
@@ -118,7 +121,7 @@ func (h *hold) err() error {
 		if e := h.ended.Load(); e != nil {
 			return e.err
 		}
-		now := h.locker.clock.Now()
+		now := h.locker.env.Now()
 		if now.Mono >= time.Duration(h.deadline.Load()) {
 			h.expire()
 			continue
@@ -132,7 +135,7 @@ func (h *hold) err() error {
 
 // lapsed is err by the monotonic clock alone: it never asks Redis.
 func (h *hold) lapsed() error {
-	if h.ended.Load() == nil && h.locker.clock.Now().Mono >= time.Duration(h.deadline.Load()) {
+	if h.ended.Load() == nil && h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) {
 		h.expire()
 	}
 	if e := h.ended.Load(); e != nil {
@@ -147,7 +150,7 @@ func (h *hold) expire() {
 	if time.Duration(h.deadline.Load()) >= h.limit {
 		reason = errMaxHold
 	}
-	h.end(func() bool { return h.locker.clock.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
+	h.end(func() bool { return h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
 }
 
 func (h *hold) loss(reason error) error {
@@ -169,34 +172,32 @@ func (h *hold) end(cond func() bool, err error) bool {
 		h.mu.Unlock()
 		return false
 	}
-	clock := h.locker.clock.Now()
-	now := clock.Mono
-	if errors.Is(err, ErrLost) {
+	now := h.locker.env.Now()
+	if err != errReleased {
 		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, unless others
 		// have the lock: something that has not noticed may still run under it.
-		left := max(0, min(time.Duration(h.deadline.Load())-now, time.Duration(h.wall.Load()-clock.Wall)))
+		left := max(0, min(time.Duration(h.deadline.Load())-now.Mono, time.Duration(h.wall.Load()-now.Wall)))
 		left += timing.Margin(time.Duration(h.leased.Load()))
 		if errors.Is(err, errOtherOwner) {
 			left = 0
 		}
-		h.tenure.lost(left)
+		h.stake.End(left)
 	}
 	h.ended.Store(e)
-	h.deadline.Store(min(h.deadline.Load(), int64(now)))
+	h.deadline.Store(min(h.deadline.Load(), int64(now.Mono)))
 	cancel := h.cancel
 	h.mu.Unlock()
 
-	defer h.locker.gate.Leave()
+	defer h.locker.env.Gate.Leave()
 	if cancel != nil {
 		cancel(err)
 	}
 	h.locker.sched.remove(h)
 	if err != errReleased {
-		h.tenure.over()
 		if h.queue != nil {
 			h.queue.leave()
 		}
-		h.cfg.traces.emit(lost, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: err})
+		h.cfg.traces.emit(lost, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began, Err: err})
 	}
 	return true
 }
@@ -242,8 +243,8 @@ func (h *hold) release(ctx context.Context) error {
 		}
 	}
 
-	h.locker.gate.Join()
-	defer h.locker.gate.Leave()
+	h.locker.env.Gate.Join()
+	defer h.locker.env.Gate.Leave()
 	func() {
 		finished := false
 		defer func() {
@@ -260,7 +261,7 @@ func (h *hold) release(ctx context.Context) error {
 		result = h.finish(ctx)
 		finished = true
 	}()
-	now := h.locker.clock.Now().Mono
+	now := h.locker.env.Now().Mono
 	h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
 	return result
 }
@@ -288,27 +289,152 @@ func (h *hold) finish(ctx context.Context) error {
 }
 
 func (h *hold) forget(ctx context.Context) error {
-	outcome, cause := h.tenure.forget(ctx, min(h.cfg.ttl, releasePatience))
-	// Not before: a message of the grant that comes now would have it undone beside this release, which then looked
-	// like the release of a lock that was lost.
-	h.tenure.over()
-	if outcome == nil {
+	outcome, cause := h.stake.Release(ctx, min(h.cfg.ttl, releasePatience))
+	switch outcome {
+	case single.Released:
 		return nil
+	case single.Lost:
+		return &opError{act: "release", key: h.key(), outcome: ErrLost}
 	}
-	fail := &opError{act: "release", key: h.key(), outcome: outcome, cause: cause}
-	if outcome == ErrUnavailable {
-		fail.context = ctx.Err()
-		h.forgetLater()
-		h.failed(cause)
-	}
-	return fail
+	h.forgetLater()
+	h.failed(cause)
+	return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, cause: public(cause), context: ctx.Err()}
 }
 
 // forgetLater goes on releasing until the longest lease that Redis may have for this tenure is over.
 func (h *hold) forgetLater() {
-	h.locker.gate.Join()
-	go func() {
-		defer h.locker.gate.Leave()
-		_, _ = h.tenure.forget(h.locker.gate.Over, max(h.cfg.ttl, time.Duration(h.longest.Load())))
-	}()
+	env := h.locker.env
+	env.Go(func() { _, _ = h.stake.Release(env.Gate.Over, max(h.cfg.ttl, time.Duration(h.longest.Load()))) })
+}
+
+// ask verifies the hold with Redis after the wall clock went past the lease and the monotonic clock did not:
+// a suspended machine, whose rivals went on, or somebody who set the clock, and nothing happened. What Redis
+// says is left replaces both deadlines: after a suspension the monotonic one comes too late.
+func (h *hold) ask() {
+	h.verify.Lock()
+	defer h.verify.Unlock()
+	now := h.locker.env.Now()
+	if h.ended.Load() != nil || now.Wall < h.wall.Load() {
+		return // another caller has asked meanwhile
+	}
+	var lease time.Duration
+	// A majority's renewal would bring back what ran out meanwhile, whoever has had the lock since.
+	if !h.cfg.noRenew && !h.locker.store.Several() {
+		lease = h.lease(now.Mono, h.cfg.ttl)
+	}
+	c := h.stake.Renew(context.Background(), lease, nil)
+	if c == nil || h.locker.env.Await(context.Background(), c.Done, h.locker.store.Patience(h.cfg.ttl)) != timing.Told {
+		h.lose(errUnconfirmed)
+		return
+	}
+	left, ok := protocol.ReadLeft(c.Val)
+	switch {
+	case c.Err != nil || !ok:
+		h.lose(errUnconfirmed)
+		return
+	case left == 0:
+		h.lose(errOtherOwner)
+		return
+	case left < 0: // somebody made the key persistent
+		left = h.cfg.ttl.Milliseconds()
+	}
+	h.mu.Lock()
+	if h.ended.Load() == nil && h.locker.env.Now().Mono < time.Duration(h.deadline.Load()) {
+		d := timing.Millis(left)
+		d -= timing.Margin(d)
+		h.deadline.Store(int64(min(c.At.Mono+d, h.limit)))
+		h.wall.Store(c.At.Wall + int64(d))
+	}
+	h.mu.Unlock()
+	h.locker.sched.replan(h, h.renewPoint())
+}
+
+// renewed takes the answer to a renewal that was sent at at into account.
+func (h *hold) renewed(at timing.Instant, val any, err error) error {
+	left, ok := protocol.ReadLeft(val)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return protocol.ErrReply
+	case left == 0:
+		h.lose(errOtherOwner)
+		return h.err()
+	}
+	if h.locker.store.Several() && h.locker.env.Now().Wall >= h.wall.Load() {
+		// The machine was suspended meanwhile, and what ran out has been brought back, whoever had it in between.
+		h.lose(errUnconfirmed)
+		return h.err()
+	}
+	return h.confirm(at, timing.Millis(left))
+}
+
+// lease is how much to ask for when d is wanted: no more than WithMaxHold leaves.
+func (h *hold) lease(now, d time.Duration) time.Duration {
+	if h.limit == forever {
+		return d
+	}
+	return max(time.Millisecond, min(d, timing.Covering(min(d, h.limit-now))))
+}
+
+// reserve notes that the lease may become as long as d, unless the hold has ended: its lease is another's then. It is
+// either before the end, and the lock is not handed over within the process, or it sees the end.
+func (h *hold) reserve(d time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended.Load() != nil {
+		return false
+	}
+	h.longest.Store(max(h.longest.Load(), int64(d)))
+	return true
+}
+
+func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
+	env, several := h.locker.env, h.locker.store.Several()
+	fail := &opError{act: "extend", key: h.key(), outcome: ErrUnavailable}
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		lapsed := h.lapsed // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
+		if several {
+			lapsed = h.err // see ask
+		}
+		if err := lapsed(); err == errReleased {
+			return &opError{act: "extend", key: h.key(), outcome: ErrLost, cause: err}
+		} else if err != nil {
+			return err
+		}
+		if fail.context = ctx.Err(); fail.context != nil {
+			return fail
+		}
+		now := env.Now().Mono
+		left := time.Duration(h.deadline.Load()) - now
+		lease := h.lease(now, ttl)
+		if !h.reserve(lease) {
+			continue
+		}
+		c := h.stake.Renew(context.WithoutCancel(ctx), lease, nil)
+		if c == nil {
+			continue
+		}
+		err := redisconn.ErrSilence
+		switch env.Await(ctx, c.Done, min(left, h.locker.store.Patience(h.cfg.ttl))) {
+		case timing.Ended:
+			continue
+		case timing.Told:
+			if err = h.renewed(c.At, c.Val, c.Err); err == nil {
+				h.locker.sched.replan(h, h.renewPoint())
+				return nil
+			}
+		}
+		fail.cause = public(err)
+		if h.ended.Load() != nil {
+			continue
+		}
+		h.failed(err)
+		if several || redisconn.Permanent(err) { // most masters have been asked, and for long enough
+			return fail
+		}
+		if err != redisconn.ErrSilence {
+			env.Await(ctx, nil, min(left, pause))
+		}
+	}
 }

@@ -54,11 +54,8 @@ func escape(b *strings.Builder, s string) {
 }
 
 // nameKeys checks a stored key and derives its companions.
-func nameKeys(key string) (protocol.Names, error) { return nameOwned(key, "", "", "") }
-
-// nameOwned is nameKeys for an owner whose id has three parts.
-func nameOwned(key, random, colon, label string) (protocol.Names, error) {
-	names, err := protocol.NameKeys(key, random, colon, label)
+func nameKeys(key string) (protocol.Names, error) {
+	names, err := protocol.NameKeys(key, "", "", "")
 	if err != nil {
 		return names, invalid("%v", err)
 	}

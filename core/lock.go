@@ -23,16 +23,14 @@ type Lock struct {
 // newLock makes the lock of a lease that a's tenure has, from then on.
 func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	l := a.locker
-	t := a.tenure.data()
-	var h *hold
-	if t, ok := a.tenure.(*tenure); ok && t.seat != nil {
-		h, t.seat = t.seat, nil
-	} else {
+	t := a.stake
+	h := t.seat
+	if t.seat = nil; h == nil {
 		h = new(hold)
 	}
 	*h = hold{
-		locker: l, tenure: a.tenure, queue: a.queue, token: t.token + int64(t.handed),
-		cfg: a.cfg, began: l.clock.Now().Mono,
+		locker: l, stake: t, queue: a.queue, token: t.token + int64(t.handed),
+		cfg: a.cfg, began: l.env.Now().Mono,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
@@ -46,7 +44,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	}
 	lock := &Lock{hold: h, parent: a.ctx}
 	h.handle = weak.Make(lock)
-	l.gate.Join() // until the hold ends
+	l.env.Gate.Join() // until the hold ends
 	if !l.sched.add(h) {
 		h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
 	}
@@ -109,9 +107,9 @@ func (lk *Lock) context() *lockContext {
 // renewal. For an ended lock it is in the past.
 func (lk *Lock) Deadline() time.Time {
 	_ = lk.hold.err()
-	now := lk.hold.locker.clock.Now()
+	now := lk.hold.locker.env.Clock.Now()
 	left := min(time.Duration(lk.hold.deadline.Load())-now.Mono, time.Duration(lk.hold.wall.Load()-now.Wall))
-	return lk.hold.locker.clock.Time(now.Mono + left)
+	return lk.hold.locker.env.Clock.Time(now.Mono + left)
 }
 
 // Err is nil while the lock is held, whatever became of its context. Then it matches [ErrLost], or
@@ -138,7 +136,7 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < minTTL || ttl > maxTTL {
 		return invalid("Extend(%v): want %v to %v", ttl, minTTL, maxTTL)
 	}
-	if err := lk.hold.locker.redis.covers(ttl); err != nil {
+	if err := lk.hold.locker.store.covers(ttl); err != nil {
 		return err
 	}
 	defer runtime.KeepAlive(lk) // or the scheduler takes the hold for a forgotten one

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
@@ -16,12 +16,9 @@ import (
 // with [New]; the zero value does not work.
 type Locker struct {
 	cfg    config
-	clock  timing.Clock
-	timers timing.Timers
-	gate   *timing.Gate
-	redis  servers
+	env    *timing.Env
+	store  store
 	sched  *scheduler
-
 	queues queues
 }
 
@@ -35,20 +32,22 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
 		return nil, invalid("nil client")
 	}
-	return newLocker(opts, func(l *Locker) servers { return l.newNode(client, inboxName(l.cfg.prefix)) })
+	return newLocker(opts, func(l *Locker) store {
+		return one{single.New(client, l.env, single.InboxName(l.cfg.prefix), func(err error) { l.cfg.traces.emit(nodeError, Event{Err: err}) })}
+	})
 }
 
 // Client is the client that was given to [New], for adapters that have more to ask of the same Redis. It is nil for a
 // Locker of [NewRedLock].
 func (l *Locker) Client() redis.UniversalClient {
-	if n, ok := l.redis.(*node); ok {
-		return n.Client
+	if s, ok := l.store.(one); ok {
+		return s.Client
 	}
 	return nil
 }
 
-func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
-	l := &Locker{cfg: defaults(), gate: timing.NewGate()}
+func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
+	l := &Locker{cfg: defaults(), env: timing.NewEnv()}
 	for _, o := range opts {
 		if o == nil {
 			return nil, invalid("nil option")
@@ -57,9 +56,8 @@ func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
 			return nil, err
 		}
 	}
-	l.clock.Start()
-	l.redis = connect(l)
-	if err := l.cfg.check(l.redis); err != nil {
+	l.store = connect(l)
+	if err := l.cfg.check(l.store); err != nil {
 		return nil, err
 	}
 	if l.cfg.reentryID != "" {
@@ -67,15 +65,8 @@ func newLocker(opts []Option, connect func(*Locker) servers) (*Locker, error) {
 	}
 	l.cfg.waitSet, l.cfg.claims = false, false
 	l.sched = newScheduler(l)
-	_, several := l.redis.(*quorum) // which one call of a process at a time is to ask
-	l.queues = queues{on: l.cfg.handovers > 0 || several, bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
+	l.queues = queues{on: l.cfg.handovers > 0 || l.store.Several(), bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
 	return l, nil
-}
-
-func (l *Locker) newNode(client redis.UniversalClient, channel string) *node {
-	n := &node{Conn: redisconn.New(client, &l.clock, l.gate, &l.timers), clock: &l.clock, gate: l.gate, timers: &l.timers}
-	n.inbox = newInbox(n, channel, l.cfg.traces)
-	return n
 }
 
 // Do runs fn while it holds the lock: it acquires, hands fn the lock's context and releases when fn returns
@@ -136,7 +127,7 @@ func (l *Locker) configure(opts []CallOption) (*config, error) {
 			return nil, err
 		}
 	}
-	return &cfg, cfg.check(l.redis)
+	return &cfg, cfg.check(l.store)
 }
 
 // Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
@@ -150,16 +141,16 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
-	l.gate.Close()
-	l.redis.shut()
-	err := l.gate.Wait(ctx)
+	l.env.Gate.Close()
+	l.store.Close()
+	err := l.env.Gate.Wait(ctx)
 	if err != nil {
 		if keys := l.sched.abandon(); len(keys) > 0 {
 			err = fmt.Errorf("holdfast: shutdown: not released: %s: %w", listing(keys), err)
 		}
 	}
 	l.sched.stop()
-	l.gate.Abandon()
+	l.env.Gate.Abandon()
 	return err
 }
 

@@ -1,10 +1,9 @@
 package core
 
 import (
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // Option configures a [Locker]. Every [CallOption] is one too.
@@ -29,7 +28,6 @@ const (
 	maxHandovers      = 250 // with many more reserved per tenure, tokens could run ahead of the clock
 	defaultHandWithin = 100 * time.Millisecond
 
-	maxLabel     = 64
 	maxReentryID = 128
 )
 
@@ -76,7 +74,7 @@ func defaults() config {
 }
 
 // check looks at the fields together; each by itself was checked by its option.
-func (c *config) check(redis servers) error {
+func (c *config) check(s store) error {
 	if c.maxHold > 0 && c.noRenew {
 		return invalid("WithMaxHold bounds renewal, which WithoutRenewal turned off")
 	}
@@ -86,7 +84,7 @@ func (c *config) check(redis servers) error {
 	if _, err := nameKeys(c.prefix + "k"); err != nil {
 		return invalid("WithPrefix(%.40q): no key can begin so: %s", c.prefix, bare(err))
 	}
-	return redis.check(c)
+	return s.check(c)
 }
 
 type option func(*config) error
@@ -217,8 +215,8 @@ func WithReentryID(id string) CallOption {
 // in a [HeldError]. At most 64 bytes, printable. Default: none.
 func WithLabel(s string) CallOption {
 	return callOption(func(c *config) error {
-		if !validLabel(s) {
-			return invalid("WithLabel(%.80q): want at most %d printable bytes", s, maxLabel)
+		if !protocol.ValidLabel(s) {
+			return invalid("WithLabel(%.80q): want at most %d printable bytes", s, protocol.MaxLabel)
 		}
 		c.label = s
 		return nil
@@ -235,8 +233,4 @@ func WithTrace(t *Trace) CallOption {
 		c.traces = append(c.traces[:len(c.traces):len(c.traces)], t)
 		return nil
 	})
-}
-
-func validLabel(s string) bool {
-	return len(s) <= maxLabel && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }

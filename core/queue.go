@@ -46,10 +46,10 @@ type queued struct {
 
 // turn is what a call gets that comes to the front.
 type turn struct {
-	tenure ownership // to go on with; nil to begin one
-	held   bool      // the tenure has the lock, for this lease
-	lease  lease
-	err    error // the failure, instead, that this call had waited out as well
+	stake *stake // to go on with; nil to begin one
+	held  bool   // the stake has the lock, for this lease
+	lease lease
+	err   error // the failure, instead, that this call had waited out as well
 
 	failing bool          // Redis fails to serve
 	outage  time.Duration // since then
@@ -78,10 +78,8 @@ func (qs *queues) enter(a *acquisition) *queued {
 	q := qs.byKey[a.names.Lock]
 	switch {
 	case q == nil:
-		a.newTenure()
-		if t, ok := a.tenure.(*tenure); ok && t.front != nil {
-			a.queue, t.front = t.front, nil
-		} else {
+		a.newStake()
+		if a.queue, a.stake.front = a.stake.front, nil; a.queue == nil {
 			a.queue = new(queue)
 		}
 		a.queue.all, a.queue.key = qs, a.names.Lock
@@ -117,8 +115,8 @@ func (q *queue) known() (*HeldError, error) {
 	if h == nil {
 		return q.told, q.err
 	}
-	left := time.Duration(h.deadline.Load()) - h.locker.clock.Now().Mono
-	return &HeldError{Key: q.key, TimeLeft: max(left, time.Millisecond), Label: labelOf(h.tenure.data().owner)}, nil
+	left := time.Duration(h.deadline.Load()) - h.locker.env.Now().Mono
+	return &HeldError{Key: q.key, TimeLeft: max(left, time.Millisecond), Label: h.stake.cfg.label}, nil
 }
 
 // tell notes what Redis told a, the call at the front. Where it fails to serve, those who have waited for that as
@@ -130,7 +128,7 @@ func (q *queue) tell(a *acquisition) {
 	if !a.failing {
 		return
 	}
-	now := a.locker.clock.Now().Mono
+	now := a.locker.env.Now().Mono
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *queued) bool {
 		if now-max(a.outage, w.a.began) < w.a.cfg.ttl {
 			return false
@@ -174,7 +172,7 @@ func (q *queue) leave() {
 func (q *queue) handOver(h *hold, e lease) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
-	t, now := h.tenure.data(), h.locker.clock.Now()
+	t, now := h.stake, h.locker.env.Now()
 	switch {
 	case len(q.waiting) == 0 || !q.waiting[0].a.canHave(t),
 		t.handed+1 >= t.block || now.Mono >= t.began+q.all.within,
@@ -183,8 +181,8 @@ func (q *queue) handOver(h *hold, e lease) bool {
 		return false
 	}
 	t.handed++
-	t.sent = max(t.sent, now.Mono) // the lease was renewed since the acquire, a release may have to be tried for longer
-	q.next(turn{tenure: h.tenure, held: true, lease: e})
+	t.passed = now.Mono // the lease was renewed since the acquire, a release may have to be tried for longer
+	q.next(turn{stake: t, held: true, lease: e})
 	return true
 }
 
@@ -194,13 +192,11 @@ func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	t := turn{failing: a.failing, outage: a.outage}
-	if len(q.waiting) > 0 && a.tenure != nil {
-		if a.tenure.onward() && q.waiting[0].a.canHave(a.tenure.data()) {
-			t.tenure = a.tenure
-		}
+	if len(q.waiting) > 0 && a.stake != nil && a.stake.Onward() && q.waiting[0].a.canHave(a.stake) {
+		t.stake = a.stake
 	}
 	q.next(t)
-	return t.tenure != nil
+	return t.stake != nil
 }
 
 // await waits behind the others of this process until it is at the front, and returns the lock if that came with it,
@@ -219,12 +215,12 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	if a.wait > 0 {
 		d = a.wait
 	}
-	switch reason := a.listen(w.ready, nil, nil, d); reason {
+	switch reason, _ := a.listen(w.ready, nil, nil, d); reason {
 	case answered:
 	case elapsed:
 		if !q.withdraw(w) {
 			// One look of its own, to tell who has the lock.
-			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.clock.Now().Mono
+			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.env.Now().Mono
 			return nil, nil
 		}
 	default:
@@ -246,17 +242,17 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 		a.held, a.err = nil, nil
 		return nil, a.failure(err)
 	}
-	if now := a.locker.clock.Now(); !t.lease.over(now) {
+	if now := a.locker.env.Now(); !t.lease.over(now) {
 		return newLock(a, t.lease, now.Mono), nil
 	}
-	a.tenure.undo()
-	a.tenure = nil
+	a.stake.undo()
+	a.stake = nil
 	return nil, nil
 }
 
 // come is for a call that has come to the front.
 func (a *acquisition) come(t turn) {
-	a.behind, a.tenure = nil, t.tenure
+	a.behind, a.stake = nil, t.stake
 	if t.failing {
 		a.failing, a.outage = true, max(t.outage, a.began)
 	}

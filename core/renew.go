@@ -2,9 +2,12 @@ package core
 
 import (
 	"container/heap"
+	"context"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -92,7 +95,7 @@ func (s *scheduler) arm() {
 		return
 	}
 	s.armed = s.holds[0].next
-	d := max(0, s.armed-s.locker.clock.Now().Mono)
+	d := max(0, s.armed-s.locker.env.Now().Mono)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(d, s.tick)
 	} else {
@@ -133,9 +136,9 @@ func (s *scheduler) tick() {
 		return
 	}
 	// A hold leaves the gate after the heap, so the count is not 0 here, and Shutdown waits for this goroutine.
-	s.locker.gate.Join()
-	defer s.locker.gate.Leave()
-	now := s.locker.clock.Now()
+	s.locker.env.Gate.Join()
+	defer s.locker.env.Gate.Leave()
+	now := s.locker.env.Now()
 	for len(s.holds) > 0 {
 		h := s.holds[0]
 		deadline := time.Duration(h.deadline.Load())
@@ -147,7 +150,7 @@ func (s *scheduler) tick() {
 			heap.Fix(&s.holds, 0)
 			continue
 		case h.renewAt <= now.Mono+timing.Patience(h.cfg.ttl)/8: // less than the time to the retry, or this would not end
-			if h.asked && s.locker.redis.Many() { // perhaps another shard keeps its pipeline waiting
+			if h.asked && s.locker.store.Many() { // perhaps another shard keeps its pipeline waiting
 				alone = append(alone, h)
 			} else {
 				due = append(due, h)
@@ -186,42 +189,42 @@ func (s *scheduler) tick() {
 	}
 }
 
-// send renews holds in one pipeline, on a goroutine of its own.
+// send renews holds in one pipeline for each server, on a goroutine of its own.
 func (s *scheduler) send(holds []*hold, now timing.Instant) {
-	var leases []time.Duration
-	live := holds[:0]
-	for _, h := range holds {
-		if h.ended.Load() != nil {
-			continue
-		}
-		if h.handle.Value() == nil {
+	holds = slices.DeleteFunc(holds, func(h *hold) bool {
+		if h.ended.Load() == nil && h.handle.Value() == nil {
 			// Nobody can release it any more, nor use its context. Whatever runs under it still has the
 			// rest of the lease.
 			h.lose(errAbandoned)
-			continue
 		}
-		live = append(live, h)
-		leases = append(leases, h.lease(now.Mono, h.cfg.ttl))
-	}
-	if len(live) == 0 {
+		return h.ended.Load() != nil
+	})
+	if len(holds) == 0 {
 		return
 	}
-	s.locker.gate.Join()
-	go func() {
-		defer s.locker.gate.Leave()
-		s.locker.redis.renew(live, leases, func(h *hold, val any, err error) { s.answered(h, now, val, err) })
-	}()
+	s.locker.env.Go(func() {
+		batch := redisconn.Batch{}
+		for _, h := range holds {
+			if s.locker.store.Several() {
+				_ = h.err() // after a suspension it asks, before anything is brought back
+			}
+			if c := h.stake.Renew(context.Background(), h.lease(now.Mono, h.cfg.ttl), batch); c != nil {
+				c.Then = func(val any, err error) { s.answered(h, now, val, err) }
+			}
+		}
+		batch.Run()
+	})
 }
 
 func (s *scheduler) answered(h *hold, sent timing.Instant, val any, err error) {
 	if err := h.renewed(sent, val, err); err == nil {
 		// Not at once again, where what Redis answered is no longer than what we had.
-		s.replan(h, max(h.renewPoint(), s.locker.clock.Now().Mono+retryRenewal(h)))
-		left := time.Duration(h.deadline.Load()) - s.locker.clock.Now().Mono
+		s.replan(h, max(h.renewPoint(), s.locker.env.Now().Mono+retryRenewal(h)))
+		left := time.Duration(h.deadline.Load()) - s.locker.env.Now().Mono
 		h.cfg.traces.emit(renewed, Event{Key: h.key(), Token: h.token, TimeLeft: left})
 	} else if h.ended.Load() == nil {
 		h.failed(err)
-		s.replan(h, s.locker.clock.Now().Mono+retryRenewal(h))
+		s.replan(h, s.locker.env.Now().Mono+retryRenewal(h))
 	}
 }
 

@@ -46,9 +46,11 @@ const (
 	ClaimOther   ClaimCode = 2  // this very tick is another claimant's
 )
 
-// ReadClaimed reads a reply of claim.lua.
+// ReadClaimed reads a reply of claim.lua, or what several masters came to, which is a Claimed already.
 func ReadClaimed(val any) (c Claimed, ok bool) {
 	switch r := val.(type) {
+	case Claimed:
+		return r, true
 	case int64:
 		c.Code = ClaimCode(r)
 		return c, c.Code == ClaimGranted || c.Code == ClaimTaken || c.Code == ClaimOther

@@ -28,8 +28,11 @@ const (
 	Free     = -2
 )
 
-// ReadInspected reads a reply of inspect.lua.
+// ReadInspected reads a reply of inspect.lua, or what several masters came to, which is an Inspected already.
 func ReadInspected(val any) (i Inspected, ok bool) {
+	if i, ok = val.(Inspected); ok {
+		return i, true
+	}
 	r, _ := val.([]any)
 	if len(r) != 4 {
 		return i, false

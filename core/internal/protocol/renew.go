@@ -26,7 +26,7 @@ func Renew(room []any, key any, n *Names, owner *string, lease *int64) (*Script,
 }
 
 // Sustain is a call of sustain.lua, which renews on one of several masters, and brings the lock back where the master has
-// forgotten it. fence is of the ballot, gone of its attempt.
+// forgotten it. fence is of the lock, gone of its attempt.
 func Sustain(room []any, key any, fence, gone, owner *string, lease time.Duration, token int64, block int) (*Script, []any) {
 	ms := lease.Milliseconds()
 	var digits [96]byte

@@ -26,7 +26,7 @@
 -- more than `behind` below TIME now. The same bounds keep a client whose clock is wrong from burning the token space.
 --
 -- A server that was flushed has forgotten its fence and votes. It takes no token that was over, by its own clock, when the
--- client began to ask, and all were then that it took before, but for what they were ahead: see quorum.proposal.
+-- client began to ask, and all were then that it took before, but for what they were ahead: see Masters.proposal.
 
 local proposed, lease, life, block, quarantine, behind, fresh, ahead, asked, place =
   string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) ?(.*)$')

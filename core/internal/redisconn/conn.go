@@ -21,10 +21,7 @@ import (
 // caller does that, and knows then what it knows.
 type Conn struct {
 	Client redis.UniversalClient
-
-	clock  *timing.Clock
-	gate   *timing.Gate
-	timers *timing.Timers
+	Env    *timing.Env
 
 	under   atomic.Int32 // commands that were not answered
 	heard   atomic.Int64 // when the last answer came, or later the first of them went out
@@ -32,10 +29,8 @@ type Conn struct {
 	signals sync.Pool // of channels to use again, see Call.Heard
 }
 
-// New is a Conn over client. What it has under way is counted by gate.
-func New(client redis.UniversalClient, clock *timing.Clock, gate *timing.Gate, timers *timing.Timers) *Conn {
-	return &Conn{Client: client, clock: clock, gate: gate, timers: timers}
-}
+// New is a Conn over client.
+func New(client redis.UniversalClient, env *timing.Env) *Conn { return &Conn{Client: client, Env: env} }
 
 // Many tells whether there may be several servers behind the client, of which one can hang.
 func (n *Conn) Many() bool { _, one := n.Client.(*redis.Client); return !one }
@@ -44,12 +39,12 @@ func (n *Conn) Many() bool { _, one := n.Client.(*redis.Client); return !one }
 // has come for a while. Else they would gather by the thousands, as each occupies a goroutine for as long as the client's
 // timeouts are.
 func (n *Conn) Responsive(within time.Duration) bool {
-	return n.under.Load() < maxUnanswered || n.clock.Now().Mono-time.Duration(n.heard.Load()) < within
+	return n.under.Load() < maxUnanswered || n.Env.Now().Mono-time.Duration(n.heard.Load()) < within
 }
 
 const maxUnanswered = 32
 
-// A Call is one script on its way.
+// A Call is one script on its way, or what several come to.
 type Call struct {
 	At   timing.Instant // before it was sent
 	Done chan struct{}  // tells the listener, once, that Val and Err are set
@@ -88,6 +83,34 @@ func (c *Call) Heard() {
 		c.signals.Put(c.Done)
 		c.Done = nil
 	}
+}
+
+// NewSum is a Call for which nothing is sent: Answer tells what others came to.
+func NewSum(env *timing.Env) *Call { return &Call{At: env.Now(), Done: make(chan struct{}, 1)} }
+
+// Answer tells what c came to, once.
+func (c *Call) Answer(val any, err error) {
+	c.Val, c.Err = val, err
+	c.answered.Store(true)
+	then := c.Then // c may be used again as soon as its listener knows
+	if c.Done != nil {
+		c.Done <- struct{}{}
+	}
+	if then != nil {
+		then(val, err)
+	}
+}
+
+// A Batch is calls that are to travel together, by the connection.
+type Batch map[*Conn][]*Call
+
+// Run sends them, one pipeline for each connection, and returns when each was answered.
+func (b Batch) Run() {
+	var all sync.WaitGroup
+	for n, calls := range b {
+		all.Go(func() { n.RunAll(calls, func(i int, val any, err error) { calls[i].Answer(val, err) }) })
+	}
+	all.Wait()
 }
 
 // Set gives c what it is a call of, as package protocol makes it.

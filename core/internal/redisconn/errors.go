@@ -35,8 +35,13 @@ func ReplyText(err error) string {
 }
 
 // Permanent tells whether asking again can only fail again: a refusal for a reason that does not pass by
-// itself (WRONGTYPE, NOAUTH, NOPERM, a broken script, ...), or a closed client.
+// itself (WRONGTYPE, NOAUTH, NOPERM, a broken script, ...), a closed client, or an error that says so by a method
+// Permanent.
 func Permanent(err error) bool {
+	var known interface{ Permanent() bool } // of another package
+	if errors.As(err, &known) {
+		return known.Permanent()
+	}
 	if errors.Is(err, redis.ErrClosed) {
 		return true
 	}

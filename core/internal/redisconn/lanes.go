@@ -43,12 +43,12 @@ type lane struct{ next chan *Call } // capacity 1: who takes a lane from those t
 // Send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
 // sent yet, and may or may not stop the rest.
 func (n *Conn) Send(ctx context.Context, c *Call) *Call {
-	c.Ctx, c.At, c.signals = ctx, n.clock.Now(), &n.signals
+	c.Ctx, c.At, c.signals = ctx, n.Env.Now(), &n.signals
 	var known bool
 	if c.Done, known = n.signals.Get().(chan struct{}); !known {
 		c.Done = make(chan struct{}, 1)
 	}
-	n.gate.Join()
+	n.Env.Gate.Join()
 	if n.under.Add(1) == 1 {
 		n.heard.Store(int64(c.At.Mono)) // there was nothing to hear before
 	}
@@ -84,26 +84,20 @@ func (n *Conn) do(c *Call) {
 func (n *Conn) answer(c *Call, val any, err error) {
 	n.under.Add(-1)
 	if err == nil {
-		n.heard.Store(int64(n.clock.Now().Mono))
+		n.heard.Store(int64(n.Env.Now().Mono))
 	}
-	c.Val, c.Err = val, err
-	c.answered.Store(true)
-	then := c.Then
-	c.Done <- struct{}{}
-	if then != nil {
-		then(val, err)
-	}
-	n.gate.Leave()
+	c.Answer(val, err)
+	n.Env.Gate.Leave()
 }
 
 func (n *Conn) lane(c *Call) {
 	self := &lane{next: make(chan *Call, 1)}
-	timer := n.timers.Get(LaneRest)
-	defer n.timers.Rest(timer)
+	timer := n.Env.Timers.Get(LaneRest)
+	defer n.Env.Timers.Rest(timer)
 	var calls []*Call
 	for c != nil {
 		n.do(c)
-		for n.lanes.take(self, &calls, n.clock.Now().Mono) {
+		for n.lanes.take(self, &calls, n.Env.Now().Mono) {
 			n.doAll(slices.DeleteFunc(calls, n.drop))
 		}
 		c = n.await(self, timer)
@@ -118,7 +112,7 @@ func (n *Conn) await(self *lane, timer *time.Timer) *Call {
 	case c := <-self.next:
 		return c
 	case <-timer.C:
-	case <-n.gate.Closing:
+	case <-n.Env.Gate.Closing:
 	}
 	l := &n.lanes
 	l.mu.Lock()

@@ -1,4 +1,4 @@
-package core
+package single
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -35,48 +36,56 @@ func FuzzMessages(f *testing.F) {
 			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 			defer rdb.Close()
 			rdb.AddHook(server)
-			l, err := New(rdb, WithLabel("api 7f9c"))
+			r := New(rdb, timing.NewEnv(), "in", func(error) {})
+			names, err := protocol.Owned("k", "api 7f9c")
 			if err != nil {
 				t.Fatal(err)
 			}
-			in := l.redis.(*node).inbox
-			names, _ := nameKeys("k")
-			waiter := new(tenure)
-			waiter.init(in.node, names, &l.cfg, 1)
-			in.set(true)
-			in.add(waiter)
-			waiter.look, waiter.seen, waiter.last = l.clock.Now(), seen, last
-			wake := in.waker(waiter)
+			waiter := new(Owner)
+			waiter.Init(r, names, Want{TTL: time.Minute, Label: "api 7f9c", Block: 1})
+			r.inbox.set(true)
+			r.expect(waiter)
+			waiter.look, waiter.seen, waiter.last = r.Env.Now(), seen, last
+			wake := waiter.Wake()
 			time.Sleep(time.Duration(waited) * time.Millisecond)
 
-			in.deliver(strings.ReplaceAll(text, "ME", waiter.owner))
+			r.inbox.message(strings.ReplaceAll(text, "ME", waiter.ID))
 			synctest.Wait()
 			var want protocol.Grant
 			mine, others := false, false
 			if parts := form.FindStringSubmatch(text); parts != nil {
 				token, err1 := strconv.ParseInt(parts[2], 10, 64)
 				at, err2 := strconv.ParseInt(parts[3], 10, 64)
-				key := strings.ReplaceAll(parts[4], "ME", waiter.owner)
-				_, err3 := nameKeys(key)
+				key := strings.ReplaceAll(parts[4], "ME", waiter.ID)
+				_, err3 := protocol.NameKeys(key, "", "", "")
 				known := errors.Join(err1, err2, err3) == nil
 				if mine, others = known && parts[1] == "ME", known && parts[1] != "ME"; mine {
-					want = protocol.Grant{Owner: waiter.owner, Token: token, Time: at, Key: key}
+					want = protocol.Grant{Owner: waiter.ID, Token: token, Time: at, Key: key}
 				}
 			}
-			if got := in.take(waiter); got != want || len(wake) > 0 != mine || server.asked.Load() != others {
-				t.Fatalf("%q: got %+v, want %+v; woken %d, undone %v", text, got, want, len(wake), server.asked.Load())
+			var got protocol.Grant
+			select {
+			case got = <-wake:
+			default:
 			}
-			now := l.clock.Now()
-			from, ok := waiter.accept(now)
+			if got != want || server.asked.Load() != others {
+				t.Fatalf("%q: got %+v, want %+v; undone %v", text, got, want, server.asked.Load())
+			}
+			now := r.Env.Now()
+			token, from, d := waiter.Accept(got, now)
 			switch span := time.Duration(want.Time-seen) * time.Microsecond; {
-			case !ok:
+			case !mine, token == 0:
+			case token != want.Token, d != grantLease:
+				t.Fatalf("%q: token %d, lease %v", text, token, d)
 			case want.Token <= last, want.Time < seen, seen == 0:
 				t.Fatalf("%q, seen %d, last %d: relied on", text, seen, last)
 			case from.Mono < waiter.look.Mono-span/100, from.Mono > now.Mono, from.Mono > waiter.look.Mono+span:
 				t.Fatalf("%q, seen %d: relied on from %v on, of %v to %v", text, seen, from.Mono, waiter.look.Mono, now.Mono)
 			}
-			in.remove(waiter)
-			if err := l.Shutdown(t.Context()); err != nil {
+			r.unexpect(waiter)
+			r.Close()
+			r.Env.Gate.Close()
+			if err := r.Env.Gate.Wait(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -1,20 +1,23 @@
-package core
+package quorum
 
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
 )
 
 // maxRounds bounds how often an attempt raises its token: once is enough unless others raise theirs meanwhile.
 const maxRounds = 4
 
-// What became of an attempt: decided, and then its ballot's, or left, and then its own.
+// What became of an attempt: decided, and then its owner's, or left, and then its own.
 const (
 	attemptRuns int32 = iota
 	attemptDecided
@@ -29,20 +32,28 @@ const (
 // ends up with: the token that is raised for one master must be confirmed by the others. Counting the answers to a
 // lower one, or taking the largest of what each master counts up, tokens fall.
 type attempt struct {
-	b     *ballot
-	owner string
-	parts []*tenure // by master
-	place string    // in the plan, where it waits in line
+	o     *Owner
+	q     *Masters
+	id    string
+	parts []*part // by master
+	votes []vote
+	place string // in the plan, where it waits in line
 	state atomic.Int32
 
 	token   int64
 	began   time.Duration
 	seen    int64  // the largest that a master told of
-	mayHave uint64 // the masters that a renewal may have brought the lock back on; guarded by the ballot's mutex
+	mayHave uint64 // the masters that a renewal may have brought the lock back on; guarded by the owner's mutex
 
-	ballots []vote
 	answers chan answer
 	undone  sync.Once
+}
+
+// part is the tenure on one master.
+type part struct {
+	single.Tenure
+	waiter   string // see forget.lua
+	renewals int    // that were not answered
 }
 
 // vote is what is known of one master.
@@ -57,31 +68,27 @@ type vote struct {
 	young   int64 // with err: it will not vote for so many ms, -1: as long as it does not tell its age
 }
 
-type answer struct {
-	i    int
-	call *redisconn.Call
-}
-
-func newAttempt(b *ballot) *attempt {
-	a := &attempt{b: b, seen: b.seen, ballots: make([]vote, len(b.q.nodes)), answers: make(chan answer, maxRounds*len(b.q.nodes))}
-	first := new(tenure)
-	first.init(b.q.nodes[0].node, b.names, b.cfg, b.block)
-	a.owner = first.owner
-	a.parts = append(a.parts, first)
-	for _, m := range b.q.nodes[1:] {
-		t := &tenure{node: m.node, key: first.key, stake: first.stake}
-		a.parts = append(a.parts, t)
+func newAttempt(o *Owner) *attempt {
+	n := len(o.q.all)
+	a := &attempt{o: o, q: o.q, seen: o.seen, parts: make([]*part, n), votes: make([]vote, n), answers: make(chan answer, maxRounds*n)}
+	names := o.names
+	names.Anew(o.want.Label)
+	a.id = names.Owner()
+	for i, m := range o.q.all {
+		p := new(part)
+		p.Start(m.Conn, p, names, "", o.want.TTL)
+		a.parts[i] = p
 	}
 	return a
 }
 
 // run asks all masters at once and returns as soon as most have granted, or as soon as most cannot any more.
-func (a *attempt) run(ctx context.Context) verdict {
-	q := a.b.q
-	if err := q.dependent(); err != nil {
-		return verdict{err: err}
+func (a *attempt) run(ctx context.Context) single.Verdict {
+	q := a.q
+	if err := q.Dependent(); err != nil {
+		return single.Verdict{Err: err}
 	}
-	a.began = q.locker.clock.Now().Mono
+	a.began = q.env.Now().Mono
 	a.token = max(q.proposal(), a.seen+1)
 	if !q.credible(a.token) {
 		a.token = q.proposal()
@@ -91,40 +98,40 @@ func (a *attempt) run(ctx context.Context) verdict {
 			return v
 		}
 		// Larger than the block that some recorded, and than the clocks of the others, which have gone on.
-		a.token = max(a.token+int64(a.b.block), a.seen+1, q.proposal())
+		a.token = max(a.token+int64(a.o.want.Block), a.seen+1, q.proposal())
 	}
 	return a.failure(errContested)
 }
 
 // round proposes one token. It is undecided where a higher one is needed.
-func (a *attempt) round(ctx context.Context) (v verdict, decided bool) {
-	q := a.b.q
-	timer := q.locker.timers.Get(q.patience(a.b.cfg.ttl))
-	defer q.locker.timers.Rest(timer)
-	began := q.locker.clock.Now().Mono
+func (a *attempt) round(ctx context.Context) (v single.Verdict, decided bool) {
+	q := a.q
+	timer := q.env.Timers.Get(q.Patience(a.o.want.TTL))
+	defer q.env.Timers.Rest(timer)
+	began := q.env.Now().Mono
 	a.propose(ctx)
 	for hurried, pressed := false, false; ; {
-		votes, open, higher := a.sum()
+		granted, open, higher := a.sum()
 		switch {
-		case votes >= q.need && q.dependent() == nil:
+		case granted >= q.need && q.Dependent() == nil:
 			return a.success(), true
-		case votes >= q.need:
+		case granted >= q.need:
 			return a.failure(nil), true
-		case votes+open+higher < q.need && (open == 0 || a.clear()):
+		case granted+open+higher < q.need && (open == 0 || a.clear()):
 			return a.failure(nil), true
-		case votes+open+higher < q.need: // but who has the lock, or whether anybody can tell, depends on the others
-		case votes+open < q.need:
+		case granted+open+higher < q.need: // but who has the lock, or whether anybody can tell, depends on the others
+		case granted+open < q.need:
 			return v, false
-		case votes+higher >= q.need && !hurried:
+		case granted+higher >= q.need && !hurried:
 			// Those that have answered are enough, with a higher token. The others may hang: they get as long again as
 			// those took.
 			hurried = true // to raise
-			timer.Reset(min(q.patience(a.b.cfg.ttl), max(time.Millisecond, q.locker.clock.Now().Mono-began)))
+			timer.Reset(min(q.Patience(a.o.want.TTL), max(time.Millisecond, q.env.Now().Mono-began)))
 		case !hurried && !pressed && a.contended():
 			// Some of those that refused may be free again in a moment: better to ask them anew than to wait for one that
 			// hangs.
 			pressed = true
-			timer.Reset(min(q.patience(a.b.cfg.ttl), a.usual()) - (q.locker.clock.Now().Mono - began))
+			timer.Reset(min(q.Patience(a.o.want.TTL), a.usual()) - (q.env.Now().Mono - began))
 		}
 		select {
 		case r := <-a.answers:
@@ -148,48 +155,48 @@ var errContested = errors.New("the masters do not agree on a token")
 // propose asks all masters that may grant the token and have not.
 func (a *attempt) propose(ctx context.Context) {
 	plan := a.plan()
-	for i, t := range a.parts {
-		v := &a.ballots[i]
+	for i, p := range a.parts {
+		v, m := &a.votes[i], a.q.all[i]
 		if v.held || v.err != nil || v.granted == a.token {
 			continue
 		}
+		c := &redisconn.Call{Urgent: v.call != nil}
 		if v.call != nil {
-			t.leave(v.call) // it may still be answered; then a.count takes it
+			p.Leave(v.call) // it may still be answered; then a.count takes it
 		}
-		if !t.node.Responsive(a.b.q.patience(a.b.cfg.ttl)) {
+		if !m.Responsive(a.q.Patience(a.o.want.TTL)) {
 			v.call, v.err = nil, redisconn.ErrSilence // as it has been, for many before
 			continue
 		}
-		c := t.call()
-		c.Urgent = c.Urgent || v.call != nil
+		p.Prepare(c)
 		c.Then = func(any, error) {
-			a.b.q.seen(a.b.q.nodes[i], c) // also of one that comes after the decision
+			a.q.seen(m, c) // also of one that comes after the decision
 			a.answers <- answer{i, c}
 		}
 		v.call, v.low = c, false
-		t.node.Send(ctx, c.Set(protocol.Vote(c.Room[:0], t.key, &a.b.names, &t.names.Gone, &t.owner, &plan)))
+		p.Conn.Send(ctx, c.Set(protocol.Vote(c.Room[:0], p.Key, &a.o.names, &p.Names.Gone, &p.ID, &plan)))
 	}
 }
 
 // plan is the second argument of vote.lua.
 func (a *attempt) plan() string {
-	b := a.b
+	q, want := a.q, &a.o.want
 	return protocol.Proposal{
-		Token: a.token, Lease: b.cfg.ttl, Block: b.block, Quarantine: b.q.quarantine, Behind: tokenBehind,
-		Passed: b.q.locker.clock.Now().Mono - a.began, Ahead: tokenAhead, Started: b.q.quarantine > 0 || !b.q.allKnown(), Place: a.place,
+		Token: a.token, Lease: want.TTL, Block: want.Block, Quarantine: q.Quarantine, Behind: tokenBehind,
+		Passed: q.env.Now().Mono - a.began, Ahead: tokenAhead, Started: q.Quarantine > 0 || slices.Contains(q.runs(), ""), Place: a.place,
 	}.Plan()
 }
 
 // count takes an answer into account.
 func (a *attempt) count(r answer) {
-	v, t := &a.ballots[r.i], a.parts[r.i]
+	v, p := &a.votes[r.i], a.parts[r.i]
 	if v.call == r.call {
 		v.call = nil
 	} else if r.call.Err != nil {
 		return // an older one; the latest is still to come
 	}
-	m := a.b.q.nodes[r.i]
-	voted, err := t.readVote(r.call)
+	m := a.q.all[r.i]
+	voted, err := p.read(r.call)
 	if err != nil {
 		v.err = err
 		return
@@ -197,7 +204,7 @@ func (a *attempt) count(r answer) {
 	n := voted.N
 	switch voted.Code {
 	case protocol.VoteGranted:
-		if left := m.suspected() - a.b.q.locker.clock.Now().Mono; left > 0 { // by the clock of the server it is older than that
+		if left := m.suspected() - a.q.env.Now().Mono; left > 0 { // by the clock of the server it is older than that
 			v.err, v.young, v.granted = errYoung, max(left.Milliseconds(), 1), 0
 			return
 		}
@@ -206,7 +213,7 @@ func (a *attempt) count(r answer) {
 		v.held, v.value, v.left = true, voted.Value, voted.Left
 		a.seen = max(a.seen, n)
 	case protocol.VoteLow:
-		if !a.b.q.credible(n) {
+		if !a.q.credible(n) {
 			v.err = errSkewed
 			return
 		}
@@ -217,50 +224,51 @@ func (a *attempt) count(r answer) {
 	case protocol.VoteYoung:
 		v.err, v.young = errYoung, n
 	case protocol.VoteExhausted:
-		v.err = errExhausted
+		v.err = protocol.ErrExhausted
 	default:
-		v.err = errForgotten
+		v.err = errUndone
 	}
 }
 
 var (
+	errUndone = errors.New("the attempt was undone")
 	errYoung  = errors.New("it started a short time ago and may have forgotten a lock")
 	errSkewed = errors.New("its clock is too far from ours or from that of the other masters")
 )
 
 // sum is how many masters have granted the token, have not answered, and would grant a higher one.
-func (a *attempt) sum() (votes, open, higher int) {
-	for i := range a.ballots {
-		switch v := &a.ballots[i]; {
+func (a *attempt) sum() (granted, open, higher int) {
+	for i := range a.votes {
+		switch v := &a.votes[i]; {
 		case v.granted == a.token:
-			votes++
+			granted++
 		case v.call != nil:
 			open++
 		case v.granted > 0 || v.low:
 			higher++
 		}
 	}
-	return votes, open, higher
+	return granted, open, higher
 }
 
 // clear tells whether the refusals alone, or the failures alone, rule a majority out.
 func (a *attempt) clear() bool {
 	held, failed := 0, 0
-	for i := range a.ballots {
-		switch v := &a.ballots[i]; {
+	for i := range a.votes {
+		switch v := &a.votes[i]; {
 		case v.held:
 			held++
 		case v.err != nil:
 			failed++
 		}
 	}
-	most := len(a.ballots) - a.b.q.need
+	most := len(a.votes) - a.q.need
 	return held > most || failed > most
 }
 
 func (a *attempt) contended() bool {
-	for i := range a.ballots {
-		if a.ballots[i].held {
+	for i := range a.votes {
+		if a.votes[i].held {
 			return true
 		}
 	}
@@ -269,13 +277,13 @@ func (a *attempt) contended() bool {
 
 // usual is how long those that have not answered may well take, by how long they took the last time.
 func (a *attempt) usual() (d time.Duration) {
-	for i := range a.ballots {
-		if a.ballots[i].call == nil {
+	for i := range a.votes {
+		if a.votes[i].call == nil {
 			continue
 		}
-		took := time.Duration(a.b.q.nodes[i].took.Load())
+		took := time.Duration(a.q.all[i].took.Load())
 		if took == 0 {
-			return forever
+			return math.MaxInt64
 		}
 		d = max(d, 3*took+10*time.Millisecond)
 	}
@@ -284,31 +292,31 @@ func (a *attempt) usual() (d time.Duration) {
 
 // success lets the stragglers go on: the more masters have the lock, the better. Those who release look what came of
 // them.
-func (a *attempt) success() verdict {
-	for i, t := range a.parts {
-		if c := a.ballots[i].call; c != nil {
-			t.pending = append(t.pending, c)
+func (a *attempt) success() single.Verdict {
+	for i, p := range a.parts {
+		if c := a.votes[i].call; c != nil {
+			p.Straggles(c)
 		}
 	}
-	return verdict{token: a.token}
+	return single.Verdict{Token: a.token}
 }
 
 // late is for masters that did not answer in time.
 func (a *attempt) late() {
-	for i := range a.ballots {
-		if v := &a.ballots[i]; v.call != nil {
+	for i := range a.votes {
+		if v := &a.votes[i]; v.call != nil {
 			v.err = redisconn.ErrSilence
 		}
 	}
 }
 
 // failure is what an attempt tells that did not get the lock.
-func (a *attempt) failure(err error) verdict {
-	q := a.b.q
+func (a *attempt) failure(err error) single.Verdict {
+	q := a.q
 	var held *vote
 	holders, failed, granted, same := 0, 0, 0, true
-	for i := range a.ballots {
-		v := &a.ballots[i]
+	for i := range a.votes {
+		v := &a.votes[i]
 		switch {
 		case v.held:
 			holders++
@@ -326,22 +334,19 @@ func (a *attempt) failure(err error) verdict {
 			granted++
 		}
 		if c := v.call; c != nil {
-			a.parts[i].leave(c)
+			a.parts[i].Leave(c)
 			v.call = nil
 		}
 	}
-	var out verdict
-	if dependent := q.dependent(); dependent != nil {
-		out.err = dependent
-		return out
+	if dependent := q.Dependent(); dependent != nil {
+		return single.Verdict{Err: dependent}
 	}
-	if held == nil || failed > len(q.nodes)-q.need {
-		out.err = a.reason(err)
-		return out
+	if held == nil || failed > len(q.all)-q.need {
+		return single.Verdict{Err: a.reason(err)}
 	}
-	out.held, out.place = newHeldError(a.b.names.Lock, held.left, held.value), 1
-	out.split = !same || holders < q.need && granted > 0
-	return out
+	return single.Verdict{
+		Held: true, Left: held.left, Label: protocol.LabelOf(held.value), Place: 1, Split: !same || holders < q.need && granted > 0,
+	}
 }
 
 // undo ends an attempt that failed, or that nobody wants any more, in the background on every master that may have
@@ -351,30 +356,33 @@ func (a *attempt) failure(err error) verdict {
 // vain, undo, and have the next one told.
 func (a *attempt) undo(waiter string) {
 	a.undone.Do(func() {
-		for _, t := range a.parts {
-			t.waiter = waiter
-			t.undo()
+		for _, p := range a.parts {
+			p.waiter = waiter
+			p.Undo()
 		}
 	})
 }
 
-// readVote takes an answer of vote.lua into account for one master, and returns it.
-func (t *tenure) readVote(c *redisconn.Call) (protocol.Voted, error) {
-	if c.Err != nil && redisconn.Harmless(c.Err) {
-		return protocol.Voted{}, c.Err
-	}
-	t.sent = max(t.sent, c.At.Mono)
-	if c.Err != nil {
-		t.tainted = true
+// Take is read for an answer that nobody waited for.
+func (p *part) Take(c *redisconn.Call) { _, _ = p.read(c) }
+
+// read takes an answer of vote.lua into account, and returns it.
+func (p *part) read(c *redisconn.Call) (protocol.Voted, error) {
+	if !p.Took(c) {
 		return protocol.Voted{}, c.Err
 	}
 	v, ok := protocol.ReadVoted(c.Val)
 	if !ok {
-		t.tainted = true
-		return v, errReply
+		p.Tainted = true
+		return v, protocol.ErrReply
 	}
 	if v.Code == protocol.VoteGranted {
-		t.token = max(t.token, v.N)
+		p.Token = max(p.Token, v.N)
 	}
 	return v, nil
+}
+
+// Free makes c a release.
+func (p *part) Free(c *redisconn.Call, tainted bool) {
+	c.Set(protocol.Yield(c.Room[:0], p.Key, &p.Names, &p.ID, &c.Number, tainted, p.waiter))
 }

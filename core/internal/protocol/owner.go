@@ -1,0 +1,71 @@
+package protocol
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxLabel is how long a label may be, in bytes.
+const MaxLabel = 64
+
+// ErrReply is for a reply that no script of holdfast gives.
+var ErrReply = errors.New("unexpected reply")
+
+// ErrExhausted is for a key whose tokens are used up.
+var ErrExhausted error = exhausted{}
+
+type exhausted struct{}
+
+func (exhausted) Error() string   { return "fencing tokens have reached 2^53" }
+func (exhausted) Permanent() bool { return true }
+
+// RandomID is 128 random bits as text without punctuation but - and _.
+func RandomID() string {
+	random := randomID()
+	return string(random[:])
+}
+
+func randomID() (text [22]byte) {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails, crashes the program instead
+	base64.RawURLEncoding.Encode(text[:], id[:])
+	return text
+}
+
+// colon is what separates the random part of an owner id from the label behind it: some lock libraries compare only the
+// beginning of a value with theirs, and a label may be somebody's whole value.
+func colon(label string) string {
+	if label == "" {
+		return ""
+	}
+	return ":"
+}
+
+// Owned are the names of a key for an owner that is new: 128 random bits and the label.
+func Owned(key, label string) (Names, error) {
+	random := randomID()
+	return NameKeys(key, string(random[:]), colon(label), label)
+}
+
+// Anew gives n another owner with that label.
+func (n *Names) Anew(label string) { n.Gone = n.Tombstone(RandomID() + colon(label) + label) }
+
+// LabelOf takes the label out of a lock's value, if it has the form of ours: anybody can write values.
+func LabelOf(value string) string {
+	random, label, ok := strings.Cut(value, ":")
+	if !ok || !ValidLabel(label) {
+		return ""
+	}
+	if id, err := base64.RawURLEncoding.DecodeString(random); err != nil || len(id) != 16 {
+		return ""
+	}
+	return label
+}
+
+func ValidLabel(s string) bool {
+	return len(s) <= MaxLabel && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}

@@ -1,0 +1,203 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
+)
+
+// claimRounds is how many node timeouts a claim goes on for: the last attempt and its withdrawal take one each.
+const claimRounds = rounds - 2
+
+// Claim returns what tries until most masters have the mark for one attempt, or most of them have it for another.
+func (q *Masters) Claim(names protocol.Names, tick int64, ttl time.Duration, w protocol.Window) func(context.Context) *redisconn.Call {
+	mine := map[string]bool{} // the claimants of this call; whoever sends it again waits for the answer first
+	return func(ctx context.Context) *redisconn.Call {
+		c := redisconn.NewSum(q.env)
+		q.env.Go(func() {
+			end := c.At.Mono + claimRounds*q.Patience(ttl)
+			for pause := 2 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+				err := q.Dependent()
+				if err != nil {
+					c.Answer(nil, err)
+					return
+				}
+				p := newPoll(q, names, ttl, mine)
+				decided := p.run(ctx, tick, w)
+				err = q.Dependent() // by these answers
+				if p.raised >= q.need && err == nil {
+					c.Answer(protocol.Claimed{Code: protocol.ClaimGranted}, nil)
+					return
+				}
+				p.withdraw()
+				now := q.env.Now().Mono
+				if err == nil && (decided || ctx.Err() != nil || now+pause >= end) {
+					c.Answer(p.verdict())
+					return
+				}
+				if err == nil {
+					q.env.Await(ctx, nil, pause/2+rand.N(pause+now-c.At.Mono))
+				}
+			}
+		})
+		return c
+	}
+}
+
+// poll is one attempt to raise a mark on most of several masters.
+type poll struct {
+	q        *Masters
+	names    protocol.Names
+	ttl      time.Duration
+	claimant string
+	gone     string
+	mine     map[string]bool
+
+	raised int
+	by     map[string]int             // refusals, by who has the mark
+	out    map[protocol.ClaimCode]int // and by the bounds of the window
+	now    int64                      // of a master that the tick is out of the window for
+	errs   []error
+	young  Young
+	open   []bool // whether a master has not answered
+	unsure []bool // whether it may have raised the mark
+}
+
+func newPoll(q *Masters, names protocol.Names, ttl time.Duration, mine map[string]bool) *poll {
+	p := &poll{
+		q: q, names: names, ttl: ttl, claimant: protocol.RandomID(), mine: mine, by: map[string]int{}, out: map[protocol.ClaimCode]int{},
+		open: make([]bool, len(q.all)), unsure: make([]bool, len(q.all)),
+	}
+	p.gone = names.Tombstone(p.claimant)
+	mine[p.claimant] = true
+	return p
+}
+
+// run waits for the answers that matter, and reports whether another attempt could only tell the same.
+func (p *poll) run(ctx context.Context, tick int64, w protocol.Window) (decided bool) {
+	plan := protocol.TickPlan(tick, w, p.q.Quarantine > 0)
+	need, rest := p.q.need, len(p.q.all)-p.q.need
+	_ = p.q.ask(ctx, p.ttl, func(i int, c *redisconn.Call) {
+		p.open[i] = true
+		c.Then = func(any, error) { p.q.seen(p.q.all[i], c) }
+		c.Set(protocol.Tick(c.Room[:0], &p.names, p.gone, p.claimant, plan))
+	}, func(i int, c *redisconn.Call) bool {
+		p.count(i, c)
+		decided = p.raised >= need || p.taken() ||
+			p.out[protocol.ClaimEarly] > rest || p.out[protocol.ClaimLate] > rest || len(p.young.Names) > rest
+		return decided
+	})
+	return decided
+}
+
+func (p *poll) count(i int, c *redisconn.Call) {
+	m := p.q.all[i]
+	p.open[i] = false
+	fail := func(err error) { p.errs = append(p.errs, &memberError{m.name, err}) }
+	if c.Err != nil {
+		p.unsure[i] = !redisconn.Harmless(c.Err)
+		fail(c.Err)
+		return
+	}
+	v, ok := protocol.ReadTicked(c.Val)
+	switch {
+	case !ok:
+		p.unsure[i] = true
+		fail(protocol.ErrReply)
+	case v.Code == protocol.ClaimGranted:
+		p.raised++
+		p.unsure[i] = true
+	case v.Code == protocol.ClaimTaken:
+		if p.mine[v.Claimant] || v.Claimant == "-" { // an earlier attempt of this call, perhaps, or of one that has withdrawn: it has no tick
+			fail(errOwnMark)
+			return
+		}
+		p.by[fmt.Sprint(v.Tick, " ", v.Claimant)]++
+	case v.Code == protocol.ClaimYoung:
+		fail(errYoung)
+		p.young.Names = append(p.young.Names, m.name)
+		if v.Young > 0 {
+			if until := time.Now().Add(timing.Millis(v.Young)); until.After(p.young.Until) {
+				p.young.Until = until
+			}
+		}
+	default:
+		p.out[v.Code]++
+		p.now = v.Now
+	}
+}
+
+var errOwnMark = errors.New("an attempt that came to nothing has its mark there")
+
+// taken tells whether most masters have the mark for one other claimant. Of different ones, none may get it.
+func (p *poll) taken() bool {
+	for _, n := range p.by {
+		if n >= p.q.need {
+			return true
+		}
+	}
+	return false
+}
+
+// withdraw takes the mark back where it was raised or may have been, and waits for a moment: the next attempt would
+// find this one in its way.
+func (p *poll) withdraw() {
+	var known sync.WaitGroup
+	for i, m := range p.q.all {
+		if !p.open[i] && !p.unsure[i] {
+			continue
+		}
+		done := func() {}
+		if !p.open[i] {
+			known.Add(1)
+			done = known.Done
+		}
+		p.q.env.Go(func() {
+			defer done()
+			for range single.Tries {
+				c := &redisconn.Call{Urgent: true}
+				m.Send(p.q.env.Gate.Over, c.Set(protocol.Withdraw(c.Room[:0], &p.names, p.gone, p.claimant)))
+				<-c.Done
+				if c.Err == nil || redisconn.Permanent(c.Err) {
+					return
+				}
+			}
+		})
+	}
+	through := make(chan struct{})
+	p.q.env.Go(func() { known.Wait(); close(through) })
+	p.q.env.Await(context.Background(), through, p.q.Patience(p.ttl))
+}
+
+// verdict is what an attempt that failed tells.
+func (p *poll) verdict() (any, error) {
+	rest := len(p.q.all) - p.q.need
+	for _, code := range []protocol.ClaimCode{protocol.ClaimEarly, protocol.ClaimLate} {
+		if p.out[code] > rest {
+			return protocol.Claimed{Code: code, Now: p.now}, nil
+		}
+	}
+	if p.taken() {
+		return protocol.Claimed{Code: protocol.ClaimTaken}, nil
+	}
+	out := &Failure{all: p.errs, need: rest + 1, Young: &p.young}
+	if len(out.all) == 0 {
+		out.all = []error{errors.New("the masters do not agree on who claimed it")}
+		answered := p.raised
+		for _, n := range p.by {
+			answered += n
+		}
+		if answered < p.q.need {
+			out.all = []error{redisconn.ErrSilence}
+		}
+	}
+	return nil, out
+}

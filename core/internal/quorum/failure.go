@@ -1,0 +1,90 @@
+package quorum
+
+import (
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+)
+
+// Young are masters that did not vote, as they had started a short time before and may have forgotten a lock.
+type Young struct {
+	Names []string
+	Until time.Time // when all of them vote again; zero where one does not tell since when it is up
+}
+
+// reason is why there was no majority, though nobody has the lock as far as is known.
+func (a *attempt) reason(err error) error {
+	young, texts := &Young{}, []error{}
+	var until time.Duration
+	unknown := false
+	for i := range a.votes {
+		v := &a.votes[i]
+		if v.err == nil {
+			continue
+		}
+		name := a.q.all[i].name
+		texts = append(texts, &memberError{name, v.err})
+		if v.err == errYoung {
+			young.Names = append(young.Names, name)
+			until = max(until, time.Duration(v.young)*time.Millisecond)
+			unknown = unknown || v.young < 0
+		}
+	}
+	if !unknown {
+		young.Until = time.Now().Add(until)
+	}
+	switch {
+	case err != nil:
+		texts = append(texts, err)
+	case len(texts) == 0:
+		texts = append(texts, errContested)
+	}
+	return &Failure{all: texts, need: len(a.q.all) - a.q.need + 1, Young: young}
+}
+
+// memberError is the failure of one master.
+type memberError struct {
+	name string
+	err  error
+}
+
+func (e *memberError) Error() string { return e.name + ": " + e.err.Error() }
+func (e *memberError) Unwrap() error { return e.err }
+
+// Failure is why there was no majority.
+type Failure struct {
+	*Young
+	all  []error
+	need int // how many failures rule a majority out
+}
+
+func (e *Failure) Error() string {
+	texts := make([]string, len(e.all))
+	for i, err := range e.all {
+		texts[i] = err.Error()
+	}
+	return "no majority: " + strings.Join(texts, "; ")
+}
+
+func (e *Failure) Unwrap() []error { return e.all }
+
+// AllYoung tells whether nothing but their age speaks against the masters that did not vote.
+func (e *Failure) AllYoung() bool { return len(e.all) == len(e.Young.Names) }
+
+// OfMasters tells whether it names any.
+func (e *Failure) OfMasters() bool {
+	_, ok := e.all[0].(*memberError)
+	return ok
+}
+
+// Permanent: most masters refuse for good.
+func (e *Failure) Permanent() bool {
+	n := 0
+	for _, err := range e.all {
+		if redisconn.Permanent(err) {
+			n++
+		}
+	}
+	return n >= e.need
+}

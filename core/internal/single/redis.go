@@ -1,0 +1,173 @@
+// Package single is a lock on one Redis, which may be a Cluster or have a Sentinel: who owns it, how that one is told of a
+// grant, and how it is released.
+package single
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
+	"github.com/redis/go-redis/v9"
+)
+
+// Redis is the one that has all locks of a Locker.
+type Redis struct {
+	*redisconn.Conn
+	inbox *Inbox
+	chans sync.Pool // of wake, to use again
+
+	mu      sync.Mutex                     // guards what follows; never held during I/O
+	waiting map[string]chan protocol.Grant // by owner: all that may be granted a lock through the inbox, until they are over
+	plans   map[planFor]*string
+}
+
+// New is the Redis behind client. Grants arrive on a channel that nobody else has; report is told why they do not.
+func New(client redis.UniversalClient, env *timing.Env, channel string, report func(error)) *Redis {
+	r := &Redis{Conn: redisconn.New(client, env), waiting: map[string]chan protocol.Grant{}, plans: map[planFor]*string{}}
+	r.inbox = NewInbox(r.Conn, channel, r.deliver)
+	r.inbox.Failed = func(err error, _ bool) {
+		if !errors.Is(err, errElsewhere) && !errors.Is(err, errMute) {
+			err = fmt.Errorf("waiting by polling, as SUBSCRIBE failed: %w", err)
+		}
+		report(fmt.Errorf("holdfast: %w", err))
+	}
+	return r
+}
+
+// Open sees to it that those who wait can be told, and returns a channel that is closed when that begins anew.
+func (r *Redis) Open() <-chan struct{} { return r.inbox.Open() }
+
+// Up tells whether they can.
+func (r *Redis) Up() bool { return r.inbox.Up() }
+
+// Close is for when no one will wait any more.
+func (r *Redis) Close() { r.inbox.Close() }
+
+// Several is false: no majority is needed.
+func (r *Redis) Several() bool { return false }
+
+// Patience is for how long one answer is waited for, and Allowance for all that one call may need.
+func (r *Redis) Patience(ttl time.Duration) time.Duration  { return timing.Patience(ttl) }
+func (r *Redis) Allowance(ttl time.Duration) time.Duration { return timing.Patience(ttl) }
+
+// Same tells whether o uses the same client, as far as can be seen.
+func (r *Redis) Same(o *Redis) bool {
+	return reflect.TypeOf(r.Client).Comparable() && r.Client == o.Client
+}
+
+// Waiting is how many owners may be told of a grant.
+func (r *Redis) Waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.waiting)
+}
+
+// expect makes o known, so that it can be told through the inbox, if that is open, and reports whether it is.
+func (r *Redis) expect(o *Owner) bool {
+	if !r.inbox.Up() {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o.wake == nil {
+		if o.wake, _ = r.chans.Get().(chan protocol.Grant); o.wake == nil {
+			o.wake = make(chan protocol.Grant, 1)
+		}
+		r.waiting[o.ID] = o.wake
+	}
+	return true
+}
+
+// unexpect is for an owner that is over: a grant for it is undone from now on.
+func (r *Redis) unexpect(o *Owner) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o.wake == nil {
+		return
+	}
+	delete(r.waiting, o.ID)
+	select {
+	case <-o.wake:
+	default:
+	}
+	r.chans.Put(o.wake)
+	o.wake = nil
+}
+
+// deliver hands a message to the owner that it is for.
+func (r *Redis) deliver(g protocol.Grant, names protocol.Names) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wake := r.waiting[g.Owner]
+	if wake == nil {
+		r.stray(names, g.Owner)
+		return
+	}
+	select {
+	case <-wake: // an older one
+	default:
+	}
+	wake <- g
+}
+
+// stray undoes a grant to an owner that is over, or that a delayed acquire put in line after it was over.
+func (r *Redis) stray(names protocol.Names, owner string) {
+	names.Gone = names.Tombstone(owner)
+	o := new(Owner)
+	o.Init(r, names, Want{TTL: grantLease, ReentryID: owner}) // others may have the lock under its id, if it had named one
+	o.Tainted = true
+	r.Env.Go(func() { _, _ = o.Tenure.Release(r.Env.Gate.Over, grantLease) })
+}
+
+// planFor is what the second argument of acquire.lua depends on.
+type planFor struct {
+	ttl   time.Duration
+	block int
+	waits bool
+	told  bool
+}
+
+// plan is that argument. A Locker needs few of them and keeps them.
+func (r *Redis) plan(p planFor) *string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.plans[p]; s != nil {
+		return s
+	}
+	var wait *protocol.Waiting
+	if p.waits {
+		wait = &protocol.Waiting{First: min(p.ttl, grantLease), Counted: !r.Many()}
+		if p.told {
+			wait.Inbox = r.inbox.channel
+		}
+	}
+	text := protocol.AcquirePlan(p.ttl, p.block, wait)
+	if len(r.plans) >= 100 {
+		clear(r.plans)
+	}
+	r.plans[p] = &text
+	return &text
+}
+
+// Claim returns what sends a claim, and sends it again.
+func (r *Redis) Claim(names protocol.Names, tick int64, _ time.Duration, w protocol.Window) func(context.Context) *redisconn.Call {
+	claimant := protocol.RandomID()
+	return func(ctx context.Context) *redisconn.Call {
+		c := new(redisconn.Call)
+		return r.Send(ctx, c.Set(protocol.Claim(c.Room[:0], &names, tick, claimant, w)))
+	}
+}
+
+// Inspect asks who has a lock, in a batch.
+func (r *Redis) Inspect(ctx context.Context, names protocol.Names, _ time.Duration, batch redisconn.Batch) *redisconn.Call {
+	c := redisconn.NewSum(r.Env)
+	c.Ctx = ctx
+	batch[r.Conn] = append(batch[r.Conn], c.Set(protocol.Inspect(c.Room[:0], &names)))
+	return c
+}

@@ -1,0 +1,196 @@
+package single
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
+)
+
+// ReleaseGrace is how long a release waits for Redis when its context has ended already: long enough for one round trip,
+// so that a deferred Release after a cancelled request still reports what happened.
+const ReleaseGrace = 20 * time.Millisecond
+
+// A Tenure is one server-side ownership of a lock on one server, from the first acquire that is sent until it is released.
+// Three rules make lost, resent and delayed commands harmless:
+//
+//  1. The owner id names this tenure alone. Once a release was sent no acquire is sent under it any more, so that no
+//     late command of this tenure can act on another.
+//  2. No script lowers a time to live: a late renewal cannot cut a lease that was extended since.
+//  3. If the outcome of any acquire is unknown when the tenure ends, its release also leaves a tombstone: an acquire
+//     that is still on its way finds it and does nothing.
+type Tenure struct {
+	Conn  *redisconn.Conn
+	Names protocol.Names
+	ID    string // of the owner: the value of the lock
+	TTL   time.Duration
+
+	Token   int64         // the first; 0 until granted
+	Sent    time.Duration // when the latest acquire that may have taken effect went out
+	InLine  bool          // the latest look left it in line
+	Tainted bool          // rule 3: an acquire failed in a way that leaves its outcome open
+
+	Key     any // Names.Lock; go-redis takes the other arguments by pointer, which costs no allocation
+	is      Commands
+	pending []*redisconn.Call // acquires that nobody listens to any more and that may still be answered
+	resent  bool              // a release went out and was not answered
+}
+
+// Commands are what differs between a lock on one server and one of several.
+type Commands interface {
+	Take(c *redisconn.Call)               // an answered acquire into account
+	Free(c *redisconn.Call, tainted bool) // makes c a release
+}
+
+// Start makes t a tenure of the owner that names has, or else of a new one.
+func (t *Tenure) Start(conn *redisconn.Conn, is Commands, names protocol.Names, label string, ttl time.Duration) {
+	if names.Gone == "" {
+		names.Anew(label)
+	}
+	t.Conn, t.is = conn, is
+	t.Names, t.ID, t.TTL, t.Key = names, names.Owner(), ttl, names.Lock
+}
+
+// Prepare has c go past whatever hangs, where something does.
+func (t *Tenure) Prepare(c *redisconn.Call) { c.Urgent = c.Urgent || len(t.pending) > 0 || t.resent }
+
+// Leave stops listening to an acquire, which may be answered yet.
+func (t *Tenure) Leave(c *redisconn.Call) {
+	c.Leave()
+	t.pending = append(t.pending, c)
+}
+
+// Straggles is for an acquire that is still listened to, though nobody waits for it.
+func (t *Tenure) Straggles(c *redisconn.Call) { t.pending = append(t.pending, c) }
+
+// Took notes an answered acquire, and reports whether it tells anything.
+func (t *Tenure) Took(c *redisconn.Call) bool {
+	if c.Err != nil && redisconn.Harmless(c.Err) {
+		return false
+	}
+	t.Sent = max(t.Sent, c.At.Mono)
+	t.Tainted = t.Tainted || c.Err != nil
+	return c.Err == nil
+}
+
+// Settle looks at the acquires nobody listens to and reports whether Redis may hold, or come to hold, the lock for this
+// tenure.
+func (t *Tenure) Settle() bool {
+	open := t.pending[:0]
+	for _, c := range t.pending {
+		if c.Answered() {
+			t.is.Take(c)
+		} else {
+			open = append(open, c)
+		}
+	}
+	t.pending = open
+	return t.Token > 0 || t.InLine || t.Tainted || len(open) > 0
+}
+
+// ends is when what the latest acquire may have brought about ends at the latest: its lease, or its place in line and the
+// lease of a grant.
+func (t *Tenure) ends() time.Duration {
+	sent := t.Sent
+	for _, c := range t.pending {
+		sent = max(sent, c.At.Mono)
+	}
+	return sent + max(t.TTL, protocol.EntryLife+grantLease)
+}
+
+// Undo ends a tenure that nobody will use, in the background where Redis must be told.
+func (t *Tenure) Undo() {
+	if !t.Settle() {
+		return
+	}
+	t.Conn.Env.Go(func() {
+		// An answer that is about to come makes the tombstone, or the whole command, needless.
+		end := t.Conn.Env.Now().Mono + timing.Patience(t.TTL)
+		for _, c := range t.pending {
+			t.Conn.Env.Await(context.Background(), c.Done, end-t.Conn.Env.Now().Mono)
+		}
+		if t.Settle() {
+			// Once the last acquire's lease has run out there is nothing left to undo.
+			_, _ = t.Release(t.Conn.Env.Gate.Over, t.ends()-t.Conn.Env.Now().Mono)
+		}
+	})
+}
+
+// Tries is how often a command is sent that nobody waits long for: the first may have met a connection that died while it
+// was idle.
+const Tries = 3
+
+// An Outcome of a release.
+type Outcome int
+
+const (
+	Released Outcome = iota
+	Lost             // it had ended without a release
+	Unknown          // Redis did not confirm
+)
+
+var errForgotten = errors.New("an unanswered release, and no record of it")
+
+// Release frees the lock, whether or not Redis still has it as ours, and tries again where Redis fails to answer, until
+// limit is over or ctx ends. Beside Unknown it returns the last failure.
+func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, error) {
+	now := func() time.Duration { return t.Conn.Env.Now().Mono }
+	if ctx.Err() != nil {
+		ctx, limit = context.WithoutCancel(ctx), min(limit, ReleaseGrace)
+	}
+	end, cause := now()+limit, redisconn.ErrSilence
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if !t.Settle() {
+			return Released, nil // the acquires turned out to have changed nothing
+		}
+		c := t.sendRelease(ctx)
+		why := t.Conn.Env.Await(ctx, c.Done, min(c.At.Mono+timing.Patience(t.TTL), end)-now())
+		if why == timing.Told {
+			c.Heard()
+			if c.Err == nil {
+				return t.released(c.Val)
+			}
+			cause = c.Err
+			t.resent = t.resent || !redisconn.Harmless(cause)
+			if redisconn.Permanent(cause) {
+				return Unknown, cause
+			}
+			why = t.Conn.Env.Await(ctx, nil, min(pause, end-now()))
+		} else {
+			c.Leave()
+			t.resent = true
+		}
+		if why == timing.Ended || now() >= end {
+			return Unknown, cause
+		}
+	}
+}
+
+func (t *Tenure) sendRelease(ctx context.Context) *redisconn.Call {
+	c := &redisconn.Call{Number: t.Token} // which may change while c is under way
+	t.Prepare(c)
+	if ctx.Done() != nil {
+		c.Lasting.Context = ctx
+		ctx = &c.Lasting
+	}
+	t.is.Free(c, t.Tainted || len(t.pending) > 0)
+	return t.Conn.Send(ctx, c)
+}
+
+func (t *Tenure) released(val any) (Outcome, error) {
+	r, ok := protocol.ReadForgotten(val)
+	switch {
+	case !ok:
+		return Unknown, protocol.ErrReply
+	case r == protocol.Released, r == protocol.Already && t.resent:
+		return Released, nil
+	case r == protocol.Unknown && t.resent: // an earlier one may have freed it before the fence was forgotten
+		return Unknown, errForgotten
+	}
+	// Where it was released before, it was not by us: the server fell back to a state from before this tenure, and another
+	// one came since.
+	return Lost, nil
+}

@@ -1,0 +1,158 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/quorum"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
+	"github.com/holdfast-go/holdfast/core/internal/single"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
+	"github.com/redis/go-redis/v9"
+)
+
+// store is where a Locker's locks are: one Redis, or several masters.
+type store interface {
+	own(names protocol.Names, want single.Want) *stake
+	same(o store) bool
+	check(c *config) error            // what options make no sense here
+	covers(lease time.Duration) error // where it is too long
+	server(ctx context.Context, key string) any
+
+	Several() bool                             // whether a majority decides
+	Many() bool                                // whether one of several servers may hang while the others serve
+	Open() <-chan struct{}                     // has those who wait told, and returns a channel that is closed when that begins anew
+	Up() bool                                  // whether they can be told
+	Close()                                    // no one will wait any more
+	Patience(ttl time.Duration) time.Duration  // for how long one answer is waited for
+	Allowance(ttl time.Duration) time.Duration // and all that one call may need
+	Claim(names protocol.Names, tick int64, ttl time.Duration, w protocol.Window) func(context.Context) *redisconn.Call
+	Inspect(ctx context.Context, names protocol.Names, ttl time.Duration, batch redisconn.Batch) *redisconn.Call
+}
+
+// owner is one server-side ownership of a lock, which is used once: a *single.Owner or a *quorum.Owner.
+type owner interface {
+	Try(ctx context.Context, c *redisconn.Call, waits bool) (told bool)
+	Read(c *redisconn.Call) single.Verdict
+	Leave(c *redisconn.Call)
+	Wake() <-chan protocol.Grant
+	Accept(g protocol.Grant, now timing.Instant) (token int64, at timing.Instant, d time.Duration)
+	Onward() bool
+	Renew(ctx context.Context, d time.Duration, batch redisconn.Batch) *redisconn.Call
+	Release(ctx context.Context, limit time.Duration) (single.Outcome, error)
+	Undo(since time.Duration)
+	End(left time.Duration)
+}
+
+// stake is an owner, and what the calls of this process that go on with it one after the other have to know.
+type stake struct {
+	owner
+	key string // prefix included
+	cfg *config
+
+	block  int           // how many tokens it reserves, from the first on
+	token  int64         // the first; 0 until granted
+	handed int           // how often it was handed over
+	began  time.Duration // when it was granted, or before
+	passed time.Duration // when it was handed over last
+
+	// Room for what most need one of, so that it takes no allocation each; nil when it was used.
+	seat  *hold
+	front *queue
+}
+
+// granted takes the token of a grant that was just heard of: the lease of an earlier one, with another token, may have
+// ended while nobody could listen.
+func (s *stake) granted(token int64) {
+	if token != s.token {
+		s.token, s.handed = token, 0
+	}
+}
+
+func (s *stake) undo() { s.Undo(s.passed) }
+
+// one is a store of one Redis.
+type one struct{ *single.Redis }
+
+func (s one) own(names protocol.Names, want single.Want) *stake {
+	all := new(struct {
+		stake
+		single.Owner
+		hold
+		queue
+	})
+	all.Owner.Init(s.Redis, names, want)
+	all.stake = stake{owner: &all.Owner, seat: &all.hold, front: &all.queue}
+	return &all.stake
+}
+
+func (s one) same(o store) bool {
+	other, ok := o.(one)
+	return ok && s.Same(other.Redis)
+}
+
+// check looks at WithReplicaAcks together with the TTL and the client.
+func (s one) check(c *config) error {
+	if c.quarantineSet || c.nodeTimeout > 0 {
+		return invalid("WithQuarantine and WithNodeTimeout are for NewRedLock")
+	}
+	if c.acks == 0 {
+		return nil
+	}
+	if held := c.ttl - timing.Margin(c.ttl); c.acksWithin >= held {
+		return invalid("WithReplicaAcks may wait for %v, but with a TTL of %v the lock is lost after %v", c.acksWithin, c.ttl, held)
+	}
+	switch s.Client.(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+		return nil
+	}
+	return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", s.Client)
+}
+
+func (s one) covers(time.Duration) error { return nil }
+
+// server is the one that has a key, as far as is known.
+func (s one) server(ctx context.Context, key string) any {
+	switch s.Client.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		if c, err := s.Master(ctx, key); err == nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// masters are a store of several.
+type masters struct{ *quorum.Masters }
+
+func (s masters) own(names protocol.Names, want single.Want) *stake {
+	return &stake{owner: s.Own(names, want)}
+}
+
+func (s masters) same(o store) bool {
+	other, ok := o.(masters)
+	return ok && s.Same(other.Masters)
+}
+
+func (s masters) check(c *config) error {
+	switch {
+	case c.acks > 0:
+		return invalid("WithReplicaAcks is for one master with replicas: a quorum has none that count")
+	case c.reentryID != "":
+		return invalid("WithReentryID needs one Redis: calls that come from elsewhere cannot be let in by a quorum")
+	case c.nodeTimeout > c.ttl/2:
+		return invalid("WithNodeTimeout(%v) leaves too little of a lease of %v", c.nodeTimeout, c.ttl)
+	}
+	return s.covers(c.ttl)
+}
+
+// covers refuses a lease that may outlast the quarantine.
+func (s masters) covers(lease time.Duration) error {
+	if d := s.Quarantine; d > 0 && lease > quorum.Covered(d) {
+		return invalid("a lease of %v is longer than WithQuarantine(%v) covers, which is %v", lease, d, quorum.Covered(d).Truncate(time.Millisecond))
+	}
+	return nil
+}
+
+func (s masters) server(context.Context, string) any { return nil }
