@@ -78,7 +78,7 @@ const order = "order:42"
 // long is a lease that does not end within a scenario.
 const long = time.Minute
 
-// tryFor is the bound of calls that are not meant to meet it. It is beyond all leases, see rueidisLock.
+// tryFor is the bound of calls that are not meant to meet it. It is beyond all leases, see theirs.take.
 const tryFor = 2 * time.Minute
 
 func (b *bed) server() *servertest.Server { return servertest.Redis(b) }

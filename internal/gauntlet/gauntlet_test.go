@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -101,9 +102,9 @@ func TestProgram(t *testing.T) {
 	if out := leftOut(); strings.Contains(table.String(), "Left out of this program: "+strings.Join(out, ", ")+".") != (len(out) > 0) {
 		t.Errorf("%q are left out, and the table is\n%s", out, &table)
 	}
-	for name := range peerTags {
-		if _, err := choose(name); (err != nil) != slices.Contains(leftOut(), name) {
-			t.Errorf("choosing %s: %v, and left out are %q", name, err, leftOut())
+	for _, lib := range peers.Libraries() {
+		if _, err := choose(lib.Name); (err != nil) == lib.Present() {
+			t.Errorf("choosing %s: %v, and left out are %q", lib.Name, err, leftOut())
 		}
 	}
 	var printed bytes.Buffer

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 // library is a way to take locks.
@@ -58,10 +60,7 @@ type lock interface {
 }
 
 // Errors of libraries are wrapped in these, so that what they say themselves can be matched too.
-var (
-	errHeld    = errors.New("held by somebody else")
-	errNotHeld = errors.New("not held any more")
-)
+var errHeld, errNotHeld = peers.ErrHeld, peers.ErrNotHeld
 
 // queued is a locker that knows how many wait in line for a key.
 type queued interface{ waiting(key string) int }
@@ -71,7 +70,7 @@ func sameKey(name string) string { return name }
 // marked wraps err in mark if it is one of those.
 func marked(err, mark error, is ...error) error {
 	for _, e := range is {
-		if errors.Is(err, e) {
+		if err != mark && errors.Is(err, e) {
 			return errors.Join(mark, err)
 		}
 	}

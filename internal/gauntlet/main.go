@@ -9,7 +9,7 @@
 // without_redsync or without_rueidis; and with without_asynq the scenarios of adapters.
 //
 // Every library is set up as its documentation recommends, and where that leaves a choice, by the one that does best
-// here; see the comments at their locker types. Each scenario runs several times: a library is said to fail only where it
+// here; see the file peers.go. Each scenario runs several times: a library is said to fail only where it
 // failed every time. The tests of this package hold holdfast to all scenarios, and show for each of them that a
 // lock with that mistake fails it; the other libraries never make a test fail.
 package main
@@ -20,9 +20,10 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 func main() {
@@ -81,8 +82,10 @@ func choose(names string) ([]library, error) {
 				chosen, found = append(chosen, l), true
 			}
 		}
-		if !found && slices.Contains(leftOut(), name) {
-			return nil, fmt.Errorf("this program was built without %s, with -tags %s", name, peerTags[name])
+		for _, lib := range peers.Libraries() {
+			if lib.Name == name && !lib.Present() {
+				return nil, fmt.Errorf("this program was built without %s, with -tags %s", name, lib.Tag)
+			}
 		}
 		if !found {
 			return nil, fmt.Errorf("no library is called %q", name)

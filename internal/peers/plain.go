@@ -62,11 +62,7 @@ func (l *plainLock) Lost() error { return nil }
 func Set(ctx context.Context, rdb *redis.Client, key, value string, lease time.Duration) error {
 	// Not go-redis' SetNX: that sends EX where the lease is whole seconds.
 	set := redis.NewStatusCmd(ctx, "set", key, value, "nx", "px", lease.Milliseconds())
-	err := rdb.Process(ctx, set)
-	if errors.Is(err, redis.Nil) {
-		return ErrHeld
-	}
-	return err
+	return mark(rdb.Process(ctx, set), ErrHeld, redis.Nil)
 }
 
 var (
