@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 // environment is on what was measured.
@@ -39,13 +41,17 @@ func (p plan) environment(ctx context.Context, s *server) (environment, error) {
 	if v := field(info, "valkey_version:"); v != "" {
 		redis = "Valkey " + v
 	}
-	modules := map[string]string{}
-	for _, m := range append(slices.Clone(present), goRedisModule) {
-		modules[m] = version(m)
+	modules, leftOut := map[string]string{goRedisModule: version(goRedisModule)}, []string(nil)
+	for _, lib := range peers.Libraries() {
+		if lib.Present() {
+			modules[lib.Module] = version(lib.Module)
+		} else {
+			leftOut = append(leftOut, lib.Module)
+		}
 	}
 	return environment{
 		p.line(), time.Now().Format(time.DateOnly), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH,
-		runtime.GOMAXPROCS(0), redis, load(), modules, leftOut(),
+		runtime.GOMAXPROCS(0), redis, load(), modules, leftOut,
 	}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -98,10 +99,6 @@ func (h *holder) close() error {
 	return h.rdb.Close()
 }
 
-var compareAndExpire = redis.NewScript(`
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-return 0`)
-
 // tickers is what a program does by itself around a lock that does not renew: a goroutine for each, which extends it.
 type tickers struct {
 	rdb  *redis.Client
@@ -122,8 +119,8 @@ func openTickers(ctx context.Context, addr string) (keeper, error) {
 }
 
 func (t *tickers) hold(ctx context.Context, key string) error {
-	value := randomValue()
-	if err := setOne(ctx, t.rdb, key, value); err != nil {
+	value := peers.RandomValue()
+	if err := peers.Set(ctx, t.rdb, key, value, int64(lease/time.Millisecond)); err != nil {
 		return err
 	}
 	t.wg.Go(func() { t.renew(key, value) })
@@ -141,13 +138,13 @@ func (t *tickers) renew(key, value string) {
 		case <-tick.C:
 		}
 		began := time.Now()
-		n, err := compareAndExpire.Run(t.ctx, t.rdb, []string{key}, value, heldLease.Milliseconds()).Int()
+		err := peers.Expire(t.ctx, t.rdb, key, value, heldLease)
 		switch {
 		case t.ctx.Err() != nil:
 			return
-		case err == nil && n == 1:
+		case err == nil:
 			until = began.Add(heldLease)
-		case err == nil || time.Now().After(until):
+		case errors.Is(err, peers.ErrNotHeld) || time.Now().After(until):
 			t.gone.Add(1)
 			return
 		}

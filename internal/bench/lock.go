@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -70,9 +70,11 @@ var rivals = []rival{
 	{"holdfast (no local line)", goRedis, sentByHoldfast, openHoldfast(withoutLocalLine)},
 }
 
-// soloists take locks that are free, the peers behind these. The first one is what the others are compared with.
+// soloists take locks that are free, the peers behind these. The first one is what the others are compared with: the floor is
+// the least that a correct lock on one Redis does. No renewal, no fencing token, no loss detection, no answer within the
+// caller's deadline.
 var soloists = []rival{
-	{bare, goRedis, sentBySetters, openFloor},
+	{bare, goRedis, sentBySetters, openPeer(peers.Plain, peers.Settings{})},
 	{us, goRedis, sentByHoldfast, openHoldfast()},
 }
 
@@ -82,11 +84,6 @@ func names(rivals []rival) (all []string) {
 	}
 	return all
 }
-
-var (
-	errHeld = errors.New("the key is held")
-	errLost = errors.New("the key was lost")
-)
 
 // target is the server as contenders reach it.
 type target struct {

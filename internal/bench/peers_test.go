@@ -1,9 +1,10 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 // A table without a peer says so.
@@ -13,10 +14,10 @@ func TestEnvironmentNamesEveryPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, module := range peers {
-		want := module + " " + env.Modules[module]
-		if !slices.Contains(present, module) {
-			want = module + " left out"
+	for _, lib := range peers.Libraries() {
+		want := lib.Module + " " + env.Modules[lib.Module]
+		if !lib.Present() {
+			want = lib.Module + " left out"
 		}
 		if !strings.Contains(env.sentence(), ", "+want) {
 			t.Errorf("got %q, want %q in it", env.sentence(), want)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 func TestRedLockTableHasEveryTaker(t *testing.T) {
@@ -60,7 +62,7 @@ func TestMajorityEndsAsSoonAsItIsKnown(t *testing.T) {
 			if a == '+' {
 				answers <- nil
 			} else {
-				answers <- errHeld
+				answers <- peers.ErrHeld
 			}
 		}
 		err := majority(answers, 5)

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 // tried is a sample whose figure says when it was taken.
@@ -34,9 +36,9 @@ func TestInterleaveTurnsEveryOtherRoundAround(t *testing.T) {
 		!slices.Equal(rows[1].first, []tried{{figure: 1}, {figure: 4}, {figure: 5}}) {
 		t.Errorf("got %v beside %v", rows[1].samples, rows[1].first)
 	}
-	_, err = interleave(1, []string{"a"}, func(int) (tried, error) { return tried{}, errHeld })
-	if !errors.Is(err, errHeld) {
-		t.Errorf("got %v, want %v", err, errHeld)
+	_, err = interleave(1, []string{"a"}, func(int) (tried, error) { return tried{}, peers.ErrHeld })
+	if !errors.Is(err, peers.ErrHeld) {
+		t.Errorf("got %v, want %v", err, peers.ErrHeld)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -62,13 +63,13 @@ func openQuorumFloor(addrs []string, pool int) (trier, error) {
 }
 
 func (f *quorumFloor) try(ctx context.Context, key string) (held, error) {
-	value, n := randomValue(), len(f.clients)
+	value, n := peers.RandomValue(), len(f.clients)
 	locked, unlocked, through := make(chan error, n), make(chan error, n), make(chan struct{})
 	for _, c := range f.clients {
 		f.running.Go(func() {
-			locked <- within(ctx, func(ctx context.Context) error { return setOne(ctx, c, key, value) })
+			locked <- within(ctx, func(ctx context.Context) error { return peers.Set(ctx, c, key, value, int64(lease/time.Millisecond)) })
 			<-through
-			unlocked <- within(ctx, func(ctx context.Context) error { return deleteOne(ctx, c, key, value) })
+			unlocked <- within(ctx, func(ctx context.Context) error { return peers.Delete(ctx, c, key, value) })
 		})
 	}
 	if err := majority(locked, n); err != nil {

@@ -79,6 +79,9 @@ func notHeld(_ bool, err error) error {
 
 // isTaken marks err where it says that the key is another's.
 func isTaken(err, mark error) error {
+	if err == nil {
+		return nil // before what follows is allocated
+	}
 	taken, node := (*redsync.ErrTaken)(nil), (*redsync.ErrNodeTaken)(nil)
 	if errors.As(err, &taken) || errors.As(err, &node) {
 		return marked{err, mark}

@@ -13,7 +13,10 @@ import (
 
 func init() { Rueidislock.open = openRueidislock }
 
-type rueidisLock struct{ locker rueidislock.Locker }
+type rueidisLock struct {
+	locker    rueidislock.Locker
+	unwatched bool
+}
 
 // openRueidislock sets it up for one Redis, as in the example of its README. TryNextAfter is how long a look may take before
 // it goes on to the next key: with one key there is none, and on a loaded machine the default of 20 ms would give up looks
@@ -30,15 +33,15 @@ func openRueidislock(s Settings) (Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rueidisLock{locker}, nil
+	return rueidisLock{locker, s.Unwatched}, nil
 }
 
 func (l rueidisLock) Try(ctx context.Context, key string) (Lock, error) {
-	return rueidisFound(l.locker.TryWithContext(ctx, key))
+	return l.found(l.locker.TryWithContext(ctx, key))
 }
 
 func (l rueidisLock) Acquire(ctx context.Context, key string) (Lock, error) {
-	return rueidisFound(l.locker.WithContext(ctx, key))
+	return l.found(l.locker.WithContext(ctx, key))
 }
 
 func (l rueidisLock) Ping(ctx context.Context) error {
@@ -48,21 +51,31 @@ func (l rueidisLock) Ping(ctx context.Context) error {
 
 func (l rueidisLock) Close() { l.locker.Close() }
 
-type rueidislockLock struct {
-	work   context.Context // the holder's
-	unlock context.CancelFunc
+func (l rueidisLock) found(work context.Context, unlock context.CancelFunc, err error) (Lock, error) {
+	switch {
+	case err != nil:
+		return nil, mark(err, ErrHeld, rueidislock.ErrNotLocked)
+	case l.unwatched:
+		return unlocker(unlock), nil
+	}
+	return rueidislockLock{unlocker(unlock), work}, nil
 }
 
-func rueidisFound(work context.Context, unlock context.CancelFunc, err error) (Lock, error) {
-	return found(rueidislockLock{work, unlock}, mark(err, ErrHeld, rueidislock.ErrNotLocked))
-}
+// unlocker waits for the answer to the release, which the library keeps to itself.
+type unlocker context.CancelFunc
 
-// Release waits for the answer, which the library keeps to itself.
-func (l rueidislockLock) Release(context.Context) error {
-	l.unlock()
+func (u unlocker) Release(context.Context) error {
+	u()
 	return nil
 }
 
-func (l rueidislockLock) Extend(context.Context, time.Duration) error { return errors.ErrUnsupported }
+func (u unlocker) Extend(context.Context, time.Duration) error { return errors.ErrUnsupported }
+
+func (u unlocker) Lost() error { return nil }
+
+type rueidislockLock struct {
+	unlocker
+	work context.Context // the holder's
+}
 
 func (l rueidislockLock) Lost() error { return l.work.Err() }
