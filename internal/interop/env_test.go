@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
 )
@@ -43,8 +44,8 @@ func eachServer(t *testing.T, fn func(t *testing.T, e *env)) {
 func eachRival(t *testing.T, fn func(t *testing.T, e *env, r rival)) {
 	t.Parallel()
 	each := func(t *testing.T, run func(t *testing.T, fn func(t *testing.T, e *env))) {
-		for _, r := range rivals {
-			t.Run(r.name, func(t *testing.T) { run(t, func(t *testing.T, e *env) { fn(t, e, r) }) })
+		for _, r := range rivals() {
+			t.Run(r.Name, func(t *testing.T) { run(t, func(t *testing.T, e *env) { fn(t, e, r) }) })
 		}
 	}
 	t.Run("miniredis", func(t *testing.T) { each(t, inBubble) })
@@ -120,19 +121,19 @@ func (e *env) release(lock *core.Lock) {
 	}
 }
 
-func (e *env) obtain(r rival, ttl time.Duration) holding {
+func (e *env) obtain(r rival, ttl time.Duration) peers.Lock {
 	e.t.Helper()
 	h, err := r.obtain(background, e.rdb, e.key, ttl)
 	if err != nil {
-		e.t.Fatalf("%s: obtain: %v", r.name, err)
+		e.t.Fatalf("%s: obtain: %v", r.Name, err)
 	}
 	return h
 }
 
 func (e *env) wantRefused(r rival) {
 	e.t.Helper()
-	if _, err := r.obtain(background, e.rdb, e.key, e.long); err != errRefused {
-		e.t.Errorf("%s beside our lock: got %v, want it refused", r.name, err)
+	if _, err := r.obtain(background, e.rdb, e.key, e.long); !errors.Is(err, peers.ErrHeld) {
+		e.t.Errorf("%s beside our lock: got %v, want it refused", r.Name, err)
 	}
 }
 
@@ -189,7 +190,7 @@ func (e *env) wantUntouched(before stored) {
 }
 
 // take frees the key behind its holder's back and has r obtain it.
-func (e *env) take(r rival) holding {
+func (e *env) take(r rival) peers.Lock {
 	e.t.Helper()
 	if err := e.rdb.Del(background, e.key).Err(); err != nil {
 		e.t.Fatalf("DEL: %v", err)

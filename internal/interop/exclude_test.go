@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
@@ -26,8 +27,8 @@ func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want one that matches the context's error", err)
 		}
-		if err := h.release(background); err != nil {
-			t.Fatalf("%s: release: %v", r.name, err)
+		if err := h.Release(background); err != nil {
+			t.Fatalf("%s: release: %v", r.Name, err)
 		}
 		lock, err := l.Acquire(background, e.key) // its turn may come before the cancelled call has left the line
 		if err != nil {
@@ -45,8 +46,8 @@ func TestAcquireWaitsForForeignRelease(t *testing.T) {
 		var released atomic.Bool
 		time.AfterFunc(100*time.Millisecond, func() {
 			released.Store(true)
-			if err := h.release(background); err != nil {
-				t.Errorf("%s: release: %v", r.name, err)
+			if err := h.Release(background); err != nil {
+				t.Errorf("%s: release: %v", r.Name, err)
 			}
 		})
 		lock := <-got
@@ -67,8 +68,8 @@ func TestAcquireWaitsForTheEndOfAForeignLease(t *testing.T) {
 		if waited := time.Since(since); waited < e.short-2*time.Millisecond {
 			t.Errorf("got the lock after %v, within the holder's lease of %v", waited, e.short)
 		}
-		if err := h.release(background); err != errNotHeld {
-			t.Errorf("%s: late release: got %v, want errNotHeld", r.name, err)
+		if err := h.Release(background); !errors.Is(err, peers.ErrNotHeld) {
+			t.Errorf("%s: late release: got %v, want ErrNotHeld", r.Name, err)
 		}
 		if err := lock.Err(); err != nil {
 			t.Errorf("after the late release: got %v, want our lock held", err)
@@ -93,8 +94,8 @@ func TestOurHolderExcludesForeignUntilRelease(t *testing.T) {
 				}
 				e.release(lock)
 				h := e.obtain(r, e.long)
-				if err := h.release(background); err != nil {
-					t.Errorf("%s: release: %v", r.name, err)
+				if err := h.Release(background); err != nil {
+					t.Errorf("%s: release: %v", r.Name, err)
 				}
 			})
 		})
@@ -120,7 +121,7 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 		lock := e.acquire(e.locker(), core.WithTTL(ttl), core.WithoutRenewal())
 		for {
 			h, err := r.obtain(background, e.rdb, e.key, e.long)
-			if err == errRefused {
+			if errors.Is(err, peers.ErrHeld) {
 				if time.Since(since) < ttl-100*time.Millisecond {
 					time.Sleep(20 * time.Millisecond)
 				} else {
@@ -129,19 +130,19 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 				continue
 			}
 			if lost := lock.Err(); !errors.Is(lost, core.ErrLost) {
-				t.Errorf("%s has the key, our lock says %v, want ErrLost", r.name, lost)
+				t.Errorf("%s has the key, our lock says %v, want ErrLost", r.Name, lost)
 			}
 			if err != nil {
-				t.Fatalf("%s: obtain: %v", r.name, err)
+				t.Fatalf("%s: obtain: %v", r.Name, err)
 			}
 			if waited := time.Since(since); waited < ttl-2*time.Millisecond {
-				t.Errorf("%s got the key after %v, within our lease of %v", r.name, waited, ttl)
+				t.Errorf("%s got the key after %v, within our lease of %v", r.Name, waited, ttl)
 			}
 			if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
 				t.Errorf("Release: got %v, want ErrLost", err)
 			}
-			if err := h.release(background); err != nil {
-				t.Errorf("%s: release: %v", r.name, err)
+			if err := h.Release(background); err != nil {
+				t.Errorf("%s: release: %v", r.Name, err)
 			}
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 func TestForeignReleaseAndRefreshLeaveOursAlone(t *testing.T) {
@@ -16,11 +17,11 @@ func TestForeignReleaseAndRefreshLeaveOursAlone(t *testing.T) {
 		}
 		lock := e.acquire(e.locker(), core.WithTTL(e.long/2))
 		before := e.stored()
-		if err := h.extend(background, e.long); err != errNotHeld {
-			t.Errorf("%s: refresh: got %v, want errNotHeld", r.name, err)
+		if err := h.Extend(background, e.long); !errors.Is(err, peers.ErrNotHeld) {
+			t.Errorf("%s: refresh: got %v, want ErrNotHeld", r.Name, err)
 		}
-		if err := h.release(background); err != errNotHeld {
-			t.Errorf("%s: release: got %v, want errNotHeld", r.name, err)
+		if err := h.Release(background); !errors.Is(err, peers.ErrNotHeld) {
+			t.Errorf("%s: release: got %v, want ErrNotHeld", r.Name, err)
 		}
 		e.wantUntouched(before)
 		if err := lock.Err(); err != nil {
@@ -41,8 +42,8 @@ func TestOurReleaseLeavesTheirsAlone(t *testing.T) {
 		}
 		e.shutdown(l) // what goes on in the background is through
 		e.wantUntouched(before)
-		if err := h.release(background); err != nil {
-			t.Errorf("%s: release: %v", r.name, err)
+		if err := h.Release(background); err != nil {
+			t.Errorf("%s: release: %v", r.Name, err)
 		}
 	})
 }
@@ -61,8 +62,8 @@ func TestOurExtendLeavesTheirsAlone(t *testing.T) {
 		}
 		e.shutdown(l)
 		e.wantUntouched(before)
-		if err := h.release(background); err != nil {
-			t.Errorf("%s: release: %v", r.name, err)
+		if err := h.Release(background); err != nil {
+			t.Errorf("%s: release: %v", r.Name, err)
 		}
 	})
 }
@@ -87,8 +88,8 @@ func TestOurRenewalNoticesAForeignOwner(t *testing.T) {
 		}
 		e.shutdown(l)
 		e.wantUntouched(before)
-		if err := h.release(background); err != nil {
-			t.Errorf("%s: release: %v", r.name, err)
+		if err := h.Release(background); err != nil {
+			t.Errorf("%s: release: %v", r.Name, err)
 		}
 	})
 }
@@ -108,8 +109,8 @@ func TestTokensRiseAcrossForeignHolders(t *testing.T) {
 			lock := e.acquire(l) // released, and the rival in between
 			rise(lock)
 			e.release(lock)
-			if err := e.obtain(r, e.long).release(background); err != nil {
-				t.Fatalf("%s: release: %v", r.name, err)
+			if err := e.obtain(r, e.long).Release(background); err != nil {
+				t.Fatalf("%s: release: %v", r.Name, err)
 			}
 
 			lock = e.acquire(l) // lost to the rival
@@ -118,8 +119,8 @@ func TestTokensRiseAcrossForeignHolders(t *testing.T) {
 			if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
 				t.Errorf("Release: got %v, want ErrLost", err)
 			}
-			if err := h.release(background); err != nil {
-				t.Fatalf("%s: release: %v", r.name, err)
+			if err := h.Release(background); err != nil {
+				t.Fatalf("%s: release: %v", r.Name, err)
 			}
 		}
 	})
@@ -142,8 +143,8 @@ func TestInspectOfAForeignHolder(t *testing.T) {
 		since := time.Now()
 		h := e.obtain(r, e.long)
 		e.wantLeft(inspect(true, 0).TimeLeft, e.long, since) // no token: nothing of ours was ever there
-		if err := h.release(background); err != nil {
-			t.Fatalf("%s: release: %v", r.name, err)
+		if err := h.Release(background); err != nil {
+			t.Fatalf("%s: release: %v", r.Name, err)
 		}
 		if left := inspect(false, 0).TimeLeft; left != 0 {
 			t.Errorf("time left of a free lock: got %v, want 0", left)
@@ -154,8 +155,8 @@ func TestInspectOfAForeignHolder(t *testing.T) {
 		since = time.Now()
 		h = e.obtain(r, e.long)
 		e.wantLeft(inspect(true, lock.Token()).TimeLeft, e.long, since)
-		if err := h.release(background); err != nil {
-			t.Errorf("%s: release: %v", r.name, err)
+		if err := h.Release(background); err != nil {
+			t.Errorf("%s: release: %v", r.Name, err)
 		}
 	})
 }

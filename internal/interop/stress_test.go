@@ -2,6 +2,7 @@ package interop
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
 // Everybody at once on one key: programs of all kinds, several goroutines each, and two Lockers.
@@ -58,26 +60,27 @@ func TestAllKindsExcludeEachOther(t *testing.T) {
 				}
 			})
 		}
-		for _, r := range rivals {
+		all := rivals()
+		for _, r := range all {
 			work(func() {
 				h, err := r.obtain(background, e.rdb, e.key, e.long)
-				for err == errRefused {
+				for errors.Is(err, peers.ErrHeld) {
 					time.Sleep(time.Millisecond + rand.N(4*time.Millisecond))
 					h, err = r.obtain(background, e.rdb, e.key, e.long)
 				}
 				if err != nil {
-					t.Errorf("%s: obtain: %v", r.name, err)
+					t.Errorf("%s: obtain: %v", r.Name, err)
 					return
 				}
 				section()
-				if err := h.release(background); err != nil {
-					t.Errorf("%s: release: %v", r.name, err)
+				if err := h.Release(background); err != nil {
+					t.Errorf("%s: release: %v", r.Name, err)
 				}
 			})
 		}
 		wg.Wait()
 
-		if want := (2 + len(rivals)) * goroutines * rounds; counter != want {
+		if want := (2 + len(all)) * goroutines * rounds; counter != want {
 			t.Errorf("counter: got %d, want %d: updates were lost", counter, want)
 		}
 		if want := 2 * goroutines * rounds; len(tokens) != want {
