@@ -84,7 +84,7 @@ func (p plan) burden(ctx context.Context, e keeperEntry, n int) (b burden, err e
 	if err != nil {
 		return b, err
 	}
-	defer server.stop()
+	defer server.Close()
 	watcher := newTarget(server.addr, 1)
 	defer watcher.close()
 	keys := make([]string, n)

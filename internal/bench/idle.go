@@ -82,7 +82,7 @@ func (p plan) stand(ctx context.Context, r rival, s setting) (_ quiet, err error
 	if err != nil {
 		return quiet{}, err
 	}
-	defer server.stop()
+	defer server.Close()
 	t := newTarget(server.addr, 1)
 	defer t.close()
 	q, err := p.openQueue(ctx, server.addr, r, s)

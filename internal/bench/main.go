@@ -92,7 +92,7 @@ func (p plan) report(ctx context.Context, w io.Writer) error {
 	}
 	var r report
 	r.Environment, err = p.environment(ctx, s)
-	s.stop()
+	s.Close()
 	if err != nil {
 		return err
 	}

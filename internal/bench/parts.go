@@ -84,7 +84,7 @@ func (p plan) run(ctx context.Context, each func(table) error) error {
 			own.duration = part.duration
 		}
 		t, err := part.measure(own, ctx, s)
-		s.stop()
+		s.Close()
 		if err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}

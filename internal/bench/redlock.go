@@ -99,7 +99,7 @@ func (c *cluster) stop() {
 	}
 	for i, s := range c.servers {
 		_ = c.targets[i].close()
-		s.stop()
+		s.Close()
 	}
 }
 
@@ -222,11 +222,11 @@ func (c *cluster) measure(ctx context.Context, s situation, e takerEntry, t trie
 	hung := c.servers[len(c.servers)-s.stopped:]
 	defer func() {
 		for _, s := range hung {
-			err = errors.Join(err, resumeProcess(s.cmd.Process))
+			err = errors.Join(err, s.Resume())
 		}
 	}()
 	for _, s := range hung {
-		if err := pauseProcess(s.cmd.Process); err != nil {
+		if err := s.Pause(); err != nil {
 			return sp, err
 		}
 	}
@@ -235,7 +235,7 @@ func (c *cluster) measure(ctx context.Context, s situation, e takerEntry, t trie
 	logs := takeTurns(ctx, s, t, n, d)
 	runtime.ReadMemStats(&after)
 	for _, s := range hung {
-		if err := resumeProcess(s.cmd.Process); err != nil {
+		if err := s.Resume(); err != nil {
 			return sp, err
 		}
 	}

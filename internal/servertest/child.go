@@ -6,13 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/throwaway"
 )
 
 // Child is another process of the test binary, for tests that stop and kill
 // what they test. It does not outlive the test binary, on Linux also where that
 // is killed, and where the child is stopped.
 type Child struct {
-	p     *process
+	p     *throwaway.Process
 	stdin io.Closer
 }
 
@@ -37,7 +39,7 @@ func StartChild(env string, read func(io.Reader) error) (*Child, error) {
 		}
 		reading = func() error { return read(stdout) }
 	}
-	p, err := begin(cmd, reading)
+	p, err := throwaway.StartReading(cmd, reading)
 	if err != nil {
 		return nil, err
 	}
@@ -46,17 +48,17 @@ func StartChild(env string, read func(io.Reader) error) (*Child, error) {
 
 // Pause stops the child as a frozen machine would. It fails where the system
 // has no means for that.
-func (c *Child) Pause() error { return pauseProcess(c.p.cmd.Process) }
+func (c *Child) Pause() error { return c.p.Pause() }
 
 // Resume continues a paused child; others do not notice.
-func (c *Child) Resume() { _ = resumeProcess(c.p.cmd.Process) }
+func (c *Child) Resume() { _ = c.p.Resume() }
 
 // Kill ends the child at once, also a paused one, and waits until it is gone
 // and what it had printed is read. It does nothing to one that has ended.
-func (c *Child) Kill() { c.p.kill() }
+func (c *Child) Kill() { c.p.Kill() }
 
 // Gone reports whether the child has ended.
-func (c *Child) Gone() bool { return c.p.gone() }
+func (c *Child) Gone() bool { return c.p.Gone() }
 
 // Leave ends the child's standard input, by which a child is to know that it is
 // no longer needed, waits for its end and returns how that was. A child that
@@ -64,8 +66,8 @@ func (c *Child) Gone() bool { return c.p.gone() }
 func (c *Child) Leave(patience time.Duration) error {
 	_ = c.stdin.Close()
 	select {
-	case <-c.p.done:
-		return c.p.err
+	case <-c.p.Done():
+		return c.p.Err()
 	case <-time.After(patience):
 		c.Kill()
 		return fmt.Errorf("it did not end within %v", patience)

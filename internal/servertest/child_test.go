@@ -90,7 +90,7 @@ func TestPausedChild(t *testing.T) {
 	if err := c.Pause(); err != nil {
 		t.Skip(err)
 	}
-	stat := fmt.Sprintf("/proc/%d/stat", c.p.pid())
+	stat := fmt.Sprintf("/proc/%d/stat", c.p.Pid())
 	if _, err := os.Stat(stat); err != nil {
 		t.Skip("only Linux tells when it has stopped")
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/throwaway"
 )
 
 // mariaSetup runs on every start. The installation allows root without a
@@ -46,7 +48,7 @@ func MariaDB(t testing.TB) (dsn string) {
 		t.Fatalf("servertest: %s: %v", mariaName, err)
 	}
 
-	err = onFreePort(func(port int) error {
+	err = throwaway.OnFreePort(func(port int) error {
 		cmd := exec.Command(server, "--no-defaults", "--datadir="+data,
 			"--bind-address=127.0.0.1", "--port="+strconv.Itoa(port), "--skip-name-resolve",
 			"--socket=s", "--pid-file=pid", // relative to the data directory: a full path is too long for a socket
@@ -55,22 +57,22 @@ func MariaDB(t testing.TB) (dsn string) {
 			"--max-connections=200")
 		cmd.Dir = dir
 		owner.run(cmd)
-		proc, err := spawn(cmd)
+		proc, err := throwaway.Start(cmd)
 		if err != nil {
 			return err
 		}
-		err = proc.poll(patience, func() error {
+		err = proc.Poll(patience, func() error {
 			// Its own log, since the port may belong to another server.
-			if !strings.Contains(proc.log.String(), "ready for connections") {
+			if !strings.Contains(proc.Log(), "ready for connections") {
 				return errors.New("not ready for connections")
 			}
-			return accepts(port)
+			return throwaway.Accepts(port)
 		})
 		if err != nil {
-			proc.kill()
+			proc.Kill()
 			return err
 		}
-		t.Cleanup(proc.kill)
+		t.Cleanup(proc.Kill)
 		dsn = fmt.Sprintf("mysql://root@127.0.0.1:%d/test", port)
 		return nil
 	})
@@ -83,10 +85,10 @@ func MariaDB(t testing.TB) (dsn string) {
 const mariaName = "MariaDB"
 
 func mariaBinaries() (install, server string, err error) {
-	if install, err = find([]string{"mariadb-install-db"}); err != nil {
+	if install, err = throwaway.Find([]string{"mariadb-install-db"}); err != nil {
 		return "", "", err
 	}
 	// The server is not in everybody's PATH.
-	server, err = find([]string{"mariadbd"}, "/usr/sbin", "/usr/libexec", "/usr/local/libexec")
+	server, err = throwaway.Find([]string{"mariadbd"}, "/usr/sbin", "/usr/libexec", "/usr/local/libexec")
 	return install, server, err
 }

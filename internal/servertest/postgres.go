@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/throwaway"
 )
 
 // Postgres starts a throwaway PostgreSQL cluster that trusts everybody and
@@ -35,7 +37,7 @@ func Postgres(t testing.TB) (dsn string) {
 		t.Fatalf("servertest: %s: %v", postgresName, err)
 	}
 
-	err = onFreePort(func(port int) error {
+	err = throwaway.OnFreePort(func(port int) error {
 		cmd := exec.Command(server, "-D", data,
 			"-c", "listen_addresses=127.0.0.1", "-c", "port="+strconv.Itoa(port),
 			"-c", "unix_socket_directories=", // a test's directory is too long a name for a socket
@@ -43,11 +45,11 @@ func Postgres(t testing.TB) (dsn string) {
 			"-c", "max_connections=200", "-c", "shared_buffers=32MB")
 		cmd.Dir = dir
 		owner.run(cmd)
-		proc, err := spawn(cmd)
+		proc, err := throwaway.Start(cmd)
 		if err != nil {
 			return err
 		}
-		err = proc.poll(patience, func() error {
+		err = proc.Poll(patience, func() error {
 			status, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
 			if err != nil {
 				return err
@@ -57,15 +59,15 @@ func Postgres(t testing.TB) (dsn string) {
 			if !strings.Contains(string(status), "\nready") {
 				return fmt.Errorf("postmaster.pid says %q", status)
 			}
-			return accepts(port)
+			return throwaway.Accepts(port)
 		})
 		if err != nil {
-			proc.kill()
+			proc.Kill()
 			return err
 		}
 		// An immediate shutdown takes the server's children along, which would
 		// otherwise write into a directory that is being removed.
-		t.Cleanup(func() { proc.stop(10 * time.Second) })
+		t.Cleanup(func() { proc.Stop(10 * time.Second) })
 		dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
 		return nil
 	})
@@ -80,10 +82,10 @@ const postgresName = "PostgreSQL"
 func postgresBinaries() (initdb, server string, err error) {
 	// Debian keeps the server's own programs out of PATH, by version.
 	const debian = "/usr/lib/postgresql/*/bin"
-	if initdb, err = find([]string{"initdb"}, debian); err != nil {
+	if initdb, err = throwaway.Find([]string{"initdb"}, debian); err != nil {
 		return "", "", err
 	}
-	server, err = find([]string{"postgres"}, debian)
+	server, err = throwaway.Find([]string{"postgres"}, debian)
 	return initdb, server, err
 }
 
@@ -93,18 +95,18 @@ func prepare(owner account, dir, program string, args ...string) error {
 	cmd.Dir = dir // the owner may not be allowed to enter the test's own
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir)
 	owner.run(cmd)
-	p, err := spawn(cmd)
+	p, err := throwaway.Start(cmd)
 	if err != nil {
 		return err
 	}
 	select {
-	case <-p.done:
+	case <-p.Done():
 	case <-time.After(4 * patience):
-		p.kill()
-		return fmt.Errorf("%s hangs\n%s", program, p.log)
+		p.Kill()
+		return fmt.Errorf("%s hangs\n%s", program, p.Log())
 	}
 	if !cmd.ProcessState.Success() {
-		return fmt.Errorf("%s: %v\n%s", program, cmd.ProcessState, p.log)
+		return fmt.Errorf("%s: %v\n%s", program, cmd.ProcessState, p.Log())
 	}
 	return nil
 }

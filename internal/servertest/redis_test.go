@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/throwaway"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -92,7 +93,7 @@ func TestPausedServerIsKilledWithTheTest(t *testing.T) {
 	if s == nil {
 		t.Skip("there is no server to pause")
 	}
-	if !s.proc.gone() {
+	if !s.redis.Gone() {
 		t.Error("a paused server outlived its test")
 	}
 }
@@ -103,7 +104,7 @@ func TestServerTakesArguments(t *testing.T) {
 	if err != nil || got["maxmemory"] != "123456789" {
 		t.Errorf("maxmemory: got %v, %v", got, err)
 	}
-	Redis(t, "--requirepass", "secret") // ready although it refuses our PING
+	Redis(t, "--requirepass", "secret") // ready although it refuses our INFO
 }
 
 func TestCommandStatsCountCallsWithoutHandshakes(t *testing.T) {
@@ -140,26 +141,26 @@ func TestServerDiesWithTheTestBinary(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("the kernel ties children to their parent on Linux only")
 	}
-	if _, err := redisBinary(); err != nil {
+	if _, err := throwaway.FindRedis(); err != nil {
 		require(t, "redis-server", err)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTheTestBinary$", "-test.v")
-	cmd.Env = append(os.Environ(), "SERVERTEST_CHILD=1")
-	child, err := spawn(cmd)
+	cmd.Env = append(os.Environ(), "SERVERTEST_CHILD=1", "TMPDIR="+t.TempDir())
+	child, err := throwaway.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer child.kill()
+	defer child.Kill()
 	var addr string
 	eventually(t, "the child's server", func() bool {
-		_, rest, ok := strings.Cut(child.log.String(), "server ")
+		_, rest, ok := strings.Cut(child.Log(), "server ")
 		addr, _, _ = strings.Cut(rest, "\n")
 		return ok && strings.Contains(rest, "\n")
 	})
 	if err := dial(addr); err != nil {
 		t.Fatalf("the child's server does not answer: %v", err)
 	}
-	child.kill()
+	child.Kill()
 	eventually(t, "the end of the child's server", func() bool { return dial(addr) != nil })
 }
 

@@ -16,7 +16,8 @@ import (
 )
 
 // Server is a redis-server process on the loopback interface that keeps nothing, for what miniredis is not: a Sentinel
-// or a node of a Cluster.
+// or a node of a Cluster. The tests of holdfast start theirs by a package of its own, internal/throwaway, which who
+// copies this from here could not import.
 type Server struct {
 	Addr string
 	dir  string

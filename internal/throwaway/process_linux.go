@@ -1,4 +1,4 @@
-package servertest
+package throwaway
 
 import (
 	"os/exec"

@@ -13,10 +13,6 @@ import (
 	"syscall"
 )
 
-func pauseProcess(p *os.Process) error  { return p.Signal(syscall.SIGSTOP) }
-func resumeProcess(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
-func quitProcess(p *os.Process) error   { return p.Signal(syscall.SIGQUIT) }
-
 // An account is who a server runs as. Database servers refuse to run as root,
 // so a test run by root hands them over to somebody else.
 type account struct {

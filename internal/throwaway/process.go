@@ -1,4 +1,7 @@
-package servertest
+// Package throwaway starts processes that do not outlive this one, and a Redis server among them, for tests and for tools: it
+// knows nothing of package testing. Package servertest is what tests use. The examples have a smaller one of their own, as
+// who copies them cannot import this.
+package throwaway
 
 import (
 	"bytes"
@@ -9,19 +12,19 @@ import (
 	"time"
 )
 
-// process is a child that does not outlive the test binary.
-type process struct {
+// Process is a child that, on Linux, the kernel ends with this process.
+type Process struct {
 	cmd  *exec.Cmd
 	log  *tail
 	done chan struct{} // closed once the child is gone and reaped
 	err  error         // how it ended, then
 }
 
-// spawn starts cmd and keeps the end of what it prints.
-func spawn(cmd *exec.Cmd) (*process, error) {
+// Start starts cmd and keeps the end of what it prints.
+func Start(cmd *exec.Cmd) (*Process, error) {
 	log := &tail{}
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := begin(cmd, func() error { return nil })
+	p, err := StartReading(cmd, func() error { return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -29,12 +32,12 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// begin starts cmd, and calls read before it waits for the end, which closes
-// pipes. The kernel ties the parent-death signal to the thread that forked, not
+// StartReading starts cmd, and calls read before it waits for the end, which
+// closes pipes. The kernel ties the parent-death signal to the thread that forked, not
 // to the process, and the runtime ends threads when it likes: the goroutine
 // that forks therefore keeps its thread for the child's whole life.
-func begin(cmd *exec.Cmd, read func() error) (*process, error) {
-	p := &process{cmd: cmd, done: make(chan struct{})}
+func StartReading(cmd *exec.Cmd, read func() error) (*Process, error) {
+	p := &Process{cmd: cmd, done: make(chan struct{})}
 	dieWithParent(cmd)
 
 	started := make(chan error)
@@ -57,10 +60,27 @@ func begin(cmd *exec.Cmd, read func() error) (*process, error) {
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+// Pid returns the child's process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// gone reports whether the child has ended.
-func (p *process) gone() bool {
+// Log returns the end of what the child printed.
+func (p *Process) Log() string { return p.log.String() }
+
+// Done is closed once the child has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err is how the child ended, once it has, or the error of reading from it.
+func (p *Process) Err() error { return p.err }
+
+// Pause stops the child as a frozen machine would. It fails where the system
+// has no means for that.
+func (p *Process) Pause() error { return pauseProcess(p.cmd.Process) }
+
+// Resume continues a paused child; others do not notice.
+func (p *Process) Resume() error { return resumeProcess(p.cmd.Process) }
+
+// Gone reports whether the child has ended.
+func (p *Process) Gone() bool {
 	select {
 	case <-p.done:
 		return true
@@ -69,22 +89,22 @@ func (p *process) gone() bool {
 	}
 }
 
-// kill ends the child at once, also a stopped one, and waits for it.
-func (p *process) kill() {
+// Kill ends the child at once, also a stopped one, and waits for it.
+func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	_ = resumeProcess(p.cmd.Process)
 	<-p.done
 }
 
-// stop asks the child to end with its own shutdown signal, which lets it take
+// Stop asks the child to end with its own shutdown signal, which lets it take
 // its children along, and kills it when it does not.
-func (p *process) stop(patience time.Duration) {
+func (p *Process) Stop(patience time.Duration) {
 	_ = resumeProcess(p.cmd.Process)
 	_ = quitProcess(p.cmd.Process)
 	select {
 	case <-p.done:
 	case <-time.After(patience):
-		p.kill()
+		p.Kill()
 	}
 }
 
@@ -112,15 +132,15 @@ func (t *tail) String() string {
 	return t.buf.String()
 }
 
-// poll calls ready every few milliseconds until it returns nil, the child
+// Poll calls ready every few milliseconds until it returns nil, the child
 // ends, or the patience is over.
-func (p *process) poll(patience time.Duration, ready func() error) error {
+func (p *Process) Poll(patience time.Duration, ready func() error) error {
 	deadline := time.Now().Add(patience)
 	pause := time.NewTicker(5 * time.Millisecond)
 	defer pause.Stop()
 	for {
 		err := ready()
-		if p.gone() {
+		if p.Gone() {
 			return fmt.Errorf("it ended: %v\n%s", p.cmd.ProcessState, p.log)
 		}
 		if err == nil {

@@ -2,13 +2,7 @@
 
 package main
 
-import (
-	"os"
-	"syscall"
-)
-
-func pauseProcess(p *os.Process) error  { return p.Signal(syscall.SIGSTOP) }
-func resumeProcess(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+import "syscall"
 
 // processorTime is what this process has used of the processors, in s.
 func processorTime() float64 {
