@@ -94,23 +94,13 @@ func ReadAcquired(val any) (a Acquired, ok bool) {
 			return Acquired{Exhausted: true}, true
 		}
 	case []any:
-		if len(r) != 7 || r[0] != int64(0) {
-			return a, false
-		}
-		var ok1, ok2, ok3, ok4, ok5, ok6 bool
-		var place, deaf int64
-		var fence string
-		a.Held = true
-		a.Left, ok1 = r[1].(int64)
-		a.Value, ok2 = r[2].(string)
-		place, ok3 = r[3].(int64)
-		a.Time, ok4 = r[4].(int64)
-		fence, ok5 = r[5].(string)
-		deaf, ok6 = r[6].(int64)
-		last, rest, _ := strings.Cut(fence, " ")
+		f := fields{list: r}
+		held := f.number() == 0
+		a = Acquired{Held: true, Left: f.number(), Value: f.text(), Place: int(f.number()), Time: f.number()}
+		last, rest, _ := strings.Cut(f.text(), " ")
 		a.Last, _ = strconv.ParseInt(last, 10, 64)
-		a.Place, a.Deaf, a.Foreign = int(place), Deaf(deaf), strings.HasPrefix(rest, "0 ")
-		return a, ok1 && ok2 && ok3 && ok4 && ok5 && ok6
+		a.Foreign, a.Deaf = strings.HasPrefix(rest, "0 "), Deaf(f.number())
+		return a, held && f.through()
 	}
 	return a, false
 }

@@ -55,13 +55,9 @@ func ReadClaimed(val any) (c Claimed, ok bool) {
 		c.Code = ClaimCode(r)
 		return c, c.Code == ClaimGranted || c.Code == ClaimTaken || c.Code == ClaimOther
 	case []any:
-		if len(r) != 2 {
-			return c, false
-		}
-		code, ok1 := r[0].(int64)
-		now, ok2 := r[1].(int64)
-		c = Claimed{ClaimCode(code), now}
-		return c, ok1 && ok2 && (c.Code == ClaimEarly || c.Code == ClaimLate)
+		f := fields{list: r}
+		c = Claimed{ClaimCode(f.number()), f.number()}
+		return c, f.through() && (c.Code == ClaimEarly || c.Code == ClaimLate)
 	}
 	return c, false
 }
@@ -96,31 +92,18 @@ type Ticked struct {
 
 // ReadTicked reads a reply of tick.lua.
 func ReadTicked(val any) (t Ticked, ok bool) {
-	r, _ := val.([]any)
-	if len(r) < 3 {
-		return t, false
-	}
-	code, ok1 := r[0].(int64)
-	now, ok2 := r[1].(int64)
-	t.Claimed = Claimed{ClaimCode(code), now}
-	ok = ok1 && ok2
+	f := fieldsOf(val)
+	t.Claimed = Claimed{ClaimCode(f.number()), f.number()}
+	_ = f.next() // see ReadServer
 	switch t.Code {
 	case ClaimGranted, ClaimEarly, ClaimLate:
+		return t, !f.bad
 	case ClaimTaken:
-		if len(r) != 5 {
-			return t, false
-		}
-		t.Tick, ok1 = r[3].(int64)
-		t.Claimant, ok2 = r[4].(string)
-		ok = ok && ok1 && ok2
+		t.Tick, t.Claimant = f.number(), f.text()
 	case ClaimYoung:
-		if len(r) != 4 {
-			return t, false
-		}
-		t.Young, ok1 = r[3].(int64)
-		ok = ok && ok1
+		t.Young = f.number()
 	default:
 		return t, false
 	}
-	return t, ok
+	return t, f.through()
 }

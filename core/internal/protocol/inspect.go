@@ -33,14 +33,7 @@ func ReadInspected(val any) (i Inspected, ok bool) {
 	if i, ok = val.(Inspected); ok {
 		return i, true
 	}
-	r, _ := val.([]any)
-	if len(r) != 4 {
-		return i, false
-	}
-	var ok1, ok2, ok3, ok4 bool
-	i.Value, ok1 = r[0].(string)
-	i.Left, ok2 = r[1].(int64)
-	i.Token, ok3 = r[2].(int64)
-	i.Waiting, ok4 = r[3].(int64)
-	return i, ok1 && ok2 && ok3 && ok4
+	f := fieldsOf(val)
+	i = Inspected{Value: f.text(), Left: f.number(), Token: f.number(), Waiting: f.number()}
+	return i, f.through()
 }

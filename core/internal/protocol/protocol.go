@@ -81,3 +81,38 @@ var Scripts = []struct {
 	{"renew", RenewScript}, {"renew", prolongScript}, {"inspect", InspectScript}, {"claim", claimScript},
 	{"vote", VoteScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
 }
+
+// fields are the elements of a reply, which are read one after the other.
+type fields struct {
+	list []any
+	bad  bool // one was missing, or of another type
+}
+
+func fieldsOf(val any) fields {
+	list, _ := val.([]any)
+	return fields{list: list}
+}
+
+func (f *fields) next() (v any) {
+	if len(f.list) == 0 {
+		f.bad = true
+		return nil
+	}
+	v, f.list = f.list[0], f.list[1:]
+	return v
+}
+
+func (f *fields) number() int64 {
+	n, ok := f.next().(int64)
+	f.bad = f.bad || !ok
+	return n
+}
+
+func (f *fields) text() string {
+	s, ok := f.next().(string)
+	f.bad = f.bad || !ok
+	return s
+}
+
+// through tells whether all was there, and nothing else.
+func (f *fields) through() bool { return !f.bad && len(f.list) == 0 }

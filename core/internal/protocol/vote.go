@@ -80,32 +80,24 @@ type Voted struct {
 
 // ReadVoted reads a reply of vote.lua.
 func ReadVoted(val any) (v Voted, ok bool) {
-	r, _ := val.([]any)
-	if len(r) < 4 {
-		return v, false
-	}
-	code, ok1 := r[0].(int64)
-	_, ok2 := r[1].(int64)
-	n, ok3 := r[3].(int64)
-	v.Code, v.N = VoteCode(code), n
+	f := fieldsOf(val)
+	v.Code = VoteCode(f.number())
+	_, _ = f.number(), f.next() // see ReadServer
+	v.N = f.number()
 	if v.Code == VoteHeld {
-		if len(r) != 6 {
-			return v, false
-		}
-		v.Value, _ = r[4].(string)
-		v.Left, _ = r[5].(int64)
+		v.Value, _ = f.next().(string)
+		v.Left, _ = f.next().(int64)
+		return v, f.through()
 	}
-	return v, ok1 && ok2 && ok3
+	return v, !f.bad
 }
 
 // ReadServer reads what each reply of vote.lua and tick.lua tells of the server: its TIME in µs, and the id of its run, ""
 // where it was not asked for.
 func ReadServer(val any) (at int64, run string, ok bool) {
-	r, _ := val.([]any)
-	if len(r) < 3 {
-		return 0, "", false
-	}
-	at, ok = r[1].(int64)
-	run, _ = r[2].(string)
-	return at, run, ok
+	f := fieldsOf(val)
+	_ = f.next()
+	at = f.number()
+	run, _ = f.next().(string)
+	return at, run, !f.bad
 }
