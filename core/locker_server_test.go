@@ -36,6 +36,43 @@ func TestServerCostsTwoCommandsPerAcquireAndRelease(t *testing.T) {
 	shutdown(t, l)
 }
 
+// What the scripts call on the server for a lock that nobody else wants: as much as it takes to look, to take the lock and
+// its token, and to give both up again. A key that is new has no fence, so that its line must be looked at.
+func TestServerCallsOfAFreeLock(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	l := newLocker(t, server.Client())
+	release(t, acquire(t, l, "k"))
+	for what, row := range map[string]struct {
+		key  func(i int) string
+		want map[string]int64
+	}{
+		"a key in use": {func(int) string { return "k" }, map[string]int64{"mget": 2, "time": 1, "set": 3, "del": 1}},
+		"a new key":    {func(i int) string { return fmt.Sprint("new", i) }, map[string]int64{"mget": 2, "time": 1, "lindex": 1, "set": 3, "del": 1}},
+	} {
+		server.ResetStats(t)
+		const n = 100
+		for i := range n {
+			release(t, acquire(t, l, row.key(i)))
+		}
+		got := server.CommandStats(t)
+		for _, c := range []string{"evalsha", "config|resetstat", "info"} {
+			delete(got, c)
+		}
+		total := int64(0)
+		for c, calls := range got {
+			total += calls
+			if calls != n*row.want[c] {
+				t.Errorf("%s: %d %s in %d cycles, want %d", what, calls, c, n, n*row.want[c])
+			}
+		}
+		if what == "a key in use" && total > 7*n {
+			t.Errorf("%s: %d calls in %d cycles, want at most 7 each", what, total, n)
+		}
+	}
+	shutdown(t, l)
+}
+
 func TestServerRestartEmptyIsNoticedAndTokensRise(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)

@@ -22,7 +22,7 @@ func TestModelDoesWhatTheScriptsDo(t *testing.T) {
 		model.TombstoneBarsLock, model.TombstoneBarsLine, model.ForgetFreesItsOwn, model.FenceRemembersLosses,
 		model.ResentAcquireGetsItsToken, model.TokensFollowTheClock, model.TokensFollowTheLast,
 		model.BlocksAreReserved, model.DeadArePruned, model.FreeLockGoesToTheLine, model.TryWaitsItsTurn,
-		model.LookKeepsThePlace, model.GrantLeavesTheLine, model.ForgetLeavesTheLine,
+		model.LookKeepsThePlace, model.GrantLeavesTheLine, model.ForgetLeavesTheLine, model.WaitingIsMarked,
 	}
 	for _, rule := range rules {
 		seeds := uint64(100)
@@ -263,6 +263,9 @@ func (m *modelled) fence() string {
 		if t != 0 {
 			text += fmt.Sprint(" ", m.real(t))
 		}
+	}
+	if f.Waits {
+		text += " w"
 	}
 	return text
 }

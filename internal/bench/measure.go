@@ -51,6 +51,21 @@ const spinLegend = "A cycle is one acquire and one release. ratio: of cycles/s t
 	"called) and Redis µs (the server's time for the commands sent) are per cycle. rueidislock has a client of its own, " +
 	"with one connection."
 
+// farther is how much round-trip time the part "far" adds: that of a network, where loopback has next to none.
+const farther = 500 * time.Microsecond
+
+// far measures the uncontended cycle where the server is farther away.
+func (p plan) far(ctx context.Context, near *server) (table, error) {
+	proxy, err := startSlowProxy(near.addr, farther)
+	if err != nil {
+		return table{}, err
+	}
+	defer proxy.close()
+	t, err := p.cycles(ctx, &server{proxy.addr(), near.Redis})
+	t.Title = fmt.Sprintf("As above, with %v of round-trip time added. %s", farther, t.Title)
+	return t, err
+}
+
 // cycles measures the uncontended cycle.
 func (p plan) cycles(ctx context.Context, server *server) (table, error) {
 	var rows []row[spin]

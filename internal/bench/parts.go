@@ -22,6 +22,7 @@ const uncontended, contended, all = "uncontended", "contended", "all"
 var parts = slices.Concat(
 	[]part{
 		{uncontended, 7, 300 * time.Millisecond, plan.cycles},
+		{"far", 5, 300 * time.Millisecond, plan.far},
 		{"refused", 3, 100 * time.Millisecond, plan.refused},
 	},
 	crowdParts(),

@@ -76,6 +76,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		{GrantLeavesTheLine, "late leave", Leak},
 		{ForgetLeavesTheLine, "late leave", Leak},
 		{WaiterLooks, "line", Stuck},
+		{WaitingIsMarked, "line", Unfair},
 		{StrayIsForgotten, "late leave", Stray},
 	}
 	tested := map[Rule]bool{Whole: true}

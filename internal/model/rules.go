@@ -41,6 +41,7 @@ const (
 	GrantLeavesTheLine    // who was granted the lock is no longer in it
 	ForgetLeavesTheLine   // nor who gave up
 	WaiterLooks           // without being told
+	WaitingIsMarked       // in the fence, so that who finds no mark need not look
 	StrayIsForgotten      // a grant to nobody is undone at once
 
 	Rules // how many
@@ -75,6 +76,7 @@ var ruleNames = [Rules]string{
 	GrantLeavesTheLine:        "grant leaves the line",
 	ForgetLeavesTheLine:       "forget leaves the line",
 	WaiterLooks:               "waiter looks",
+	WaitingIsMarked:           "waiting is marked",
 	StrayIsForgotten:          "stray is forgotten",
 }
 

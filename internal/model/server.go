@@ -52,6 +52,7 @@ type Place struct {
 type Fence struct {
 	Last, Live, Since Token
 	Lost              [8]Token
+	Waits             bool // somebody may be in line
 }
 
 // Grant is a message to an inbox.
@@ -119,9 +120,12 @@ func (s *Server) Acquire(p *Params, id Owner, waits, told bool) (r Acquired, g G
 		return s.refuse(p, id, waits, told), g
 	}
 
-	fence := s.Fence
+	fence, waits0 := s.Fence, s.Length > 0
+	if s.fast(p, fence) {
+		waits0 = false
+	}
 	if s.Owner == 0 {
-		if s.Length > 0 && s.Line[0].Owner != id && p.Without != FreeLockGoesToTheLine && (waits || p.Without != TryWaitsItsTurn) {
+		if waits0 && s.Line[0].Owner != id && p.Without != FreeLockGoesToTheLine && (waits || p.Without != TryWaitsItsTurn) {
 			if g = s.serve(p, id); s.Owner != 0 {
 				return s.refuse(p, id, waits, told), g
 			}
@@ -129,8 +133,13 @@ func (s *Server) Acquire(p *Params, id Owner, waits, told bool) (r Acquired, g G
 		s.leave(id)
 		s.Owner, s.End = id, s.Now+p.Lease
 	}
-	token := s.draw(p, fence)
+	token := s.draw(p, fence, waits0)
 	return Acquired{Token: token}, g
+}
+
+// fast tells whether an acquire of a free lock looks at nothing but the fence, see fast.lua.
+func (s *Server) fast(p *Params, f Fence) bool {
+	return s.Owner == 0 && p.Block == 1 && f.Last != 0 && !f.Waits && f.Live == 0 && f.Lost[0] == 0 && f.Last < s.tokenTime(p)
 }
 
 // refuse answers that somebody has the lock, after joining the line where that was asked for.
@@ -150,6 +159,7 @@ func (s *Server) refuse(p *Params, id Owner, waits, told bool) Acquired {
 	}
 	s.Line[i] = Place{Owner: id, Told: told && s.Deaf&bit(id) == 0, Expiry: s.Now + p.Entry}
 	s.LineEnd = s.Now + p.Entry
+	s.Fence.Waits = s.Fence.Last != 0 && p.Without != WaitingIsMarked
 	r.Place = i + 1
 	r.Deaf = told && s.Deaf&bit(id) != 0
 	return r
@@ -171,6 +181,7 @@ func (s *Server) Forget(p *Params, id Owner, token Token, tomb bool) (reply int,
 
 	before := s.Fence
 	after, keeps := before, true // the life that the fence has
+	fast := held && !tomb && token != 0 && before.Live == token && !before.Waits && before.Lost[0] == 0 // see fastforget.lua
 	if held {
 		if after.Live != token || token == 0 {
 			keeps = false
@@ -179,7 +190,7 @@ func (s *Server) Forget(p *Params, id Owner, token Token, tomb bool) (reply int,
 				after.Since = token
 			}
 		}
-		after.Live = 0
+		after.Live, after.Waits = 0, s.Length > 0 && !fast
 	}
 	write := func() {
 		if s.Fence = after; !keeps {
@@ -189,7 +200,7 @@ func (s *Server) Forget(p *Params, id Owner, token Token, tomb bool) (reply int,
 	if held && after.Last != 0 {
 		write()
 	}
-	if s.Owner == 0 {
+	if s.Owner == 0 && !fast {
 		if g = s.serve(p, 0); s.Owner == 0 && held && after.Last != 0 {
 			write()
 		}
@@ -223,7 +234,7 @@ func (s *Server) Renew(p *Params, id Owner, lease Time) Time {
 }
 
 // draw takes the next token from a fence and those reserved behind it, and stores what the fence then is.
-func (s *Server) draw(p *Params, f Fence) Token {
+func (s *Server) draw(p *Params, f Fence, waits bool) Token {
 	now := s.tokenTime(p)
 	token := max(f.Last+1, now)
 	switch p.Without {
@@ -244,7 +255,7 @@ func (s *Server) draw(p *Params, f Fence) Token {
 		}
 		f.Lost[i] = f.Live
 	}
-	f.Live, f.Last = token, token+p.Block-1
+	f.Live, f.Last, f.Waits = token, token+p.Block-1, waits
 	if p.Without == BlocksAreReserved {
 		f.Last = token
 	}
@@ -291,7 +302,7 @@ func (s *Server) serve(p *Params, self Owner) Grant {
 			i++
 			continue
 		}
-		token := s.draw(p, fence)
+		token := s.draw(p, fence, true)
 		s.Owner, s.End = e.Owner, s.Now+p.First
 		if p.Without != GrantLeavesTheLine {
 			s.remove(i)

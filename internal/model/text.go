@@ -71,6 +71,9 @@ func (e *teller) redis() string {
 				fmt.Fprintf(&b, " %d", t)
 			}
 		}
+		if f.Waits {
+			b.WriteString(" w")
+		}
 	}
 	for o := Owner(1); o <= MaxOwners; o++ {
 		if s.Gone&bit(o) != 0 {

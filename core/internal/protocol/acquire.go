@@ -19,9 +19,11 @@ var (
 	entryLua string
 	//go:embed acquire.lua
 	acquireLua string
+	//go:embed fast.lua
+	fastLua string
 
-	AcquireScript = newScript(5, fenceLua+lineLua+grantLua+acquireLua)
-	reenterScript = newScript(6, fenceLua+lineLua+grantLua+entryLua+acquireLua)
+	AcquireScript = newScript(5, fastLua+fenceLua+lineLua+grantLua+acquireLua)
+	reenterScript = newScript(6, fastLua+fenceLua+lineLua+grantLua+entryLua+acquireLua)
 )
 
 // Acquire is a call of acquire.lua; id is the re-entry id, where n has an Entry. Here and below, room is where the
@@ -72,6 +74,10 @@ type Acquired struct {
 	Deaf    Deaf
 }
 
+// severalHold is what the value of a lock begins with that is held by several together, as a later release may have it: it
+// is held, and by nobody foreign.
+const severalHold = "="
+
 // Deaf is why a waiter will not be told of a grant.
 type Deaf int64
 
@@ -99,7 +105,8 @@ func ReadAcquired(val any) (a Acquired, ok bool) {
 		a = Acquired{Held: true, Left: f.number(), Value: f.text(), Place: int(f.number()), Time: f.number()}
 		last, rest, _ := strings.Cut(f.text(), " ")
 		a.Last, _ = strconv.ParseInt(last, 10, 64)
-		a.Foreign, a.Deaf = strings.HasPrefix(rest, "0 "), Deaf(f.number())
+		a.Foreign = strings.HasPrefix(rest, "0 ") && !strings.HasPrefix(a.Value, severalHold)
+		a.Deaf = Deaf(f.number())
 		return a, held && f.through()
 	}
 	return a, false

@@ -19,7 +19,7 @@
 --   -2                      the token space (2^53) is used up
 
 local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*)$')
-local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+found = found or redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local holder, fence = found[1], found[2]
 if found[3] then return -1 end -- also where the lock still has this value: those who were let in go on under it
 -- An error where that is of another type: before anything is written, which would stay for a lease.
@@ -59,12 +59,16 @@ local function refuse(value, left)
     -- Who cannot be told looks by itself, and is not passed over.
     if deaf > 0 then inbox = '-' end
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
-    local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' ' .. counted .. ' ' .. inbox
+    local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' 1 ' .. counted .. ' ' .. inbox
     local known = redis.call('HSET', KEYS[5], ARGV[1], text) == 0
     redis.call('PEXPIRE', KEYS[5], entry)
     rank = known and redis.call('LPOS', KEYS[4], ARGV[1])
     rank = rank and rank + 1 or redis.call('RPUSH', KEYS[4], ARGV[1])
     redis.call('PEXPIRE', KEYS[4], entry)
+    if fence and string.find(fence, '%d$') then
+      fence = fence .. ' w'
+      redis.call('SET', KEYS[2], fence, 'KEEPTTL')
+    end
   end
   return {0, left, value, rank, now, fence or '', deaf}
 end
@@ -73,22 +77,21 @@ if holder and holder ~= ARGV[1] then
   return refuse(holder, redis.call('PTTL', KEYS[1]))
 end
 
-if not holder then
-  local first = redis.call('LINDEX', KEYS[4], 0)
-  if first then
-    if first ~= ARGV[1] then
-      local owner, first, text = serve(ARGV[1], fence, now)
-      if owner then
-        fence = text
-        return refuse(owner, first)
-      end
+local first = redis.call('LINDEX', KEYS[4], 0)
+if first and not holder then
+  if first ~= ARGV[1] then
+    local owner, left, text = serve(ARGV[1], fence, now)
+    if owner then
+      fence = text
+      return refuse(owner, left)
     end
-    leave(ARGV[1])
   end
+  leave(ARGV[1])
 end
 
 local token, text, ahead = draw(fence, tonumber(block), now)
 if not token then return -2 end
+if first then text = text .. ' w' end
 
 -- MGET reads keys of another type as missing. NX keeps such a lock from being overwritten, and GET such a
 -- fence: it makes SET refuse them.

@@ -1,11 +1,13 @@
 -- Shared by the scripts that read a fence; prepended to each of them.
 --
 -- The fence of a lock is one string of decimal numbers:
---   last live since lost...
+--   last live since lost... w
 --   last   the largest token ever issued
 --   live   the token of the latest tenure while nobody has released it, else 0
 --   since  every token from here to last is accounted for
 --   lost   tokens in that range whose tenure ended without a release, oldest first, at most 8
+--   w      only if somebody may wait in line: who joins it marks the fence, if there is one, and whoever writes a new one
+--          looks at the line. So without it there is nobody, and acquire.lua and forget.lua need not look.
 -- A tenure is recorded as lost when the next one begins and finds it unreleased. Losses are rare, so a
 -- few numbers tell "released" from "lost" for every token since `since`, however many tenures came and
 -- went: a list of the released ones would have to be as long as the traffic between two resends.
@@ -17,6 +19,7 @@
 -- in front of each number. Without a fence, or with a damaged one, there is no history: 2^53 has 16 digits.
 local function recall(fence)
   if fence then
+    if string.sub(fence, -2) == ' w' then fence = string.sub(fence, 1, -3) end
     local last, live, since, lost = string.match(fence, '^(%d+) (%d+) (%d+)([ %d]*)$')
     if last and #last < 17 and #live < 17 and #since < 17 and
       (lost == '' or not string.find(lost .. ' ', '  ', 1, true) and not string.find(lost, string.rep('%d', 17))) then

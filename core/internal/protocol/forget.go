@@ -7,8 +7,10 @@ var (
 	forgetLua string
 	//go:embed nudge.lua
 	nudgeLua string
+	//go:embed fastforget.lua
+	fastForgetLua string
 
-	ForgetScript = newScript(5, fenceLua+lineLua+grantLua+forgetLua)
+	ForgetScript = newScript(5, fastForgetLua+fenceLua+lineLua+grantLua+forgetLua)
 	departScript = newScript(6, fenceLua+lineLua+grantLua+entryLua+forgetLua)
 	YieldScript  = newScript(5, fenceLua+lineLua+nudgeLua+forgetLua)
 )

@@ -74,10 +74,11 @@ if held then
   end
 end
 
-local served = false
+local served, waits = false, false
 if ARGV[5] ~= '-' and (held or not holder and not wrong and not idle) then
   local ok, owner = pcall(function()
-    if not redis.call('LINDEX', KEYS[4], 0) then return end
+    waits = redis.call('LINDEX', KEYS[4], 0)
+    if not waits then return end
     local time = redis.call('TIME')
     return serve('', after, time[1] * 1000000 + time[2])
   end)
@@ -86,6 +87,7 @@ end
 
 if held then
   if not served and after then
+    if waits then after = after .. ' w' end
     if life then
       redis.call('SET', KEYS[2], after, 'PX', life)
     else

@@ -1,9 +1,10 @@
 -- On one server the first in line is granted the lock; behind line.lua. What is to be known of an owner who waits is
--- "expiry lease life block counted inbox":
+-- "expiry lease life block limit counted inbox":
 --   expiry  the moment by TIME, in ms, from which the entry counts as dead unless it was refreshed
 --   lease   that a grant begins with, in ms: short, so that a grant nobody notices costs little
 --   life    of the fence after a grant, in ms
 --   block   how many tokens a grant reserves
+--   limit   how many may hold the lock together; of more than 1 a later release may make use, and is passed over by this one
 
 -- and under `mute`, the moment until which this server counts as one that lets no script publish, by TIME in ms; some
 -- managed services do not.
@@ -33,17 +34,21 @@ local function serve(self, fence, now)
     local owner = redis.call('LINDEX', KEYS[4], i)
     if not owner or owner == self then return end
     local entry = redis.call('HGET', KEYS[5], owner)
-    local expiry, lease, life, block, counted, inbox
-    if entry then expiry, lease, life, block, counted, inbox = string.match(entry, '^(%d+) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d) (.+)$') end
+    local expiry, lease, life, block, limit, counted, inbox
+    if entry then
+      expiry, lease, life, block, limit, counted, inbox =
+        string.match(entry, '^(%d+) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d) (.+)$')
+    end
     if expiry and math.max(#expiry, #lease, #life, #block) > 15 then expiry = nil end -- none of ours
     if not expiry or now >= expiry * 1000 then
       if not leave(owner) then redis.call('LREM', KEYS[4], 1, owner) end
-    elseif not heard(inbox, counted) or inbox ~= '-' and mute(now) then
+    elseif limit ~= '1' or not heard(inbox, counted) or inbox ~= '-' and mute(now) then
       i = i + 1
     else
       local token, text, ahead = draw(fence, tonumber(block), now)
       -- NX as in acquire.lua.
       if not token or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', lease) then return end
+      text = text .. ' w' -- for those behind, if any
       local old = redis.pcall('SET', KEYS[2], text, 'PX', string.format('%.0f', life + ahead), 'GET')
       if type(old) == 'table' and old.err then
         redis.call('DEL', KEYS[1])
