@@ -339,7 +339,7 @@ func (a *acquisition) failed(err error) {
 	if several, ok := err.(*quorum.Failure); ok && several.OfMasters() {
 		return // told of each
 	}
-	a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: err})
+	a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: public(err)})
 }
 
 func (a *acquisition) stopped(reason why) error {
@@ -386,7 +386,7 @@ func (a *acquisition) more() bool {
 		return true
 	}
 	// Redis failed to serve, and the time to wait for others is over, or there was none.
-	return a.attempts < single.Tries && now-a.from < a.locker.store.Patience(a.cfg.ttl)
+	return a.attempts < redisconn.Tries && now-a.from < a.locker.store.Patience(a.cfg.ttl)
 }
 
 // next is how long to pause before the next look, and whether that will be the last, at the end of the wait.

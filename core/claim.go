@@ -8,7 +8,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
-	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -88,10 +87,10 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		fail.cause, fail.context = public(c.Err), ctx.Err()
 		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: fail.cause})
 		open = open || !redisconn.Harmless(c.Err)
-		if try >= single.Tries && !cfg.waitSet || redisconn.Permanent(c.Err) || fail.context != nil {
+		if try >= redisconn.Tries && !cfg.waitSet || redisconn.Permanent(c.Err) || fail.context != nil {
 			return false, fail
 		}
-		if try >= single.Tries {
+		if try >= redisconn.Tries {
 			left := end - l.env.Now().Mono
 			why := l.env.Await(ctx, l.env.Gate.Closing, min(claimPause, left))
 			switch {

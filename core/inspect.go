@@ -8,7 +8,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
-	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -37,8 +36,11 @@ type State struct {
 //
 // Errors: [ErrUnavailable] (matching ctx.Err() where that ended it), [ErrClosed], [ErrInvalid].
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
-	states, errs := l.look(ctx, []string{key}, map[any]error{})
-	return states[0], errs[0]
+	states, errs := l.look(ctx, []string{key}, redisconn.NewSweep())
+	if errs[0] != nil {
+		return State{}, errs[0]
+	}
+	return states[0], nil
 }
 
 // InspectAll is [Locker.Inspect] for many keys: it asks in pipelines, one for each server and up to 128 keys, one
@@ -55,9 +57,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 // waited for again with each pipeline.
 func (l *Locker) InspectAll(ctx context.Context, keys ...string) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
-		down := map[any]error{}
+		sweep := redisconn.NewSweep()
 		for batch := range slices.Chunk(keys, batchSize) {
-			states, errs := l.look(ctx, batch, down)
+			states, errs := l.look(ctx, batch, sweep)
 			for i := range batch {
 				if !yield(states[i], errs[i]) {
 					return
@@ -67,125 +69,57 @@ func (l *Locker) InspectAll(ctx context.Context, keys ...string) iter.Seq2[State
 	}
 }
 
-// inspection is one key that is asked about.
-type inspection struct {
-	i      int // in the order of keys
-	names  protocol.Names
-	server any
-	call   *redisconn.Call
-	fail   *opError
-}
-
-// look asks about keys at once, but not about those of a server in down, to which it adds those that it cannot reach. It
-// holds the gate for no longer than that: a caller may take its time between two.
-func (l *Locker) look(ctx context.Context, keys []string, down map[any]error) ([]State, []error) {
+// look asks about keys. It holds the gate for no longer than that: a caller may take its time between two.
+func (l *Locker) look(ctx context.Context, keys []string, sweep *redisconn.Sweep) ([]State, []error) {
 	states, errs := make([]State, len(keys)), make([]error, len(keys))
-	var open []*inspection
+	var names []protocol.Names
+	var of []int // the key of each name
 	for i, key := range keys {
 		states[i].Key = l.cfg.prefix + key
-		names, err := l.inspectable(ctx, key)
+		n, err := nameKeys(states[i].Key)
+		switch {
+		case ctx == nil:
+			err = invalid("nil context")
+		case key == "":
+			err = invalid("empty key")
+		}
 		if errs[i] = err; err == nil {
-			k := &inspection{i: i, names: names, fail: &opError{act: "inspect", key: names.Lock, outcome: ErrUnavailable}}
-			open, errs[i] = append(open, k), k.fail
+			names, of = append(names, n), append(of, i)
 		}
 	}
-	if len(open) == 0 {
+	if len(of) == 0 {
 		return states, errs
 	}
-	if !l.env.Gate.Enter() {
-		for _, k := range open {
-			k.fail.outcome = ErrClosed
+	outcome, calls := ErrClosed, []*redisconn.Call(nil)
+	if l.env.Gate.Enter() {
+		defer l.env.Gate.Leave()
+		outcome = ErrUnavailable
+		if ctx.Err() == nil {
+			calls = l.store.Inspect(ctx, names, l.cfg.ttl, sweep)
 		}
-		return states, errs
 	}
-	defer l.env.Gate.Leave()
-	all, reached := slices.Clone(open), map[any]bool{}
-	now := l.env.Now().Mono
-	last, end := now+l.store.Patience(l.cfg.ttl), now+l.store.Allowance(l.cfg.ttl)
-	for try := 1; try <= single.Tries && now < last && l.find(ctx, open, end); try++ {
-		batches := map[any]redisconn.Batch{} // for each server one: a pipeline is through when all its servers are
-		for _, k := range open {
-			if k.fail.cause = down[k.server]; k.fail.cause != nil {
-				continue
-			}
-			if batches[k.server] == nil {
-				batches[k.server] = redisconn.Batch{}
-			}
-			k.call = l.store.Inspect(ctx, k.names, l.cfg.ttl, batches[k.server])
+	for k, i := range of {
+		fail := &opError{act: "inspect", key: states[i].Key, outcome: outcome}
+		errs[i] = fail
+		if outcome == ErrUnavailable {
+			fail.context = ctx.Err()
 		}
-		for _, batch := range batches {
-			l.env.Go(batch.Run)
+		if calls == nil {
+			continue
 		}
-		open = slices.DeleteFunc(open, func(k *inspection) bool {
-			if k.call == nil {
-				return true
-			}
-			if !k.call.Answered() {
-				switch l.env.Await(ctx, k.call.Done, end-l.env.Now().Mono) {
-				case timing.Ended:
-					k.fail.context = ctx.Err()
-					return true
-				case timing.Elapsed:
-					k.call.Leave()
-					k.fail.cause = redisconn.ErrSilence
-					return true
-				}
-			}
-			state, ok := newState(k.names.Lock, k.call.Val)
-			err := k.call.Err
-			if err == nil && !ok {
-				err = protocol.ErrReply
-			}
-			reached[k.server] = reached[k.server] || k.call.Err == nil || redisconn.ReplyText(err) != ""
-			if err == nil {
-				states[k.i], errs[k.i] = state, nil
-				return true
-			}
-			k.fail.cause, k.fail.context = public(err), ctx.Err()
-			return redisconn.Permanent(err)
-		})
-		now = l.env.Now().Mono
-	}
-	for _, k := range all {
-		if !reached[k.server] && k.fail.context == nil && k.fail.cause != nil {
-			down[k.server] = k.fail.cause
+		state, ok := newState(states[i].Key, calls[k].Val)
+		switch err := calls[k].Err; {
+		case err != nil:
+			fail.cause = public(err)
+		case ok:
+			states[i], errs[i] = state, nil
+		case calls[k].Val != nil:
+			fail.cause = protocol.ErrReply
+		case fail.context == nil:
+			fail.cause = redisconn.ErrSilence
 		}
 	}
 	return states, errs
-}
-
-// inspectable checks what Inspect and InspectAll are given.
-func (l *Locker) inspectable(ctx context.Context, key string) (protocol.Names, error) {
-	if ctx == nil {
-		return protocol.Names{}, invalid("nil context")
-	}
-	if key == "" {
-		return protocol.Names{}, invalid("empty key")
-	}
-	return nameKeys(l.cfg.prefix + key)
-}
-
-// find has the server of each, and reports whether that can be told. A Cluster may have to be asked first.
-func (l *Locker) find(ctx context.Context, open []*inspection, end time.Duration) bool {
-	if !l.store.Many() || l.store.Several() {
-		return true
-	}
-	servers, done := make([]any, len(open)), make(chan struct{})
-	l.env.Go(func() {
-		for i, k := range open {
-			servers[i] = l.store.server(ctx, k.names.Lock)
-		}
-		close(done)
-	})
-	known := l.env.Await(ctx, done, end-l.env.Now().Mono) == timing.Told
-	for i, k := range open {
-		if known {
-			k.server = servers[i]
-		} else if k.fail.context = ctx.Err(); k.fail.context == nil {
-			k.fail.cause = redisconn.ErrSilence
-		}
-	}
-	return known
 }
 
 // newState is what a reply of inspect.lua tells of a key.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -467,4 +468,126 @@ func (f dialHook) DialHook(next redis.DialHook) redis.DialHook {
 func (dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 func (dialHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
+}
+
+// Of several masters one hangs: it is waited for once, and not asked for the keys behind.
+func TestInspectAllGivesUpOneMasterThatHangs(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t, core.WithQuarantine(0))
+		defer func() { time.Sleep(5 * time.Minute) }()
+		keys := manyKeys(5000)
+		inspectAll(background, v.Locker, "k5")
+		synctest.Wait()
+		for _, l := range v.links {
+			l.Delay(2 * time.Millisecond)
+		}
+		v.links[0].CutDown()
+		var most int64
+		for range v.InspectAll(background, keys...) {
+			most = max(most, core.Under(v.Locker))
+		}
+		if n := ms[0].Commands()["evalsha"]; n > 130 || most > 5 {
+			t.Errorf("%d commands to the master that hangs, want those of one pipeline; %d calls under way", n, most)
+		}
+		v.links[0].Heal()
+	})
+}
+
+func TestInspectAllOfAnEndedContextAsksNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		defer func() { time.Sleep(5 * time.Minute) }()
+		inspectAll(background, r.Locker, "k1")
+		synctest.Wait()
+		r.link.Delay(2 * time.Millisecond)
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		b.ResetCommands()
+		var most int64
+		for _, err := range r.InspectAll(ctx, manyKeys(1000)...) {
+			if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			most = max(most, core.Under(r.Locker))
+		}
+		time.Sleep(20 * time.Second)
+		if n := b.Commands().Total(); n != 0 || most != 0 {
+			t.Errorf("%d commands, %d calls under way", n, most)
+		}
+	})
+}
+
+func TestInspectAllDoesNotGoOnDiallingAMasterThatIsGone(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		var dials atomic.Int64
+		var clients []*redis.Client
+		for i, m := range ms {
+			rdb := m.Client(func(o *redis.Options) { o.DialerRetries = 1 })
+			clients = append(clients, rdb)
+			if i == 0 {
+				m.Link(rdb).Refuse(errors.New("no route"))
+				rdb.AddHook(dialHook(func() { dials.Add(1) }))
+			}
+		}
+		l, err := core.NewRedLock(clients, core.WithQuarantine(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range inspectAll(background, l, manyKeys(2000)...) {
+			if k.err != nil {
+				t.Fatal(k.err)
+			}
+		}
+		synctest.Wait()
+		if n := dials.Load(); n != 3 {
+			t.Errorf("%d dials, want the 3 tries of the first pipeline", n)
+		}
+	})
+}
+
+// A shard that is silent does not cost another its tries: there a connection dies with the first command.
+func TestInspectAllAsksOneShardAgainWhileAnotherIsSilent(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		b2 := servertest.NewBubble(t)
+		links := map[string]*servertest.Link{"10.0.0.1:1": b.NewLink(), "10.0.0.2:1": b2.NewLink()}
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{"10.0.0.1:1"},
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{
+					{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: "10.0.0.1:1"}}},
+					{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: "10.0.0.2:1"}}},
+				}, nil
+			},
+			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				return links[addr].Dial(ctx, network, addr)
+			},
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+		defer func() { _ = rdb.Close(); time.Sleep(5 * time.Minute) }()
+		l := newLocker(t, rdb)
+		keys := manyKeys(600)
+		inspectAll(background, l, keys[:100]...)
+		synctest.Wait()
+		links["10.0.0.2:1"].CutUp() // hangs
+		var n atomic.Int64
+		links["10.0.0.1:1"].OnCommand(func(args []string) servertest.Verdict {
+			if n.Add(1) == 1 {
+				return servertest.LoseReplyAndClose
+			}
+			return servertest.Pass
+		})
+		good := 0
+		var sample error
+		for _, k := range inspectAll(background, l, keys...) {
+			if k.err == nil {
+				good++
+			} else if !contains(k.err, "no answer in time") {
+				sample = k.err
+			}
+		}
+		if good < 200 || sample != nil {
+			t.Errorf("%d of %d told; another error is %v", good, len(keys), sample)
+		}
+		links["10.0.0.2:1"].Heal()
+	})
 }

@@ -3,8 +3,10 @@ package core_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -164,4 +166,45 @@ func TestRedLockWaiterWithoutInboxes(t *testing.T) {
 		shutdown(t, a.Locker)
 		shutdown(t, b.Locker)
 	})
+}
+
+// Handlers that end with the forced Shutdown release, and are heard on the way out.
+func TestRedLockReleasesOfAForcedShutdown(t *testing.T) {
+	for _, n := range []int{1, 3, 40, 40, 40} {
+		bubbleOf(t, 3, func(t *testing.T, ms masters) {
+			v := ms.voter(t, core.WithQuarantine(0))
+			defer func() { time.Sleep(5 * time.Minute) }()
+			var all sync.WaitGroup
+			var failed atomic.Int64
+			var sample atomic.Value
+			for i := range n {
+				lock := acquire(t, v.Locker, fmt.Sprint("k", i))
+				all.Go(func() {
+					<-lock.Context().Done()
+					if err := lock.Release(background); err != nil {
+						failed.Add(1)
+						sample.Store(err)
+					}
+				})
+			}
+			synctest.Wait()
+			for _, l := range v.links {
+				l.Delay(time.Millisecond)
+			}
+			ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+			defer cancel()
+			_ = v.Shutdown(ctx)
+			all.Wait()
+			time.Sleep(time.Second)
+			left := 0
+			for i := range n {
+				if ms.having(fmt.Sprint("k", i)) > 0 {
+					left++
+				}
+			}
+			if failed.Load() > 0 || left > 0 {
+				t.Errorf("%d locks: %d releases failed, such as %v; %d keys are left a second later", n, failed.Load(), sample.Load(), left)
+			}
+		})
+	}
 }

@@ -3,10 +3,15 @@ package core_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -70,14 +75,17 @@ func TestRedLockSelfDeadlockWithClientsInAnotherOrder(t *testing.T) {
 // Two clients that lead to one server are no majority of three, not even the first time.
 func TestRedLockTwins(t *testing.T) {
 	bubbleOf(t, 2, func(t *testing.T, ms masters) {
-		l, err := core.NewRedLock([]*redis.Client{ms[0].Client(), ms[0].Client(), ms[1].Client()})
+		var r reported
+		l, err := core.NewRedLock([]*redis.Client{ms[0].Client(), ms[0].Client(), ms[1].Client()}, core.WithTrace(r.trace()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		ms[1].Down()
 		_, err = l.TryAcquire(background, "k")
 		wantIs(t, err, core.ErrInvalid)
-		t.Log(err)
+		if !slices.ContainsFunc(r.all(), func(err error) bool { return errors.Is(err, core.ErrInvalid) }) {
+			t.Errorf("told of %v, want an ErrInvalid too", r.all())
+		}
 		shutdown(t, l)
 		if ms.having("k") != 0 {
 			t.Error("a key is left")
@@ -127,5 +135,56 @@ func TestRedLockSuspended(t *testing.T) {
 			ms[1].Redis.Del("k")
 		}
 		shutdown(t, v.Locker)
+	})
+}
+
+// A machine that was suspended asks about all of its locks before it renews any: of one that is released while the question
+// about another hangs, no renewal goes out.
+func TestRedLockRenewsNothingThatWasReleasedMeanwhile(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t, core.WithQuarantine(0), core.WithTTL(5*time.Minute))
+		defer func() { time.Sleep(15 * time.Minute) }()
+		locks := map[string]*core.Lock{}
+		for _, k := range []string{"a", "b"} {
+			locks[k] = acquire(t, v.Locker, k)
+		}
+		synctest.Wait()
+		var mu sync.Mutex
+		one, released, late := "", false, 0
+		for _, l := range v.links {
+			l.OnCommand(func(args []string) servertest.Verdict {
+				mu.Lock()
+				defer mu.Unlock()
+				if kind(args) != "sustain" {
+					return servertest.Pass
+				}
+				if key := args[3]; one == "" || key == one {
+					one = key
+					if released {
+						late++
+					}
+				} else if strings.HasPrefix(args[len(args)-1], "0 ") {
+					return servertest.HoldReply(nil)
+				}
+				return servertest.Pass
+			})
+		}
+		core.SkewWall(v.Locker, time.Hour)
+		time.Sleep(100*time.Second + 200*time.Millisecond) // the renewal asks about the first, and is hung with the second
+		mu.Lock()
+		first := one
+		mu.Unlock()
+		release(t, locks[first])
+		mu.Lock()
+		released = true
+		mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if late > 0 || ms.having(first) > 0 {
+			t.Errorf("%d renewals after the release; it is on %d masters", late, ms.having(first))
+		}
+		for _, l := range v.links {
+			l.OnCommand(nil)
+			l.Reset()
+		}
 	})
 }

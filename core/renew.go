@@ -203,11 +203,13 @@ func (s *scheduler) send(holds []*hold, now timing.Instant) {
 		return
 	}
 	s.locker.env.Go(func() {
-		batch := redisconn.Batch{}
 		for _, h := range holds {
 			if s.locker.store.Several() {
 				_ = h.err() // after a suspension it asks, before anything is brought back
 			}
+		}
+		batch := redisconn.Batch{} // only now: of what is lost or released, none must go out
+		for _, h := range holds {
 			if c := h.stake.Renew(context.Background(), h.lease(now.Mono, h.cfg.ttl), batch); c != nil {
 				c.Then = func(val any, err error) { s.answered(h, now, val, err) }
 			}

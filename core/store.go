@@ -18,7 +18,6 @@ type store interface {
 	same(o store) bool
 	check(c *config) error            // what options make no sense here
 	covers(lease time.Duration) error // where it is too long
-	server(ctx context.Context, key string) any
 
 	Several() bool                             // whether a majority decides
 	Many() bool                                // whether one of several servers may hang while the others serve
@@ -28,7 +27,7 @@ type store interface {
 	Patience(ttl time.Duration) time.Duration  // for how long one answer is waited for
 	Allowance(ttl time.Duration) time.Duration // and all that one call may need
 	Claim(names protocol.Names, tick int64, ttl time.Duration, w protocol.Window) func(context.Context) *redisconn.Call
-	Inspect(ctx context.Context, names protocol.Names, ttl time.Duration, batch redisconn.Batch) *redisconn.Call
+	Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call
 }
 
 // owner is one server-side ownership of a lock, which is used once: a *single.Owner or a *quorum.Owner.
@@ -112,17 +111,6 @@ func (s one) check(c *config) error {
 
 func (s one) covers(time.Duration) error { return nil }
 
-// server is the one that has a key, as far as is known.
-func (s one) server(ctx context.Context, key string) any {
-	switch s.Client.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		if c, err := s.Master(ctx, key); err == nil {
-			return c
-		}
-	}
-	return nil
-}
-
 // masters are a store of several.
 type masters struct{ *quorum.Masters }
 
@@ -154,5 +142,3 @@ func (s masters) covers(lease time.Duration) error {
 	}
 	return nil
 }
-
-func (s masters) server(context.Context, string) any { return nil }

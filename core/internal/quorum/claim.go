@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
-	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
@@ -85,9 +84,8 @@ func newPoll(q *Masters, names protocol.Names, ttl time.Duration, mine map[strin
 func (p *poll) run(ctx context.Context, tick int64, w protocol.Window) (decided bool) {
 	plan := protocol.TickPlan(tick, w, p.q.Quarantine > 0)
 	need, rest := p.q.need, len(p.q.all)-p.q.need
-	_ = p.q.ask(ctx, p.ttl, func(i int, c *redisconn.Call) {
+	p.q.ask(ctx, p.ttl, func(i int, c *redisconn.Call) {
 		p.open[i] = true
-		c.Then = func(any, error) { p.q.seen(p.q.all[i], c) }
 		c.Set(protocol.Tick(c.Room[:0], &p.names, p.gone, p.claimant, plan))
 	}, func(i int, c *redisconn.Call) bool {
 		p.count(i, c)
@@ -162,7 +160,7 @@ func (p *poll) withdraw() {
 		}
 		p.q.env.Go(func() {
 			defer done()
-			for range single.Tries {
+			for range redisconn.Tries {
 				c := &redisconn.Call{Urgent: true}
 				m.Send(p.q.env.Gate.Over, c.Set(protocol.Withdraw(c.Room[:0], &p.names, p.gone, p.claimant)))
 				<-c.Done

@@ -10,47 +10,46 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
-// Inspect tells what most masters say of a lock.
-func (q *Masters) Inspect(ctx context.Context, names protocol.Names, ttl time.Duration, _ redisconn.Batch) *redisconn.Call {
-	sum := redisconn.NewSum(q.env)
-	if err := q.Dependent(); err != nil {
-		sum.Answer(nil, err)
-		return sum
-	}
-	q.env.Go(func() {
-		v := survey{need: q.need, left: len(q.all), lefts: map[string][]int64{}, tokens: map[string]int64{}}
-		silence := q.ask(ctx, ttl, func(_ int, c *redisconn.Call) {
-			c.Set(protocol.Inspect(c.Room[:0], &names))
-		}, func(i int, c *redisconn.Call) bool {
-			v.count(q.all[i].name, c)
-			return v.decided
-		})
-		if silence != nil {
-			v.errs, v.left = append(v.errs, silence), 0
-			v.decide()
+// Inspect tells what most masters say of each of some locks. It waits for all of them also where a majority is enough: the
+// next call would come upon those that hang once more.
+func (q *Masters) Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call {
+	out, by := make([]*redisconn.Call, len(names)), redisconn.Batch{}
+	for i := range names {
+		out[i] = &redisconn.Call{Err: q.Dependent()}
+		for _, m := range q.all {
+			c := &redisconn.Call{Ctx: ctx}
+			by[m.Conn] = append(by[m.Conn], c.Set(protocol.Inspect(c.Room[:0], &names[i])))
 		}
-		sum.Answer(v.val, v.err)
-	})
-	return sum
+	}
+	if q.Dependent() != nil {
+		return out
+	}
+	sweep.Ask(ctx, q.Patience(ttl), by)
+	for i, sum := range out {
+		v := survey{need: q.need, lefts: map[string][]int64{}, tokens: map[string]int64{}}
+		for _, m := range q.all {
+			v.count(m.name, by[m.Conn][i])
+		}
+		sum.Val, sum.Err = v.verdict()
+	}
+	return out
 }
 
 // survey collects the answers to inspect.
 type survey struct {
-	need, left     int
+	need           int
 	answered       int
 	lefts          map[string][]int64 // by the value of the lock, "" where it is free
 	tokens         map[string]int64
 	token, waiting int64
 	errs           []error
-
-	decided bool
-	val     any
-	err     error
 }
 
 func (v *survey) count(name string, c *redisconn.Call) {
-	v.left--
-	defer v.decide()
+	if c.Val == nil && c.Err == nil {
+		v.errs = append(v.errs, &memberError{name, redisconn.ErrSilence})
+		return
+	}
 	r, ok := protocol.ReadInspected(c.Val)
 	switch {
 	case c.Err != nil:
@@ -72,30 +71,20 @@ func (v *survey) count(name string, c *redisconn.Call) {
 	v.token, v.waiting = max(v.token, r.Token), max(v.waiting, r.Waiting)
 }
 
-func (v *survey) decide() {
-	most := 0
-	v.decided = true
+// verdict is what most of those that answered say.
+func (v *survey) verdict() (any, error) {
 	for value, lefts := range v.lefts {
-		if value == "" {
-			continue
-		}
-		most = max(most, len(lefts))
-		if len(lefts) >= v.need {
+		if value != "" && len(lefts) >= v.need {
 			slices.Sort(lefts)
 			left := lefts[len(lefts)-v.need]
 			if left == math.MaxInt64 {
 				left = protocol.NoExpiry
 			}
-			v.val = protocol.Inspected{Value: value, Left: left, Token: v.tokens[value], Waiting: v.waiting}
-			return
+			return protocol.Inspected{Value: value, Left: left, Token: v.tokens[value], Waiting: v.waiting}, nil
 		}
 	}
-	switch {
-	case v.answered >= v.need && most+v.left < v.need:
-		v.val = protocol.Inspected{Left: protocol.Free, Token: v.token, Waiting: v.waiting}
-	case v.left == 0 || v.answered+v.left < v.need:
-		v.err = &Failure{all: v.errs, need: len(v.errs), Young: &Young{}}
-	default:
-		v.decided = false
+	if v.answered >= v.need {
+		return protocol.Inspected{Left: protocol.Free, Token: v.token, Waiting: v.waiting}, nil
 	}
+	return nil, &Failure{all: v.errs, need: len(v.errs), Young: &Young{}}
 }

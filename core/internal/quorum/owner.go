@@ -167,7 +167,7 @@ func (o *Owner) Renew(ctx context.Context, d time.Duration, batch redisconn.Batc
 	sum := &tally{call: redisconn.NewSum(o.q.env), need: o.q.need, left: len(o.q.all), all: len(o.q.all)}
 	calls := make([]*redisconn.Call, len(o.q.all))
 	for i := range calls {
-		if calls[i] = o.renewal(ctx, i, d, sum, batch != nil); calls[i] == nil {
+		if calls[i] = o.renewal(ctx, i, d, sum, batch != nil, false); calls[i] == nil {
 			return nil
 		}
 	}
@@ -182,9 +182,9 @@ func (o *Owner) Renew(ctx context.Context, d time.Duration, batch redisconn.Batc
 	return sum.call
 }
 
-// renewal is the call to one master, which counts for sum; nil where there must be none. With again it goes out once more
+// renewal is the call to one master, which counts for sum; nil where there must be none. One of a batch goes out again
 // where it fails: the connection may have died with the server that is back now, and has forgotten the lock.
-func (o *Owner) renewal(ctx context.Context, i int, d time.Duration, sum *tally, again bool) *redisconn.Call {
+func (o *Owner) renewal(ctx context.Context, i int, d time.Duration, sum *tally, batched, again bool) *redisconn.Call {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.forgetful {
@@ -203,13 +203,14 @@ func (o *Owner) renewal(ctx context.Context, i int, d time.Duration, sum *tally,
 			p.renewals--
 			o.mu.Unlock()
 		}
-		if err != nil && again && !redisconn.Permanent(err) {
-			if c := o.renewal(ctx, i, d, sum, false); c != nil {
+		if err != nil && batched && !again && !redisconn.Permanent(err) {
+			if c := o.renewal(ctx, i, d, sum, true, true); c != nil {
+				c.Urgent = true
 				m.Send(ctx, c)
 				return
 			}
 		}
-		if again := m.failing.Swap(err != nil); err != nil && !again { // once for an outage, not to drown the rest
+		if err != nil && batched && m.report(o.q.env.Now().Mono, o.q.Patience(o.want.TTL)) {
 			o.q.Report(o.names.Lock, &memberError{m.name, err})
 		}
 		sum.add(val, err)
@@ -314,7 +315,7 @@ func (o *Owner) release() *release {
 			}
 			continue
 		}
-		o.q.env.Go(func() { r.add(p.Release(o.q.env.Gate.Over, limit)) })
+		o.q.env.Go(func() { r.add(p.Release(o.q.over, limit)) })
 	}
 	return r
 }

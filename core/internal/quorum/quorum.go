@@ -56,7 +56,8 @@ type Masters struct {
 	all      []*member
 	need     int // a majority
 	twins    atomic.Pointer[string]
-	twinning sync.Mutex // one search for twins at a time, or one that saw less could have the last word
+	over     context.Context // ends a moment after the gate's: what a Shutdown finds under way is sent
+	twinning sync.Mutex      // one search for twins at a time, or one that saw less could have the last word
 
 	mu      sync.Mutex // guards what follows
 	waiters map[string]*Owner
@@ -67,9 +68,9 @@ type Masters struct {
 // member is one of them.
 type member struct {
 	*redisconn.Conn
-	name    string // its address
-	inbox   *single.Inbox
-	failing atomic.Bool // the latest renewal came to nothing
+	name  string // its address
+	inbox *single.Inbox
+	told  atomic.Int64 // when a failing renewal was reported last
 
 	offset atomic.Int64 // its clock minus ours, in µs
 	lag    atomic.Int64 // its clock when a request gets there minus ours when it is sent, in µs
@@ -84,6 +85,9 @@ type member struct {
 // New is the masters behind clients.
 func New(clients []*redis.Client, env *timing.Env, c Config) *Masters {
 	q := &Masters{Config: c, env: env, need: len(clients)/2 + 1, waiters: map[string]*Owner{}, news: make(chan struct{})}
+	over, end := context.WithCancel(context.Background())
+	q.over = over
+	context.AfterFunc(env.Gate.Over, func() { time.AfterFunc(single.ReleaseGrace, end) })
 	for i, client := range clients {
 		m := &member{Conn: redisconn.New(client, env), name: client.Options().Addr}
 		m.inbox = single.NewInbox(m.Conn, c.Inbox, func(g protocol.Grant, names protocol.Names) { q.nudged(i, g.Owner, names) })
@@ -98,6 +102,12 @@ func New(clients []*redis.Client, env *timing.Env, c Config) *Masters {
 		q.all = append(q.all, m)
 	}
 	return q
+}
+
+// report tells whether a failing renewal is to be told of, at now: once in a while for all locks, not to drown the rest.
+func (m *member) report(now, while time.Duration) bool {
+	last := m.told.Load()
+	return (last == 0 || int64(now)-last >= int64(while)) && m.told.CompareAndSwap(last, int64(now))
 }
 
 // Several is true: a majority decides.
@@ -136,18 +146,15 @@ type answer struct {
 	call *redisconn.Call
 }
 
-// ask sends each master what call makes, and hands the answers to count until it has enough or all have come. It returns
-// why some have not: ctx has ended, or a node timeout is over.
-func (q *Masters) ask(ctx context.Context, ttl time.Duration, call func(i int, c *redisconn.Call), count func(i int, c *redisconn.Call) (enough bool)) (silence error) {
+// ask sends each master what call makes, and hands the answers to count until it has enough or all have come. Some have not
+// where ctx has ended, or a node timeout is over.
+func (q *Masters) ask(ctx context.Context, ttl time.Duration, call func(i int, c *redisconn.Call), count func(i int, c *redisconn.Call) (enough bool)) {
 	answers := make(chan answer, len(q.all))
 	for i, m := range q.all {
 		c := new(redisconn.Call)
 		call(i, c)
-		then := c.Then
-		c.Then = func(val any, err error) {
-			if then != nil {
-				then(val, err)
-			}
+		c.Then = func(any, error) {
+			q.seen(m, c)
 			answers <- answer{i, c}
 		}
 		if !m.Responsive(q.Patience(ttl)) {
@@ -163,15 +170,14 @@ func (q *Masters) ask(ctx context.Context, ttl time.Duration, call func(i int, c
 		select {
 		case r := <-answers:
 			if count(r.i, r.call) {
-				return nil
+				return
 			}
 		case <-timer.C:
-			return redisconn.ErrSilence
+			return
 		case <-ctx.Done():
-			return ctx.Err()
+			return
 		}
 	}
-	return nil
 }
 
 // seen notes what an answer of vote.lua or tick.lua that just came tells about the server: which run of it that is, and

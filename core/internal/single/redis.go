@@ -164,10 +164,13 @@ func (r *Redis) Claim(names protocol.Names, tick int64, _ time.Duration, w proto
 	}
 }
 
-// Inspect asks who has a lock, in a batch.
-func (r *Redis) Inspect(ctx context.Context, names protocol.Names, _ time.Duration, batch redisconn.Batch) *redisconn.Call {
-	c := redisconn.NewSum(r.Env)
-	c.Ctx = ctx
-	batch[r.Conn] = append(batch[r.Conn], c.Set(protocol.Inspect(c.Room[:0], &names)))
-	return c
+// Inspect asks who has each of some locks. An answer that did not come in time has neither Val nor Err.
+func (r *Redis) Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call {
+	calls := make([]*redisconn.Call, len(names))
+	for i := range names {
+		c := &redisconn.Call{Ctx: ctx}
+		calls[i] = c.Set(protocol.Inspect(c.Room[:0], &names[i]))
+	}
+	sweep.Ask(ctx, r.Patience(ttl), redisconn.Batch{r.Conn: calls})
+	return calls
 }

@@ -119,10 +119,6 @@ func (t *Tenure) Undo() {
 	})
 }
 
-// Tries is how often a command is sent that nobody waits long for: the first may have met a connection that died while it
-// was idle.
-const Tries = 3
-
 // An Outcome of a release.
 type Outcome int
 

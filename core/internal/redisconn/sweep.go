@@ -1,0 +1,131 @@
+package redisconn
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Tries is how often a command is sent that nobody waits long for: the first may have met a connection that died while it
+// was idle.
+const Tries = 3
+
+// A Sweep asks about many keys, some at a time, and does not ask again a server that did not answer: an outage is waited
+// for once.
+type Sweep struct {
+	mu   sync.Mutex    // guards what follows, and the answers of calls
+	down map[any]error // why a server is not asked any more
+}
+
+// NewSweep is one that has asked nobody.
+func NewSweep() *Sweep { return &Sweep{down: map[any]error{}} }
+
+// asking is one Ask. What comes when over is set has come too late.
+type asking struct {
+	*Sweep
+	ctx  context.Context
+	open map[any]bool // servers that have not answered yet
+	over bool
+}
+
+// Ask sends each connection its calls and returns when all were answered, d is over or ctx has ended. A call that was not
+// has neither Val nor Err.
+func (s *Sweep) Ask(ctx context.Context, d time.Duration, by Batch) {
+	a := &asking{Sweep: s, ctx: ctx, open: map[any]bool{}}
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for n, calls := range by {
+		all.Add(1)
+		a.open[n] = true
+		n.Env.Go(func() { defer all.Done(); a.ask(n, calls) })
+	}
+	for n := range by {
+		n.Env.Go(func() { all.Wait(); close(done) })
+		n.Env.Await(ctx, done, d)
+		break
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.over = true
+	for server := range a.open {
+		if ctx.Err() == nil {
+			s.down[server] = ErrSilence
+		}
+	}
+}
+
+// ask asks each server behind n by itself: a pipeline is through when all its servers are, and one that hangs must not keep
+// the answers of the others.
+func (a *asking) ask(n *Conn, calls []*Call) {
+	by := map[any][]*Call{}
+	switch n.Client.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		for _, c := range calls {
+			var server any = n // which tells what is wrong, where nobody is known to have the slot
+			if one, err := n.Master(a.ctx, c.Args[3].(string)); err == nil {
+				server = one
+			}
+			by[server] = append(by[server], c)
+		}
+	default:
+		by[n] = calls
+	}
+	a.mu.Lock()
+	for server := range by {
+		a.open[server] = true
+	}
+	if by[n] == nil {
+		delete(a.open, n)
+	}
+	a.mu.Unlock()
+	var all sync.WaitGroup
+	for server, calls := range by {
+		all.Go(func() { a.askServer(n, server, calls) })
+	}
+	all.Wait()
+}
+
+func (a *asking) askServer(n *Conn, server any, calls []*Call) {
+	a.mu.Lock()
+	failure, reached := a.down[server], false
+	a.mu.Unlock()
+	if failure != nil {
+		for _, c := range calls {
+			a.put(c, nil, failure)
+		}
+		calls = nil
+	}
+	for try := 1; len(calls) > 0; try++ {
+		var again []*Call
+		n.RunAll(calls, func(i int, val any, err error) {
+			wanted := a.put(calls[i], val, err)
+			reached = reached || err == nil || ReplyText(err) != ""
+			if err == nil {
+				return
+			}
+			failure = err
+			if wanted && try < Tries && !Permanent(err) {
+				again = append(again, calls[i])
+			}
+		})
+		calls = again
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.open, server)
+	if failure != nil && !reached && !a.over {
+		a.down[server] = failure
+	}
+}
+
+// put notes an answer, and reports whether any is still waited for.
+func (a *asking) put(c *Call, val any, err error) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.over {
+		c.Val, c.Err = val, err
+	}
+	return !a.over
+}
