@@ -69,7 +69,9 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 	a.newStake()
 	c := new(redisconn.Call)
 	a.stake.Try(context.Background(), c, false)
-	<-c.Done
+	if !c.Answered() {
+		<-c.Done
+	}
 	c.At.Mono -= ago
 	lock, _ := a.judge(c)
 	if lock == nil {
@@ -123,6 +125,9 @@ func StallTimer(l *Locker, d time.Duration) {
 		l.sched.timer.Reset(d)
 	}
 }
+
+// ByLanes keeps l's commands from running on their callers' goroutines, where an answer that comes late is not heard.
+func ByLanes(l *Locker) { l.store.(one).ByLanes() }
 
 // LaneRest is for how long the goroutine of a lane waits for the next command.
 const LaneRest = redisconn.LaneRest

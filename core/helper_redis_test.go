@@ -40,6 +40,14 @@ func newReplica(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replic
 	return &replica{newLocker(t, rdb, opts...), rdb, b.Link(rdb)}
 }
 
+// newInline is newReplica with a client that looks at deadlines while it reads, so that a command runs on its caller's
+// goroutine while no other is under way.
+func newInline(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replica {
+	t.Helper()
+	rdb := b.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = true })
+	return &replica{newLocker(t, rdb, opts...), rdb, b.Link(rdb)}
+}
+
 // newLocker is core.New where nothing is wrong.
 func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...core.Option) *core.Locker {
 	t.Helper()

@@ -99,6 +99,9 @@ func (s *simulation) run() {
 			opts = append(opts, core.WithLocalHandover(2, s.ms(100)))
 		}
 		r := newReplica(s.t, s.b, opts...)
+		if s.seed%2 == 0 {
+			r = newInline(s.t, s.b, opts...)
+		}
 		r.link.Delay(time.Duration(s.rnd.IntN(3)) * time.Millisecond)
 		s.rs = append(s.rs, r)
 	}

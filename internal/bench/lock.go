@@ -92,7 +92,7 @@ type target struct {
 }
 
 func newTarget(addr string, pool int) *target {
-	return &target{addr, redis.NewClient(&redis.Options{Addr: addr, PoolSize: pool})}
+	return &target{addr, redis.NewClient(&redis.Options{Addr: addr, PoolSize: pool, ContextTimeoutEnabled: true})}
 }
 
 func (t *target) close() error { return t.rdb.Close() }

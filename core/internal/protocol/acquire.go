@@ -27,7 +27,7 @@ var (
 )
 
 // Acquire is a call of acquire.lua; id is the re-entry id, where n has an Entry. Here and below, room is where the
-// arguments go, the key is a string, as go-redis finds the Cluster node by it, and what others point to must not change.
+// arguments go, the key is a string or points to one, and what is pointed to must not change.
 func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, []any) {
 	if n.Entry != "" {
 		return reenterScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, plan, id)

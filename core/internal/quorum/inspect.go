@@ -24,7 +24,7 @@ func (q *Masters) Inspect(ctx context.Context, names []protocol.Names, ttl time.
 	if q.Dependent() != nil {
 		return out
 	}
-	sweep.Ask(ctx, q.Patience(ttl), by)
+	sweep.Ask(ctx, q.env, q.Patience(ttl), by)
 	for i, sum := range out {
 		v := survey{need: q.need, lefts: map[string][]int64{}, tokens: map[string]int64{}}
 		for _, m := range q.all {

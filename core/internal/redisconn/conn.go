@@ -23,14 +23,25 @@ type Conn struct {
 	Client redis.UniversalClient
 	Env    *timing.Env
 
+	interruptible bool // see Do
+
 	under   atomic.Int32 // commands that were not answered
 	heard   atomic.Int64 // when the last answer came, or later the first of them went out
+	took    atomic.Int64 // how long that was under way
 	lanes   lanes
-	signals sync.Pool // of channels to use again, see Call.Heard
+	calls   sync.Pool    // to use again, see Get
+	inline  atomic.Int64 // no caller runs a command before, see Do
+	signals sync.Pool    // of channels to use again, see Call.Heard
 }
 
 // New is a Conn over client.
-func New(client redis.UniversalClient, env *timing.Env) *Conn { return &Conn{Client: client, Env: env} }
+func New(client redis.UniversalClient, env *timing.Env) *Conn {
+	n := &Conn{Client: client, Env: env, interruptible: interruptible(client)}
+	if one, ok := client.(*redis.Client); ok {
+		n.lanes.most = one.Options().PoolSize * 3 / 4
+	}
+	return n
+}
 
 // Many tells whether there may be several servers behind the client, of which one can hang.
 func (n *Conn) Many() bool { _, one := n.Client.(*redis.Client); return !one }
@@ -47,7 +58,7 @@ const maxUnanswered = 32
 // A Call is one script on its way, or what several come to.
 type Call struct {
 	At   timing.Instant // before it was sent
-	Done chan struct{}  // tells the listener, once, that Val and Err are set
+	Done chan struct{}  // tells the listener, once, that Val and Err are set; nil where Do has run it
 	Val  any
 	Err  error
 
@@ -66,6 +77,20 @@ type Call struct {
 
 	Then   func(val any, err error) // called at the end
 	Urgent bool                     // not to wait for another command: an earlier one went unanswered
+}
+
+// Get is a new Call.
+func (n *Conn) Get() *Call {
+	if c, ok := n.calls.Get().(*Call); ok {
+		return c
+	}
+	return new(Call)
+}
+
+// Put gives back one that was answered, and that nobody looks at any more.
+func (n *Conn) Put(c *Call) {
+	*c = Call{}
+	n.calls.Put(c)
 }
 
 // Leave stops listening to c.

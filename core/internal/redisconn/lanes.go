@@ -8,10 +8,16 @@ import (
 )
 
 const (
-	// maxLanes is how many commands or pipelines go-redis is given at a time: so many that a few callers never
-	// wait for each other, and few enough that of many callers' commands several travel together, which costs
-	// client and server one system call each instead of one for each command.
-	maxLanes = 4
+	// minLanes is how many commands or pipelines go-redis is given at a time at least. Where a server is near, more cost
+	// more than they bring: of many callers' commands several travel together, which costs client and server one system
+	// call each instead of one for each command.
+	minLanes = 4
+	// lanePace is by how much round-trip time there is one lane more. A caller who finds all of them away waits for the
+	// next that comes back, which is a part of a round trip as small as there are many.
+	lanePace = 20 * time.Microsecond
+	// paceWindow is for how long the fastest answer counts as the round-trip time, or up to twice as long: the others had
+	// to wait for something else.
+	paceWindow = time.Second
 	// laneBatch is how many commands share a pipeline: with more, the first would wait long for the last.
 	laneBatch = 16
 	// laneStall is for how long all lanes may be away before commands go past them: where a round trip takes that
@@ -30,7 +36,11 @@ const (
 // lanes; later ones go past them at once. A client for many servers has none: one of those may hang for long while the
 // others serve.
 type lanes struct {
-	mu      sync.Mutex
+	most int // as many as the client may have connections, less some for its other users
+
+	mu      sync.Mutex       // guards what follows
+	fastest [2]time.Duration // answer in this window and in the one before
+	turned  time.Duration    // when this one began
 	busy    int
 	moved   time.Duration // when a lane went out last
 	queue   []*Call
@@ -60,20 +70,68 @@ func (n *Conn) Send(ctx context.Context, c *Call) *Call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.busy < maxLanes:
+	case l.busy < l.width():
 		l.busy, l.moved = l.busy+1, c.At.Mono
-		if k := len(l.resting) - 1; k >= 0 {
-			l.resting[k].next <- c
-			l.resting = l.resting[:k]
-		} else {
-			go n.lane(c)
-		}
+		n.start(c)
 	case c.At.Mono-l.moved > laneStall:
 		go n.do(c)
 	default:
 		l.queue = append(l.queue, c)
 	}
 	return c
+}
+
+// width is how many lanes there may be now.
+func (l *lanes) width() int {
+	trip := l.fastest[0]
+	if last := l.fastest[1]; trip == 0 || last > 0 && last < trip {
+		trip = last
+	}
+	return max(minLanes, min(l.most, minLanes+int(trip/lanePace)))
+}
+
+// measured notes how long an answer took that came at now.
+func (l *lanes) measured(d, now time.Duration) {
+	if now-l.turned > paceWindow {
+		l.turned, l.fastest = now, [2]time.Duration{0, l.fastest[0]}
+	}
+	if l.fastest[0] == 0 || d < l.fastest[0] {
+		l.fastest[0] = max(d, 1)
+	}
+}
+
+// start has a lane go with c, or with what waits. It needs the mutex.
+func (n *Conn) start(c *Call) {
+	l := &n.lanes
+	if k := len(l.resting) - 1; k >= 0 {
+		l.resting[k].next <- c
+		l.resting = l.resting[:k]
+	} else {
+		go n.lane(c)
+	}
+}
+
+// enter takes the place of a lane, for a caller that sends its command itself.
+func (l *lanes) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy > 0 {
+		return false
+	}
+	l.busy++
+	return true
+}
+
+// leave gives the place back, to a lane that takes what has gathered.
+func (l *lanes) leave(n *Conn, took, now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.measured(took, now)
+	if len(l.queue) > 0 {
+		n.start(nil)
+	} else {
+		l.busy--
+	}
 }
 
 func (n *Conn) do(c *Call) {
@@ -84,7 +142,9 @@ func (n *Conn) do(c *Call) {
 func (n *Conn) answer(c *Call, val any, err error) {
 	n.under.Add(-1)
 	if err == nil {
-		n.heard.Store(int64(n.Env.Now().Mono))
+		now := n.Env.Now().Mono
+		n.heard.Store(int64(now))
+		n.took.Store(max(1, int64(now-c.At.Mono)))
 	}
 	c.Answer(val, err)
 	n.Env.Gate.Leave()
@@ -95,22 +155,28 @@ func (n *Conn) lane(c *Call) {
 	timer := n.Env.Timers.Get(LaneRest)
 	defer n.Env.Timers.Rest(timer)
 	var calls []*Call
-	for c != nil {
-		n.do(c)
-		for n.lanes.take(self, &calls, n.Env.Now().Mono) {
-			n.doAll(slices.DeleteFunc(calls, n.drop))
+	for more := true; more; {
+		at := n.Env.Now().Mono
+		sent := c != nil
+		if sent {
+			n.do(c)
 		}
-		c = n.await(self, timer)
+		for n.lanes.take(self, &calls, &at, sent, n.Env.Now().Mono) {
+			calls = slices.DeleteFunc(calls, n.drop)
+			sent = len(calls) > 0
+			n.doAll(calls)
+		}
+		c, more = n.await(self, timer)
 	}
 }
 
-// await returns what comes while a lane rests; nil if that is nothing. It does not count as under way meanwhile:
+// await returns what comes while a lane rests: a call, or nil where some wait; more is whether anything does. It does not count as under way meanwhile:
 // Shutdown ends the rest, and does not wait for it.
-func (n *Conn) await(self *lane, timer *time.Timer) *Call {
+func (n *Conn) await(self *lane, timer *time.Timer) (c *Call, more bool) {
 	timer.Reset(LaneRest)
 	select {
 	case c := <-self.next:
-		return c
+		return c, true
 	case <-timer.C:
 	case <-n.Env.Gate.Closing:
 	}
@@ -119,16 +185,20 @@ func (n *Conn) await(self *lane, timer *time.Timer) *Call {
 	defer l.mu.Unlock()
 	if i := slices.Index(l.resting, self); i >= 0 {
 		l.resting = slices.Delete(l.resting, i, i+1)
-		return nil
+		return nil, false
 	}
-	return <-self.next // it was there already
+	return <-self.next, true // it was there already
 }
 
-// take moves what waits to calls. Without any the lane is free, and rests.
-func (l *lanes) take(self *lane, calls *[]*Call, now time.Duration) bool {
+// take moves what waits to calls. Without any the lane is free, and rests. What was sent at at has come back.
+func (l *lanes) take(self *lane, calls *[]*Call, at *time.Duration, sent bool, now time.Duration) bool {
 	clear(*calls)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if sent {
+		l.measured(now-*at, now)
+	}
+	*at = now
 	k := min(len(l.queue), laneBatch)
 	if k == 0 {
 		l.busy--

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,20 +33,21 @@ type asking struct {
 
 // Ask sends each connection its calls and returns when all were answered, d is over or ctx has ended. A call that was not
 // has neither Val nor Err.
-func (s *Sweep) Ask(ctx context.Context, d time.Duration, by Batch) {
+func (s *Sweep) Ask(ctx context.Context, env *timing.Env, d time.Duration, by Batch) {
 	a := &asking{Sweep: s, ctx: ctx, open: map[any]bool{}}
 	done := make(chan struct{})
-	var all sync.WaitGroup
-	for n, calls := range by {
-		all.Add(1)
-		a.open[n] = true
-		n.Env.Go(func() { defer all.Done(); a.ask(n, calls) })
-	}
 	for n := range by {
-		n.Env.Go(func() { all.Wait(); close(done) })
-		n.Env.Await(ctx, done, d)
-		break
+		a.open[n] = true
 	}
+	env.Go(func() {
+		defer close(done)
+		var all sync.WaitGroup
+		for n, calls := range by {
+			all.Go(func() { a.ask(n, calls) })
+		}
+		all.Wait()
+	})
+	env.Await(ctx, done, d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.over = true

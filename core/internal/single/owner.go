@@ -67,7 +67,7 @@ func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool) (told bo
 	told = waits && o.redis.expect(o)
 	plan := o.redis.plan(planFor{o.TTL, o.block, waits, told})
 	o.Prepare(c)
-	o.Conn.Send(ctx, c.Set(protocol.Acquire(c.Room[:0], o.Key, &o.Names, &o.ID, plan, &o.reentryID)))
+	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Room[:0], o.Key, &o.Names, &o.ID, plan, &o.reentryID)), timing.Patience(o.TTL))
 	return told
 }
 

@@ -171,6 +171,6 @@ func (r *Redis) Inspect(ctx context.Context, names []protocol.Names, ttl time.Du
 		c := &redisconn.Call{Ctx: ctx}
 		calls[i] = c.Set(protocol.Inspect(c.Room[:0], &names[i]))
 	}
-	sweep.Ask(ctx, r.Patience(ttl), redisconn.Batch{r.Conn: calls})
+	sweep.Ask(ctx, r.Env, r.Patience(ttl), redisconn.Batch{r.Conn: calls})
 	return calls
 }

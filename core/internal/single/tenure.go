@@ -33,7 +33,7 @@ type Tenure struct {
 	InLine  bool          // the latest look left it in line
 	Tainted bool          // rule 3: an acquire failed in a way that leaves its outcome open
 
-	Key     any // Names.Lock; go-redis takes the other arguments by pointer, which costs no allocation
+	Key     any // Names.Lock, or a pointer to it, which costs no allocation
 	is      Commands
 	pending []*redisconn.Call // acquires that nobody listens to any more and that may still be answered
 	resent  bool              // a release went out and was not answered
@@ -51,7 +51,10 @@ func (t *Tenure) Start(conn *redisconn.Conn, is Commands, names protocol.Names, 
 		names.Anew(label)
 	}
 	t.Conn, t.is = conn, is
-	t.Names, t.ID, t.TTL, t.Key = names, names.Owner(), ttl, names.Lock
+	t.Names, t.ID, t.TTL, t.Key = names, names.Owner(), ttl, &t.Names.Lock
+	if conn.Many() { // go-redis finds the node by it
+		t.Key = names.Lock
+	}
 }
 
 // Prepare has c go past whatever hangs, where something does.
@@ -142,12 +145,17 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 		if !t.Settle() {
 			return Released, nil // the acquires turned out to have changed nothing
 		}
-		c := t.sendRelease(ctx)
-		why := t.Conn.Env.Await(ctx, c.Done, min(c.At.Mono+timing.Patience(t.TTL), end)-now())
+		c := t.sendRelease(ctx, min(timing.Patience(t.TTL), end-now()))
+		why := timing.Told
+		if c.Done != nil { // or it was run here
+			why = t.Conn.Env.Await(ctx, c.Done, min(c.At.Mono+timing.Patience(t.TTL), end)-now())
+		}
 		if why == timing.Told {
 			c.Heard()
 			if c.Err == nil {
-				return t.released(c.Val)
+				val := c.Val
+				t.Conn.Put(c)
+				return t.released(val)
 			}
 			cause = c.Err
 			t.resent = t.resent || !redisconn.Harmless(cause)
@@ -165,15 +173,19 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 	}
 }
 
-func (t *Tenure) sendRelease(ctx context.Context) *redisconn.Call {
-	c := &redisconn.Call{Number: t.Token} // which may change while c is under way
+func (t *Tenure) sendRelease(ctx context.Context, patience time.Duration) *redisconn.Call {
+	c := t.Conn.Get()
+	c.Number = t.Token // which may change while c is under way
 	t.Prepare(c)
+	t.is.Free(c, t.Tainted || len(t.pending) > 0)
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end))
+	}
 	if ctx.Done() != nil {
 		c.Lasting.Context = ctx
 		ctx = &c.Lasting
 	}
-	t.is.Free(c, t.Tainted || len(t.pending) > 0)
-	return t.Conn.Send(ctx, c)
+	return t.Conn.Do(ctx, c, patience)
 }
 
 func (t *Tenure) released(val any) (Outcome, error) {

@@ -1,0 +1,40 @@
+package redisconn
+
+import (
+	"testing"
+	"time"
+)
+
+// How many commands may be away follows from the fastest answer of late: a farther server gets more, and what had to wait
+// for something else says nothing.
+func TestLanesFollowTheRoundTrip(t *testing.T) {
+	l := &lanes{most: 48}
+	now := time.Hour
+	check := func(what string, want int) {
+		t.Helper()
+		if got := l.width(); got != want {
+			t.Errorf("%s: %d lanes, want %d", what, got, want)
+		}
+	}
+	check("before any answer", minLanes)
+	l.measured(30*time.Microsecond, now)
+	check("near", minLanes+1)
+	l.measured(20*time.Millisecond, now)
+	check("after one that waited", minLanes+1)
+	now += paceWindow + 1
+	l.measured(500*time.Microsecond, now)
+	check("farther away since a moment", minLanes+1)
+	now += paceWindow + 1
+	l.measured(500*time.Microsecond, now)
+	check("farther away for longer", minLanes+25)
+	for range 2 {
+		now += paceWindow + 1
+		l.measured(5*time.Millisecond, now)
+	}
+	check("far away", 48)
+	l.measured(30*time.Microsecond, now)
+	check("near again", minLanes+1)
+	if l := (&lanes{most: 1}); l.width() != minLanes {
+		t.Errorf("%d lanes for a client with one connection", l.width())
+	}
+}
