@@ -217,3 +217,35 @@ func TestDamagedFenceCountsAsNone(t *testing.T) {
 		}
 	})
 }
+
+// A key that has been in use, so that its fence is whole, takes no shorter way to what is not a free lock: a key of another
+// type stays as it is, and calls with one re-entry id share the lock.
+func TestKeyInUseThatBecomesSomethingElse(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b), newReplica(t, b)
+		release(t, acquire(t, r.Locker, "k"))
+		time.Sleep(time.Millisecond) // the clock has passed its token
+		if _, err := b.Redis.Push("k", "theirs"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.TryAcquire(background, "k")
+		wantIs(t, err, core.ErrUnavailable)
+		if list, err := b.Redis.List("k"); err != nil || len(list) != 1 {
+			t.Errorf("the list is %v, %v", list, err)
+		}
+		b.Redis.Del("k")
+
+		id := core.WithReentryID("job")
+		one := acquire(t, r.Locker, "k", id)
+		two := acquire(t, other.Locker, "k", id)
+		if one.Token() != two.Token() {
+			t.Errorf("tokens %d and %d", one.Token(), two.Token())
+		}
+		release(t, one)
+		if err := two.Err(); err != nil || !b.Redis.Exists("k") {
+			t.Errorf("released under the other: %v", err)
+		}
+		release(t, two)
+		empty(t, b, r, other)
+	})
+}
