@@ -3,6 +3,7 @@ package core_test
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -81,6 +82,12 @@ var lineRows = []lineRow{
 		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
 	{name: "release: a damaged entry", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("HSET", waitKey, "a", "1 2 3") },
 		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
+	{name: "release: one who lets several hold it, of a later release", seed: func(r *lineRun) {
+		r.join("me", "a", "b")
+		entry := r.rdb.HGet(background, waitKey, "a").Val()
+		r.do("HSET", waitKey, "a", strings.Replace(entry, " 1 1 1 -", " 1 3 1 -", 1))
+	},
+		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[a]"},
 	{name: "release: stood in line twice", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("RPUSH", lineKey, "a") },
 		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b a]"},
 	{name: "release: the line is of another type", seed: func(r *lineRun) { r.join("me"); r.do("SET", lineKey, "x", "PX", 9000) },
@@ -161,6 +168,10 @@ func (row lineRow) run(t *testing.T, rdb *redis.Client) {
 		if line := fmt.Sprint(rdb.LRange(background, lineKey, 0, -1).Val()); line != row.line {
 			t.Errorf("%s: the line is %s, want %s", row.name, line, row.line)
 		}
+	}
+	fence := rdb.Get(background, fenceKey).Val()
+	if n := rdb.LLen(background, lineKey).Val(); n > 0 && fence != "" && !strings.HasSuffix(fence, " w") {
+		t.Errorf("%s: %d wait, and the fence does not say so: %q", row.name, n, fence)
 	}
 	for _, key := range rdb.Keys(background, "*").Val() {
 		if rdb.PTTL(background, key).Val() < 0 {

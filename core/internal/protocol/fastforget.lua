@@ -1,7 +1,7 @@
 -- The common case of forget.lua, in front of it: the lock is held by this owner with this token, nobody waits for it and
 -- no acquire is under way. Anything else falls through to what is behind, with nothing done but reading. A replica that
 -- lags behind refuses the DEL, or else what is behind.
-if not KEYS[6] and not ARGV[5] and ARGV[4] == '0' then
+if ARGV[4] == '0' then
   local found = redis.call('MGET', KEYS[1], KEYS[2])
   if found[1] == ARGV[1] and found[2] then
     local last, live, since = string.match(found[2], '^(%d+) (%d+) (%d+)$')
