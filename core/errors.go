@@ -79,7 +79,7 @@ func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
 
 // opError is an outcome with the act, the key and the reason around it.
 type opError struct {
-	act     string // "acquire", "renew", ...
+	act     string // "acquire", "release", ...
 	key     string
 	outcome error // one of the sentinels
 	cause   error // may be nil

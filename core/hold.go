@@ -69,8 +69,8 @@ type ending struct{ err error }
 
 var releasedEnding = &ending{errReleased}
 
-// errUnconfirmed: the wall clock ran past the lease while the monotonic one did not, and Redis did not say
-// that the lock is still ours.
+// Why a lock was lost. errUnconfirmed: the wall clock ran past the lease while the monotonic one did not, and Redis did not
+// say that the lock is still ours.
 var (
 	errExpired     = errors.New("the lease ran out before a renewal succeeded")
 	errOtherOwner  = errors.New("redis no longer has it as ours")

@@ -30,7 +30,7 @@ type store interface {
 	Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call
 }
 
-// owner is one server-side ownership of a lock, which is used once: a *single.Owner or a *quorum.Owner.
+// owner has, or may come to have, a lock, and is used once: a *single.Owner or a *quorum.Owner.
 type owner interface {
 	Try(ctx context.Context, c *redisconn.Call, waits bool) (told bool)
 	Read(c *redisconn.Call) single.Verdict

@@ -19,10 +19,11 @@ type history struct {
 	LeftMS int64   `json:"remembered_ms"`
 }
 
-// newHistory takes a fence apart: last live since lost... It is nil without one, and for what is none.
+// newHistory takes a fence apart: last live since lost..., and w behind it where somebody may wait. It is nil without one,
+// and for what is none.
 func newHistory(fence string, left time.Duration) *history {
 	var all []int64
-	for text := range strings.FieldsSeq(fence) {
+	for text := range strings.FieldsSeq(strings.TrimSuffix(fence, " w")) {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 || n > 1<<53 {
 			return nil

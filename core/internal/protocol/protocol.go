@@ -1,9 +1,8 @@
 // Package protocol is what holdfast and Redis say to each other, and nothing else: the names of the keys of a lock, the Lua
 // scripts, the arguments of each, and every reply and message as a Go value. It keeps no state and sends nothing.
 //
-// Each script is in a .lua file, whose head tells its keys, arguments and replies. Beside it, in the Go file of the same
-// name, stand the function that makes a call of it and the one that reads its reply. To add a field to the reply of
-// acquire.lua, change acquire.lua and acquire.go.
+// Each script is in a .lua file, whose head tells its keys, arguments and replies. The Go file that embeds it has the
+// function that makes a call of it and the one that reads its reply, which refuses a field that it does not know.
 package protocol
 
 import (

@@ -16,9 +16,9 @@ import (
 // Conn is one Redis as a Locker talks to it.
 //
 // go-redis does not return when a context ends (by default its I/O does not look at it; a cancellation never
-// interrupts a read), and it sends a command again by itself after a network error. So each call runs on a
-// goroutine of its own, which its caller may stop listening to, and go-redis is told not to resend: the
-// caller does that, and knows then what it knows.
+// interrupts a read), and it sends a command again by itself after a network error. So calls run on goroutines of
+// lanes, which their callers may stop listening to (but see Do), and go-redis is told not to resend: the caller does
+// that, and knows then what it knows.
 type Conn struct {
 	Client redis.UniversalClient
 	Env    *timing.Env

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// grantLease is what a lease that is granted to somebody in line begins with, where the TTL is longer: it is renewed as
-// soon as the grant was noticed, and costs the others little where it never is.
+// grantLease is what a lease that is granted to somebody in line begins with, where the TTL is longer: it becomes a whole
+// one with the first renewal, and costs the others little where it never is.
 const grantLease = 3 * time.Second
 
 // Want is what an owner asks for.
