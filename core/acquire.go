@@ -59,11 +59,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	}
 	defer l.env.Gate.Leave()
 
-	a, _ := l.acquisitions.Get().(*acquisition)
-	if a == nil {
-		a = new(acquisition)
-	}
-	a.locker, a.ctx, a.cfg, a.names, a.wait, a.began = l, ctx, cfg, names, cfg.wait, l.env.Now().Mono
+	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.env.Now().Mono}
 	a.from = a.began
 	if try {
 		a.wait = 0
@@ -87,10 +83,6 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		Elapsed: lock.hold.began - a.began, Attempts: a.attempts,
 	})
 	through = true
-	if a.attempts == 1 && !a.queued { // else something may refer to it still
-		*a = acquisition{}
-		l.acquisitions.Put(a)
-	}
 	return lock, nil
 }
 

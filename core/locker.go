@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 
 	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
@@ -21,8 +20,6 @@ type Locker struct {
 	store  store
 	sched  *scheduler
 	queues queues
-
-	acquisitions sync.Pool // to use again
 }
 
 // New makes a Locker on one Redis (or Valkey), on a Sentinel-managed master or on a Cluster. It sends nothing

@@ -79,20 +79,6 @@ type Call struct {
 	Urgent bool                     // not to wait for another command: an earlier one went unanswered
 }
 
-// Get is a new Call.
-func (n *Conn) Get() *Call {
-	if c, ok := n.calls.Get().(*Call); ok {
-		return c
-	}
-	return new(Call)
-}
-
-// Put gives back one that was answered, and that nobody looks at any more.
-func (n *Conn) Put(c *Call) {
-	*c = Call{}
-	n.calls.Put(c)
-}
-
 // Leave stops listening to c.
 func (c *Call) Leave() { c.left.Store(true) }
 

@@ -153,9 +153,7 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 		if why == timing.Told {
 			c.Heard()
 			if c.Err == nil {
-				val := c.Val
-				t.Conn.Put(c)
-				return t.released(val)
+				return t.released(c.Val)
 			}
 			cause = c.Err
 			t.resent = t.resent || !redisconn.Harmless(cause)
@@ -174,8 +172,7 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 }
 
 func (t *Tenure) sendRelease(ctx context.Context, patience time.Duration) *redisconn.Call {
-	c := t.Conn.Get()
-	c.Number = t.Token // which may change while c is under way
+	c := &redisconn.Call{Number: t.Token} // which may change while c is under way
 	t.Prepare(c)
 	t.is.Free(c, t.Tainted || len(t.pending) > 0)
 	if end, ok := ctx.Deadline(); ok {
