@@ -200,7 +200,7 @@ func (a *acquisition) run() (*Lock, error) {
 		if a.attempts++; a.attempts > 1 {
 			call = new(redisconn.Call)
 		}
-		a.pushed = a.stake.Try(a.ctx, call, a.wait != 0)
+		a.pushed = a.stake.Try(a.ctx, call, a.wait != 0, a.allowed())
 		reason := answered
 		if call.Done != nil { // or it was run here
 			reason, _ = a.listen(call.Done, nil, nil, a.allowed())

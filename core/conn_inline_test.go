@@ -2,9 +2,11 @@ package core_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,10 +65,12 @@ func TestInlineCommands(t *testing.T) {
 		other.rdb.AddHook(seen)
 		cycle := func(r *replica, ctx context.Context, opts ...core.CallOption) {
 			t.Helper()
+			synctest.Wait() // a lane answers before it is free
 			lock, err := r.Acquire(ctx, "k", opts...)
 			if err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait()
 			if err := lock.Release(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -214,5 +218,284 @@ func TestInlineShutdown(t *testing.T) {
 		if d := res.at.Sub(began); d > 250*time.Millisecond {
 			t.Errorf("the caller was told after %v", d)
 		}
+	})
+}
+
+// procHook is a client's hook of commands alone.
+type procHook func(next redis.ProcessHook) redis.ProcessHook
+
+func (procHook) DialHook(next redis.DialHook) redis.DialHook            { return next }
+func (h procHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(next) }
+func (procHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+type hookKey struct{}
+
+// A hook may look at the context of a command when that is long over, and so at the command.
+func TestHookMayKeepTheContextOfACommand(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		var mu sync.Mutex
+		var ctxs []context.Context
+		r.rdb.AddHook(procHook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				mu.Lock()
+				ctxs = append(ctxs, ctx)
+				mu.Unlock()
+				return next(ctx, cmd)
+			}
+		}))
+		ctx, cancel := context.WithCancel(context.WithValue(background, hookKey{}, "v"))
+		defer cancel()
+		lock, err := r.Acquire(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Release(ctx); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for _, c := range ctxs {
+			func() {
+				defer func() {
+					if p := recover(); p != nil {
+						t.Errorf("ctx kept by a hook: panic %v", p)
+					}
+				}()
+				if v := c.Value(hookKey{}); v != "v" {
+					t.Errorf("value %v", v)
+				}
+			}()
+		}
+		shutdown(t, r.Locker)
+	})
+}
+
+func TestHookMayKeepACommand(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		var wg sync.WaitGroup
+		r.rdb.AddHook(procHook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				err := next(ctx, cmd)
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					if len(cmd.Args()) == 0 {
+						t.Errorf("args are gone")
+					} else if cmd.Args()[0] == nil {
+						t.Error("args nil")
+					}
+				}()
+				return err
+			}
+		}))
+		for range 50 {
+			lock, err := r.Acquire(background, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := lock.Release(background); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wg.Wait()
+		shutdown(t, r.Locker)
+	})
+}
+
+// A hook that panics in a command that its caller runs leaves nothing behind, where somebody recovers: whether the command was
+// carried out is not known.
+func TestInlineHookThatPanics(t *testing.T) {
+	for _, when := range []string{"forget", "acquire"} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newInline(t, b)
+			warm(t, r)
+			time.Sleep(time.Second)
+			var n atomic.Int64
+			r.rdb.AddHook(procHook(func(next redis.ProcessHook) redis.ProcessHook {
+				return func(ctx context.Context, cmd redis.Cmder) error {
+					err := next(ctx, cmd)
+					var args []string
+					for _, a := range cmd.Args() {
+						if s, ok := a.(string); ok {
+							args = append(args, s)
+						} else {
+							args = append(args, "")
+						}
+					}
+					if core.ScriptName(args) == when && n.Add(1) == 1 {
+						panic("hook")
+					}
+					return err
+				}
+			}))
+			under := core.Under(r.Locker)
+			panics(t, func() {
+				l, err := r.Acquire(background, "k")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = l.Release(background)
+			})
+			synctest.Wait()
+			time.Sleep(2 * time.Second)
+			if n := core.Under(r.Locker); n != under {
+				t.Errorf("%s: %d under way, want %d", when, n, under)
+			}
+			if b.Redis.Exists("k") {
+				t.Errorf("%s: the lock stays in Redis", when)
+			}
+			ctx, cancel := context.WithTimeout(background, time.Minute)
+			defer cancel()
+			if err := r.Shutdown(ctx); err != nil {
+				t.Errorf("%s: shutdown: %v", when, err)
+			}
+		})
+	}
+}
+
+// A release on several masters after a time without any answer, and many calls at once behind it: no master counts as one
+// that does not answer.
+func TestInlineReleaseOfMastersBeforeACrowd(t *testing.T) {
+	for _, inl := range []bool{false, true} {
+		bubbleOf(t, 3, func(t *testing.T, ms masters) {
+			var clients []*redis.Client
+			var links []*servertest.Link
+			for _, m := range ms {
+				rdb := m.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = inl; o.PoolSize = 100 })
+				clients = append(clients, rdb)
+				links = append(links, m.Link(rdb))
+			}
+			l, err := core.NewRedLock(clients, core.WithQuarantine(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lock := acquire(t, l, "first")
+			release(t, acquire(t, l, "warm"))
+			for _, k := range links {
+				k.Delay(5 * time.Millisecond)
+			}
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			var all sync.WaitGroup
+			all.Go(func() {
+				if err := lock.Release(background); err != nil {
+					t.Error("release", err)
+				}
+			})
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+			var errs atomic.Int64
+			var sample atomic.Value
+			for i := range 60 {
+				all.Go(func() {
+					lk, err := l.TryAcquire(background, fmt.Sprint("k", i), core.WithTrace(&core.Trace{NodeError: func(e core.Event) { errs.Add(1); sample.CompareAndSwap(nil, e.Err) }}))
+					if err != nil {
+						t.Errorf("inline %v: %v", inl, err)
+						return
+					}
+					_ = lk.Release(background)
+				})
+			}
+			all.Wait()
+			if n := errs.Load(); n > 0 {
+				t.Errorf("inline %v: %d node errors, such as %v", inl, n, sample.Load())
+			}
+			synctest.Wait()
+			time.Sleep(time.Second)
+			shutdown(t, l)
+		})
+	}
+}
+
+func TestInlineTryAcquireKeepsItsTime(t *testing.T) {
+	for _, inl := range []bool{false, true} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			if inl {
+				r = newInline(t, b)
+			}
+			warm(t, r)
+			time.Sleep(time.Second)
+			var n atomic.Int64
+			r.link.OnCommand(func(args []string) servertest.Verdict {
+				if kind(args) != "acquire" {
+					return servertest.Pass
+				}
+				if n.Add(1) == 1 {
+					go func() { time.Sleep(200 * time.Millisecond); r.link.Reset() }()
+				}
+				return servertest.HoldReply(nil)
+			})
+			began := time.Now()
+			_, err := r.TryAcquire(background, "k", core.WithTTL(time.Second))
+			took := time.Since(began)
+			wantIs(t, err, core.ErrUnavailable)
+			if took > 250*time.Millisecond {
+				t.Errorf("inline %v: TryAcquire took %v, want at most 250ms", inl, took)
+			}
+			r.link.OnCommand(nil)
+			r.link.Reset()
+			time.Sleep(time.Minute)
+			shutdown(t, r.Locker)
+		})
+	}
+}
+
+// With timeouts of -2 go-redis sets no deadline on a connection, whatever the context says.
+func TestInlineNotWithoutDeadlines(t *testing.T) {
+	for _, inl := range []bool{false, true} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			rdb := b.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = inl; o.ReadTimeout = -2; o.WriteTimeout = -2 })
+			r := &replica{newLocker(t, rdb), rdb, b.Link(rdb)}
+			warm(t, r)
+			time.Sleep(time.Second)
+			r.link.CutDown()
+			go func() { time.Sleep(30 * time.Second); r.link.Heal() }()
+			ctx, cancel := context.WithTimeout(background, 500*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			_, err := r.Acquire(ctx, "k")
+			if took := time.Since(began); took > 500*time.Millisecond {
+				t.Errorf("inline %v: Acquire took %v with a deadline of 500ms: %v", inl, took, err)
+			}
+			time.Sleep(2 * time.Minute)
+			shutdown(t, r.Locker)
+		})
+	}
+}
+
+// Where go-redis fails for want of connections instead of waiting, holdfast does not ask for more.
+func TestLanesLeaveConnections(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		rdb := b.Client(func(o *redis.Options) { o.PoolSize = 40; o.MaxActiveConns = 10 })
+		r := &replica{newLocker(t, rdb), rdb, b.Link(rdb)}
+		warm(t, r)
+		r.link.Delay(500 * time.Microsecond)
+		for range 1000 {
+			release(t, acquire(t, r.Locker, "w"))
+		}
+		var all sync.WaitGroup
+		var failed, node atomic.Int64
+		var sample atomic.Value
+		for i := range 100 {
+			all.Go(func() {
+				lk, err := r.TryAcquire(background, fmt.Sprint("k", i), core.WithTrace(&core.Trace{NodeError: func(e core.Event) { node.Add(1); sample.CompareAndSwap(nil, e.Err) }}))
+				if err != nil {
+					failed.Add(1)
+					return
+				}
+				_ = lk.Release(background)
+			})
+		}
+		all.Wait()
+		if failed.Load() > 0 || node.Load() > 0 {
+			t.Errorf("%d calls failed, and %d commands, such as with %v", failed.Load(), node.Load(), sample.Load())
+		}
+		time.Sleep(time.Minute)
+		shutdown(t, r.Locker)
 	})
 }

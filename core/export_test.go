@@ -68,7 +68,7 @@ func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bo
 	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, names: names}
 	a.newStake()
 	c := new(redisconn.Call)
-	a.stake.Try(context.Background(), c, false)
+	a.stake.Try(context.Background(), c, false, time.Second)
 	if !c.Answered() {
 		<-c.Done
 	}

@@ -32,7 +32,7 @@ type store interface {
 
 // owner has, or may come to have, a lock, and is used once: a *single.Owner or a *quorum.Owner.
 type owner interface {
-	Try(ctx context.Context, c *redisconn.Call, waits bool) (told bool)
+	Try(ctx context.Context, c *redisconn.Call, waits bool, limit time.Duration) (told bool)
 	Read(c *redisconn.Call) single.Verdict
 	Leave(c *redisconn.Call)
 	Wake() <-chan protocol.Grant

@@ -9,7 +9,7 @@ if not KEYS[6] then
   if found[2] and not found[1] and not found[3] then
     local last, since = string.match(found[2], '^(%d+) 0 (%d+)$')
     local lease, life, block = string.match(ARGV[2], '^(%d+) (%d+) (%d+)')
-    if last and #last < 17 and #since < 17 and block == '1' then
+    if last and #last < 17 and #since < 17 and since ~= '0' and block == '1' then
       local time = redis.call('TIME')
       local token = time[1] * 1000000 + time[2]
       -- By their values: as texts, tokens would fall where the number of digits grows.

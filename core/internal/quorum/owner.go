@@ -56,7 +56,7 @@ func (q *Masters) Own(names protocol.Names, want single.Want) *Owner {
 func (o *Owner) ID() string { return o.won.id }
 
 // Try begins an attempt, which c tells the end of.
-func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool) (told bool) {
+func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, _ time.Duration) (told bool) {
 	a := newAttempt(o)
 	o.look = a
 	if o.waiter == "" && waits && o.q.Up() {

@@ -38,7 +38,12 @@ type Conn struct {
 func New(client redis.UniversalClient, env *timing.Env) *Conn {
 	n := &Conn{Client: client, Env: env, interruptible: interruptible(client)}
 	if one, ok := client.(*redis.Client); ok {
-		n.lanes.most = one.Options().PoolSize * 3 / 4
+		most := one.Options().PoolSize
+		// Beyond that one go-redis fails instead of waiting.
+		if k := one.Options().MaxActiveConns; k > 0 {
+			most = min(most, k)
+		}
+		n.lanes.most = most * 3 / 4
 	}
 	return n
 }
@@ -103,7 +108,7 @@ func NewSum(env *timing.Env) *Call { return &Call{At: env.Now(), Done: make(chan
 func (c *Call) Answer(val any, err error) {
 	c.Val, c.Err = val, err
 	c.answered.Store(true)
-	then := c.Then // c may be used again as soon as its listener knows
+	then := c.Then
 	if c.Done != nil {
 		c.Done <- struct{}{}
 	}

@@ -33,19 +33,27 @@ func (n *Conn) Do(ctx context.Context, c *Call, patience time.Duration) *Call {
 		return n.Send(ctx, c)
 	}
 	n.Env.Gate.Join()
-	n.under.Add(1)
 	short, cancel := context.WithTimeout(ctx, inlineFor)
 	c.Ctx, c.At = short, n.Env.Now()
-	val, err := n.Run(c)
-	cancel()
-	now := n.Env.Now().Mono
-	if err != nil && late(err) {
-		n.inline.Store(int64(now + inlinePause))
+	if n.under.Add(1) == 1 {
+		n.heard.Store(int64(c.At.Mono))
 	}
-	n.lanes.leave(n, now-c.At.Mono, now)
-	n.answer(c, val, err)
+	var val any
+	err := errPanicked
+	defer func() { // also where a hook panics
+		cancel()
+		now := n.Env.Now().Mono
+		if err != nil && late(err) {
+			n.inline.Store(int64(now + inlinePause))
+		}
+		n.lanes.leave(n, now-c.At.Mono, now)
+		n.answer(c, val, err)
+	}()
+	val, err = n.Run(c)
 	return c
 }
+
+var errPanicked = errors.New("a hook of the client panicked")
 
 // may tells whether a command with that context may be run by its caller now.
 func (n *Conn) may(ctx context.Context) bool {
@@ -57,10 +65,11 @@ func (n *Conn) may(ctx context.Context) bool {
 	return !ok || time.Until(end) > inlineFor
 }
 
-// interruptible tells whether client looks at the deadline of a context while it reads.
+// interruptible tells whether client looks at the deadline of a context while it reads and writes. It sets none at all where a
+// timeout is -2, as for connections that know no deadlines, which is -1 by now.
 func interruptible(client redis.UniversalClient) bool {
 	one, ok := client.(*redis.Client)
-	return ok && one.Options().ContextTimeoutEnabled
+	return ok && one.Options().ContextTimeoutEnabled && one.Options().ReadTimeout >= 0 && one.Options().WriteTimeout >= 0
 }
 
 // ByLanes keeps commands from being run by their callers, for tests of answers that come late.

@@ -62,12 +62,19 @@ type Verdict struct {
 }
 
 // Try sends c, one acquire. With waits it also joins the line, or refreshes its place in it; told says whether it will
-// hear of a grant.
-func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool) (told bool) {
+// hear of a grant. limit is how long the answer may take.
+func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, limit time.Duration) (told bool) {
 	told = waits && o.redis.expect(o)
 	plan := o.redis.plan(planFor{o.TTL, o.block, waits, told})
 	o.Prepare(c)
-	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Room[:0], o.Key, &o.Names, &o.ID, plan, &o.reentryID)), timing.Patience(o.TTL))
+	through := false
+	defer func() {
+		if !through { // a hook panicked: it may have been carried out
+			o.Tenure.Leave(c)
+		}
+	}()
+	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Room[:0], o.Key, &o.Names, &o.ID, plan, &o.reentryID)), limit)
+	through = true
 	return told
 }
 
