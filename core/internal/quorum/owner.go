@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
@@ -279,7 +280,13 @@ func (s *tally) count(val any, err error) (any, error, bool) {
 // release is the release of an owner under way: on each master that may have the lock, until it is known to be free
 // there or the longest lease is over.
 type release struct {
+	env   *timing.Env
+	ctx   context.Context
+	limit time.Duration
+	asks  []*ask
+
 	mu       sync.Mutex // guards what follows
+	late     *time.Timer
 	need     int
 	all      int
 	open     int
@@ -299,9 +306,11 @@ func (o *Owner) release() *release {
 		return o.releasing
 	}
 	n := len(o.q.all)
-	r := &release{need: o.q.need, open: n, all: n, outcome: single.Unknown, done: make(chan struct{})}
+	r := &release{
+		env: o.q.env, ctx: o.q.over, limit: max(o.want.TTL, o.longest), need: o.q.need, open: n, all: n, outcome: single.Unknown,
+		done: make(chan struct{}),
+	}
 	o.releasing = r
-	limit := max(o.want.TTL, o.longest)
 	for i, p := range o.won.parts {
 		p.Sent, p.waiter = max(p.Sent, o.won.began), o.waiter
 		if o.won.mayHave&(1<<i) != 0 {
@@ -315,15 +324,64 @@ func (o *Owner) release() *release {
 			}
 			continue
 		}
-		o.q.env.Go(func() { r.add(p.Release(o.q.over, limit)) })
+		r.env.Gate.Join()
+		a := &ask{part: p, call: p.Freeing()}
+		a.call.Then = func(val any, err error) { r.answered(a, val, err) }
+		r.asks = append(r.asks, a)
+	}
+	for _, a := range r.asks {
+		a.Conn.Send(r.ctx, a.call)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open > 0 {
+		r.late = time.AfterFunc(timing.Patience(o.want.TTL), r.chase)
 	}
 	return r
+}
+
+// ask is the first release that goes to one master. Nobody waits for it: whoever brings the answer counts it. Only after an
+// error, or without an answer in time, a goroutine goes on.
+type ask struct {
+	*part
+	call  *redisconn.Call
+	taken atomic.Bool // somebody sees to it
+}
+
+func (r *release) answered(a *ask, val any, err error) {
+	switch {
+	case a.taken.Swap(true):
+	case err == nil:
+		r.add(a.Released(val))
+		r.env.Gate.Leave()
+	default:
+		a.Unheard(err)
+		go r.goOn(a)
+	}
+}
+
+// chase sees to those that have not been answered.
+func (r *release) chase() {
+	for _, a := range r.asks {
+		if !a.taken.Swap(true) {
+			a.call.Leave()
+			a.Unheard(nil)
+			go r.goOn(a)
+		}
+	}
+}
+
+func (r *release) goOn(a *ask) {
+	defer r.env.Gate.Leave()
+	r.add(a.Tenure.Release(r.ctx, r.limit))
 }
 
 func (r *release) add(outcome single.Outcome, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open--
+	if r.open--; r.open == 0 && r.late != nil {
+		r.late.Stop()
+	}
 	switch outcome {
 	case single.Released:
 		r.released++

@@ -145,7 +145,7 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 		if !t.Settle() {
 			return Released, nil // the acquires turned out to have changed nothing
 		}
-		c := t.sendRelease(ctx, min(timing.Patience(t.TTL), end-now()))
+		c := t.send(ctx, min(timing.Patience(t.TTL), end-now()))
 		why := timing.Told
 		if c.Done != nil { // or it was run here
 			why = t.Conn.Env.Await(ctx, c.Done, min(c.At.Mono+timing.Patience(t.TTL), end)-now())
@@ -153,17 +153,17 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 		if why == timing.Told {
 			c.Heard()
 			if c.Err == nil {
-				return t.released(c.Val)
+				return t.Released(c.Val)
 			}
 			cause = c.Err
-			t.resent = t.resent || !redisconn.Harmless(cause)
+			t.Unheard(cause)
 			if redisconn.Permanent(cause) {
 				return Unknown, cause
 			}
 			why = t.Conn.Env.Await(ctx, nil, min(pause, end-now()))
 		} else {
 			c.Leave()
-			t.resent = true
+			t.Unheard(nil)
 		}
 		if why == timing.Ended || now() >= end {
 			return Unknown, cause
@@ -171,10 +171,21 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 	}
 }
 
-func (t *Tenure) sendRelease(ctx context.Context, patience time.Duration) *redisconn.Call {
+// Freeing is a release that is to be sent. Once it is, the answer goes to Released, and its absence, or the error, to
+// Unheard.
+func (t *Tenure) Freeing() *redisconn.Call {
 	c := &redisconn.Call{Number: t.Token} // which may change while c is under way
 	t.Prepare(c)
 	t.is.Free(c, t.Tainted || len(t.pending) > 0)
+	return c
+}
+
+// Unheard notes that a release may have been carried out, unless err says that it was not.
+func (t *Tenure) Unheard(err error) { t.resent = t.resent || err == nil || !redisconn.Harmless(err) }
+
+// send sends a release.
+func (t *Tenure) send(ctx context.Context, patience time.Duration) *redisconn.Call {
+	c := t.Freeing()
 	if end, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(end))
 	}
@@ -185,7 +196,8 @@ func (t *Tenure) sendRelease(ctx context.Context, patience time.Duration) *redis
 	return t.Conn.Do(ctx, c, patience)
 }
 
-func (t *Tenure) released(val any) (Outcome, error) {
+// Released is what the answer to a release means.
+func (t *Tenure) Released(val any) (Outcome, error) {
 	r, ok := protocol.ReadForgotten(val)
 	switch {
 	case !ok:
