@@ -46,10 +46,10 @@ type hold struct {
 	whole    atomic.Bool  // some lease was as long as the TTL, as that of a grant is not at first
 	ended    atomic.Pointer[ending]
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
-	verify   sync.Mutex // one question to Redis at a time; held during I/O
 
 	// Guarded by mu.
 	cancel    context.CancelCauseFunc // of the Lock's context, once there is one
+	asking    chan struct{}           // full while Redis is asked, one question at a time; nil before the first
 	uses      int                     // handles that are not released
 	releasing bool                    // Release was called
 	through   bool                    // and has its result
@@ -311,8 +311,13 @@ func (h *hold) forgetLater() {
 // a suspended machine, whose rivals went on, or somebody who set the clock, and nothing happened. What Redis
 // says is left replaces both deadlines: after a suspension the monotonic one comes too late.
 func (h *hold) ask() {
-	h.verify.Lock()
-	defer h.verify.Unlock()
+	h.mu.Lock()
+	if h.asking == nil {
+		h.asking = make(chan struct{}, 1)
+	}
+	h.mu.Unlock()
+	h.asking <- struct{}{} // not a mutex, which would keep the clock of a test's bubble from going on
+	defer func() { <-h.asking }()
 	now := h.locker.env.Now()
 	if h.ended.Load() != nil || now.Wall < h.wall.Load() {
 		return // another caller has asked meanwhile

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -191,4 +192,34 @@ func TestLockIsNotForgottenWhileItIsReleased(t *testing.T) {
 			t.Errorf("Release: %v", err)
 		}
 	})
+}
+
+// Two callers look at one lock after a suspension, with a server that is silent: one asks, the other waits for that, and both
+// know in the time that one answer is waited for.
+func TestSuspendedMachineIsAskedAboutByTwo(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		bubbleOf(t, n, func(t *testing.T, ms masters) {
+			v := ms.voter(t, core.WithQuarantine(0))
+			defer func() { time.Sleep(5 * time.Minute) }()
+			lock := acquire(t, v.Locker, "k")
+			for _, l := range v.links {
+				l.CutDown()
+			}
+			core.SkewWall(v.Locker, time.Hour)
+			began := time.Now()
+			var all sync.WaitGroup
+			for range 2 {
+				all.Go(func() { wantIs(t, lock.Err(), core.ErrLost) })
+			}
+			all.Wait()
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("took %v", took)
+			}
+			for _, l := range v.links {
+				l.Heal()
+			}
+			wantIs(t, lock.Release(background), core.ErrLost)
+			shutdown(t, v.Locker)
+		})
+	}
 }

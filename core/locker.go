@@ -28,7 +28,7 @@ type Locker struct {
 // below a minute.
 //
 // Set ContextTimeoutEnabled in the options of a *redis.Client: then a call that is alone sends its command on its own
-// goroutine, and a free lock costs a quarter less. A call whose context is cancelled before its deadline may then return
+// goroutine instead of waiting for another one. A call whose context is cancelled before its deadline may then return
 // up to 250 ms later where Redis is silent.
 //
 // It returns an [ErrInvalid] for a nil client and for options that cannot work.

@@ -22,7 +22,7 @@ const (
 // them, so that it outlives the loss of the others. Three or five are usual. An even number works and bears no more
 // failures than one less: four masters need three, and bear the loss of one, as three do. They must share nothing:
 // no replication among them, no proxy in front that may lead two of the clients to one server. Nor is a key to be locked on
-// one of them with [New] at the same time: those who wait there would lose their places.
+// one of them with [New] at the same time: a call that waits there would lose its place.
 //
 // The Locker is used like that of [New]; see "RedLock" in the package's description for what is promised, and for
 // what differs: [WithReentryID] and [WithReplicaAcks] are refused, those who wait are served first come, first served

@@ -46,7 +46,8 @@ func (s *scheduler) add(h *hold) bool {
 }
 
 // renewPoint is when a third of the lease has passed; of one that was extended beyond the TTL, when two thirds of
-// a TTL are left. A lease that began short, see grantLease in package single, becomes a whole one also without renewal, at once then.
+// a TTL are left. A lease that began short, see grantLease in package single, becomes a whole one also without renewal,
+// at once then.
 func (h *hold) renewPoint() time.Duration {
 	end, leased := time.Duration(h.deadline.Load()), time.Duration(h.leased.Load())
 	switch {

@@ -49,7 +49,7 @@ var spinColumns = []column[spin]{
 const spinLegend = "A cycle is one acquire and one release. ratio: of cycles/s to the first line's. " +
 	"allocs, bytes, client µs (the client's processor time), commands (sent by the client), in scripts (commands that scripts " +
 	"called) and Redis µs (the server's time for the commands sent) are per cycle. rueidislock has a client of its own, " +
-	"with one connection."
+	"with one connection. That of the others has ContextTimeoutEnabled, which holdfast makes use of and the others do not."
 
 // farther is how much round-trip time the part "far" adds: that of a network, where loopback has next to none.
 const farther = 500 * time.Microsecond

@@ -120,12 +120,12 @@ func (s *Server) Acquire(p *Params, id Owner, waits, told bool) (r Acquired, g G
 		return s.refuse(p, id, waits, told), g
 	}
 
-	fence, waits0 := s.Fence, s.Length > 0
+	fence, queued := s.Fence, s.Length > 0
 	if s.fast(p, fence) {
-		waits0 = false
+		queued = false
 	}
 	if s.Owner == 0 {
-		if waits0 && s.Line[0].Owner != id && p.Without != FreeLockGoesToTheLine && (waits || p.Without != TryWaitsItsTurn) {
+		if queued && s.Line[0].Owner != id && p.Without != FreeLockGoesToTheLine && (waits || p.Without != TryWaitsItsTurn) {
 			if g = s.serve(p, id); s.Owner != 0 {
 				return s.refuse(p, id, waits, told), g
 			}
@@ -133,7 +133,7 @@ func (s *Server) Acquire(p *Params, id Owner, waits, told bool) (r Acquired, g G
 		s.leave(id)
 		s.Owner, s.End = id, s.Now+p.Lease
 	}
-	token := s.draw(p, fence, waits0)
+	token := s.draw(p, fence, queued)
 	return Acquired{Token: token}, g
 }
 
@@ -181,7 +181,8 @@ func (s *Server) Forget(p *Params, id Owner, token Token, tomb bool) (reply int,
 
 	before := s.Fence
 	after, keeps := before, true // the life that the fence has
-	fast := held && !tomb && token != 0 && before.Live == token && !before.Waits && before.Lost[0] == 0 // see fastforget.lua
+	// See fastforget.lua.
+	fast := held && !tomb && token != 0 && before.Live == token && !before.Waits && before.Lost[0] == 0
 	if held {
 		if after.Live != token || token == 0 {
 			keeps = false

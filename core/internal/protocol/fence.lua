@@ -6,8 +6,8 @@
 --   live   the token of the latest tenure while nobody has released it, else 0
 --   since  every token from here to last is accounted for
 --   lost   tokens in that range whose tenure ended without a release, oldest first, at most 8
---   w      only if somebody may wait in line: who joins it marks the fence, if there is one, and whoever writes a new one
---          looks at the line. So without it there is nobody, and acquire.lua and forget.lua need not look.
+--   w      only if somebody may wait in line: an acquire that joins it marks the fence, if there is one, and a script that
+--          writes a new one looks at the line. So without it nobody waits, and fast.lua and fastforget.lua need not look.
 -- A tenure is recorded as lost when the next one begins and finds it unreleased. Losses are rare, so a
 -- few numbers tell "released" from "lost" for every token since `since`, however many tenures came and
 -- went: a list of the released ones would have to be as long as the traffic between two resends.

@@ -340,8 +340,8 @@ func (o *Owner) release() *release {
 	return r
 }
 
-// ask is the first release that goes to one master. Nobody waits for it: whoever brings the answer counts it. Only after an
-// error, or without an answer in time, a goroutine goes on.
+// ask is the first release that goes to one master. The lane that brings the answer counts it; a goroutine goes on only after
+// an error, or without an answer in time.
 type ask struct {
 	*part
 	call  *redisconn.Call

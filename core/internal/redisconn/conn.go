@@ -29,7 +29,6 @@ type Conn struct {
 	heard   atomic.Int64 // when the last answer came, or later the first of them went out
 	took    atomic.Int64 // how long that was under way
 	lanes   lanes
-	calls   sync.Pool    // to use again, see Get
 	inline  atomic.Int64 // no caller runs a command before, see Do
 	signals sync.Pool    // of channels to use again, see Call.Heard
 }

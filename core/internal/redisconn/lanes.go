@@ -170,8 +170,8 @@ func (n *Conn) lane(c *Call) {
 	}
 }
 
-// await returns what comes while a lane rests: a call, or nil where some wait; more is whether anything does. It does not count as under way meanwhile:
-// Shutdown ends the rest, and does not wait for it.
+// await returns what comes while a lane rests: a call, or nil where some wait; more is whether anything does. The lane does
+// not count as under way meanwhile: Shutdown ends the rest, and does not wait for it.
 func (n *Conn) await(self *lane, timer *time.Timer) (c *Call, more bool) {
 	timer.Reset(LaneRest)
 	select {
