@@ -103,6 +103,15 @@ func TestInlineCommands(t *testing.T) {
 		cycle(r, background)
 		check("on a fast one again", 4, 3)
 
+		r.link.OnCommand(first("acquire", servertest.LoseReply))
+		cycle(r, background)
+		check("with an answer that is lost", 3, 1)
+		cycle(r, background)
+		check("after one that was lost", 2, 0)
+		time.Sleep(10 * time.Second)
+		cycle(r, background)
+		check("long after one", 2, 2)
+
 		until := make(chan struct{})
 		r.link.OnCommand(first("acquire", servertest.HoldReply(until)))
 		c := call(background, r, "another")
@@ -353,60 +362,6 @@ func TestInlineHookThatPanics(t *testing.T) {
 			if err := r.Shutdown(ctx); err != nil {
 				t.Errorf("%s: shutdown: %v", when, err)
 			}
-		})
-	}
-}
-
-// A release on several masters after a time without any answer, and many calls at once behind it: no master counts as one
-// that does not answer.
-func TestInlineReleaseOfMastersBeforeACrowd(t *testing.T) {
-	for _, inl := range []bool{false, true} {
-		bubbleOf(t, 3, func(t *testing.T, ms masters) {
-			var clients []*redis.Client
-			var links []*servertest.Link
-			for _, m := range ms {
-				rdb := m.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = inl; o.PoolSize = 100 })
-				clients = append(clients, rdb)
-				links = append(links, m.Link(rdb))
-			}
-			l, err := core.NewRedLock(clients, core.WithQuarantine(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			lock := acquire(t, l, "first")
-			release(t, acquire(t, l, "warm"))
-			for _, k := range links {
-				k.Delay(5 * time.Millisecond)
-			}
-			time.Sleep(3 * time.Second)
-			synctest.Wait()
-			var all sync.WaitGroup
-			all.Go(func() {
-				if err := lock.Release(background); err != nil {
-					t.Error("release", err)
-				}
-			})
-			synctest.Wait()
-			time.Sleep(time.Millisecond)
-			var errs atomic.Int64
-			var sample atomic.Value
-			for i := range 60 {
-				all.Go(func() {
-					lk, err := l.TryAcquire(background, fmt.Sprint("k", i), core.WithTrace(&core.Trace{NodeError: func(e core.Event) { errs.Add(1); sample.CompareAndSwap(nil, e.Err) }}))
-					if err != nil {
-						t.Errorf("inline %v: %v", inl, err)
-						return
-					}
-					_ = lk.Release(background)
-				})
-			}
-			all.Wait()
-			if n := errs.Load(); n > 0 {
-				t.Errorf("inline %v: %d node errors, such as %v", inl, n, sample.Load())
-			}
-			synctest.Wait()
-			time.Sleep(time.Second)
-			shutdown(t, l)
 		})
 	}
 }

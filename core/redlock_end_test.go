@@ -208,3 +208,35 @@ func TestRedLockReleasesOfAForcedShutdown(t *testing.T) {
 		})
 	}
 }
+
+// A release that does not get through to one master is sent to that one again: at once where the connection fails, and else
+// when a quarter of the lease, at most 1 s, is over. A lock that was renewed leaves no tombstone.
+func TestRedLockReleaseIsSentAgain(t *testing.T) {
+	for _, reset := range []bool{true, false} {
+		bubbleOf(t, 3, func(t *testing.T, ms masters) {
+			v := ms.voter(t, core.WithQuarantine(0))
+			lock := acquire(t, v.Locker, "k")
+			time.Sleep(12 * time.Second)
+			within := 1200 * time.Millisecond
+			v.links[1].OnCommand(first("yield", servertest.LoseRequest))
+			release(t, lock)
+			if reset {
+				time.Sleep(time.Millisecond)
+				v.links[1].Reset()
+				within = 100 * time.Millisecond
+			}
+			time.Sleep(within)
+			if n := ms.having("k"); n != 0 {
+				t.Errorf("%d masters have it after %v", n, within)
+			}
+			for i, m := range ms {
+				for _, key := range m.Redis.Keys() {
+					if strings.Contains(key, "gone") {
+						t.Errorf("master %d has %s", i, key)
+					}
+				}
+			}
+			shutdown(t, v.Locker)
+		})
+	}
+}

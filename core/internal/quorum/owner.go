@@ -281,7 +281,6 @@ func (s *tally) count(val any, err error) (any, error, bool) {
 // there or the longest lease is over.
 type release struct {
 	env   *timing.Env
-	ctx   context.Context
 	limit time.Duration
 	asks  []*ask
 
@@ -307,7 +306,7 @@ func (o *Owner) release() *release {
 	}
 	n := len(o.q.all)
 	r := &release{
-		env: o.q.env, ctx: o.q.over, limit: max(o.want.TTL, o.longest), need: o.q.need, open: n, all: n, outcome: single.Unknown,
+		env: o.q.env, limit: max(o.want.TTL, o.longest), need: o.q.need, open: n, all: n, outcome: single.Unknown,
 		done: make(chan struct{}),
 	}
 	o.releasing = r
@@ -330,7 +329,7 @@ func (o *Owner) release() *release {
 		r.asks = append(r.asks, a)
 	}
 	for _, a := range r.asks {
-		a.Conn.Send(r.ctx, a.call)
+		a.Conn.Send(r.env.Gate.Over, a.call)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -373,7 +372,7 @@ func (r *release) chase() {
 
 func (r *release) goOn(a *ask) {
 	defer r.env.Gate.Leave()
-	r.add(a.Tenure.Release(r.ctx, r.limit))
+	r.add(a.Tenure.Release(r.env.Gate.Over, r.limit))
 }
 
 func (r *release) add(outcome single.Outcome, cause error) {

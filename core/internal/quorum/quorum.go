@@ -56,8 +56,7 @@ type Masters struct {
 	all      []*member
 	need     int // a majority
 	twins    atomic.Pointer[string]
-	over     context.Context // ends a moment after the gate's: what a Shutdown finds under way is sent
-	twinning sync.Mutex      // one search for twins at a time, or one that saw less could have the last word
+	twinning sync.Mutex // one search for twins at a time, or one that saw less could have the last word
 
 	mu      sync.Mutex // guards what follows
 	waiters map[string]*Owner
@@ -85,9 +84,6 @@ type member struct {
 // New is the masters behind clients.
 func New(clients []*redis.Client, env *timing.Env, c Config) *Masters {
 	q := &Masters{Config: c, env: env, need: len(clients)/2 + 1, waiters: map[string]*Owner{}, news: make(chan struct{})}
-	over, end := context.WithCancel(context.Background())
-	q.over = over
-	context.AfterFunc(env.Gate.Over, func() { time.AfterFunc(single.ReleaseGrace, end) })
 	for i, client := range clients {
 		m := &member{Conn: redisconn.New(client, env), name: client.Options().Addr}
 		m.inbox = single.NewInbox(m.Conn, c.Inbox, func(g protocol.Grant, names protocol.Names) { q.nudged(i, g.Owner, names) })

@@ -32,12 +32,8 @@ func (n *Conn) Do(ctx context.Context, c *Call, patience time.Duration) *Call {
 	if c.Urgent || patience < inlineFor || !n.may(ctx) || !n.lanes.enter() {
 		return n.Send(ctx, c)
 	}
-	n.Env.Gate.Join()
 	short, cancel := context.WithTimeout(ctx, inlineFor)
-	c.Ctx, c.At = short, n.Env.Now()
-	if n.under.Add(1) == 1 {
-		n.heard.Store(int64(c.At.Mono))
-	}
+	n.depart(short, c)
 	var val any
 	err := errPanicked
 	defer func() { // also where a hook panics
@@ -46,7 +42,7 @@ func (n *Conn) Do(ctx context.Context, c *Call, patience time.Duration) *Call {
 		if err != nil && late(err) {
 			n.inline.Store(int64(now + inlinePause))
 		}
-		n.lanes.leave(n, now-c.At.Mono, now)
+		n.lanes.leave(now-c.At.Mono, now)
 		n.answer(c, val, err)
 	}()
 	val, err = n.Run(c)

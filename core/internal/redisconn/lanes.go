@@ -53,15 +53,12 @@ type lane struct{ next chan *Call } // capacity 1: who takes a lane from those t
 // Send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
 // sent yet, and may or may not stop the rest.
 func (n *Conn) Send(ctx context.Context, c *Call) *Call {
-	c.Ctx, c.At, c.signals = ctx, n.Env.Now(), &n.signals
+	c.signals = &n.signals
 	var known bool
 	if c.Done, known = n.signals.Get().(chan struct{}); !known {
 		c.Done = make(chan struct{}, 1)
 	}
-	n.Env.Gate.Join()
-	if n.under.Add(1) == 1 {
-		n.heard.Store(int64(c.At.Mono)) // there was nothing to hear before
-	}
+	n.depart(ctx, c)
 	if c.Urgent || n.Many() {
 		go n.do(c)
 		return c
@@ -72,13 +69,27 @@ func (n *Conn) Send(ctx context.Context, c *Call) *Call {
 	switch {
 	case l.busy < l.width():
 		l.busy, l.moved = l.busy+1, c.At.Mono
-		n.start(c)
+		if k := len(l.resting) - 1; k >= 0 {
+			l.resting[k].next <- c
+			l.resting = l.resting[:k]
+		} else {
+			go n.lane(c)
+		}
 	case c.At.Mono-l.moved > laneStall:
 		go n.do(c)
 	default:
 		l.queue = append(l.queue, c)
 	}
 	return c
+}
+
+// depart counts c as under way from now on; answer ends that.
+func (n *Conn) depart(ctx context.Context, c *Call) {
+	c.Ctx, c.At = ctx, n.Env.Now()
+	n.Env.Gate.Join()
+	if n.under.Add(1) == 1 {
+		n.heard.Store(int64(c.At.Mono)) // there was nothing to hear before
+	}
 }
 
 // width is how many lanes there may be now.
@@ -100,17 +111,6 @@ func (l *lanes) measured(d, now time.Duration) {
 	}
 }
 
-// start has a lane go with c, or with what waits. It needs the mutex.
-func (n *Conn) start(c *Call) {
-	l := &n.lanes
-	if k := len(l.resting) - 1; k >= 0 {
-		l.resting[k].next <- c
-		l.resting = l.resting[:k]
-	} else {
-		go n.lane(c)
-	}
-}
-
 // enter takes the place of a lane, for a caller that sends its command itself.
 func (l *lanes) enter() bool {
 	l.mu.Lock()
@@ -122,16 +122,13 @@ func (l *lanes) enter() bool {
 	return true
 }
 
-// leave gives the place back, to a lane that takes what has gathered.
-func (l *lanes) leave(n *Conn, took, now time.Duration) {
+// leave gives the place back. What has gathered meanwhile is for the lanes that are away: one caller at most has a place,
+// and nothing waits unless minLanes are taken.
+func (l *lanes) leave(took, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.measured(took, now)
-	if len(l.queue) > 0 {
-		n.start(nil)
-	} else {
-		l.busy--
-	}
+	l.busy--
 }
 
 func (n *Conn) do(c *Call) {
@@ -155,28 +152,25 @@ func (n *Conn) lane(c *Call) {
 	timer := n.Env.Timers.Get(LaneRest)
 	defer n.Env.Timers.Rest(timer)
 	var calls []*Call
-	for more := true; more; {
-		at := n.Env.Now().Mono
-		sent := c != nil
-		if sent {
-			n.do(c)
-		}
+	for c != nil {
+		at, sent := n.Env.Now().Mono, true
+		n.do(c)
 		for n.lanes.take(self, &calls, &at, sent, n.Env.Now().Mono) {
 			calls = slices.DeleteFunc(calls, n.drop)
 			sent = len(calls) > 0
 			n.doAll(calls)
 		}
-		c, more = n.await(self, timer)
+		c = n.await(self, timer)
 	}
 }
 
-// await returns what comes while a lane rests: a call, or nil where some wait; more is whether anything does. The lane does
-// not count as under way meanwhile: Shutdown ends the rest, and does not wait for it.
-func (n *Conn) await(self *lane, timer *time.Timer) (c *Call, more bool) {
+// await returns what comes while a lane rests; nil if that is nothing. It does not count as under way meanwhile:
+// Shutdown ends the rest, and does not wait for it.
+func (n *Conn) await(self *lane, timer *time.Timer) *Call {
 	timer.Reset(LaneRest)
 	select {
 	case c := <-self.next:
-		return c, true
+		return c
 	case <-timer.C:
 	case <-n.Env.Gate.Closing:
 	}
@@ -185,9 +179,9 @@ func (n *Conn) await(self *lane, timer *time.Timer) (c *Call, more bool) {
 	defer l.mu.Unlock()
 	if i := slices.Index(l.resting, self); i >= 0 {
 		l.resting = slices.Delete(l.resting, i, i+1)
-		return nil, false
+		return nil
 	}
-	return <-self.next, true // it was there already
+	return <-self.next // it was there already
 }
 
 // take moves what waits to calls. Without any the lane is free, and rests. What was sent at at has come back.
