@@ -33,8 +33,8 @@
 //   - First come, first served, among processes and within one, and nobody polls: a release grants the lock to
 //     the next in line and tells it so. Two commands per acquire and release, however many wait; next to none
 //     between the calls of one process, which pass the lock on among themselves for a bounded time (see
-//     [WithLocalHandover]). One command for a try that fails; renewals travel together in pipelines. Fencing adds
-//     no round trip.
+//     [WithLocalHandover]). One command for a try that fails; renewals travel in pipelines, and where
+//     many callers are after locks at once, one command takes or frees several. Fencing adds no round trip.
 //   - The key is the canonical one, SET key value NX PX ttl with a random value: other lock libraries and
 //     scripts that use it on the same key and holdfast exclude each other.
 //   - Everything holdfast writes expires by itself.

@@ -129,5 +129,8 @@ func StallTimer(l *Locker, d time.Duration) {
 // ByLanes keeps l's commands from running on their callers' goroutines, where an answer that comes late is not heard.
 func ByLanes(l *Locker) { l.store.(one).ByLanes() }
 
+// MinLanes is how many commands of one Locker can be under way at least.
+const MinLanes = redisconn.MinLanes
+
 // LaneRest is for how long the goroutine of a lane waits for the next command.
 const LaneRest = redisconn.LaneRest

@@ -47,7 +47,7 @@ func (s *Script) args(room []any, args ...any) (*Script, []any) {
 
 // Full turns an EVALSHA command into the EVAL that also teaches the server the script.
 func (s *Script) Full(args []any) []any {
-	return append([]any{"eval", s.text, s.keys}, args[3:]...)
+	return append([]any{"eval", s.text}, args[2:]...)
 }
 
 // Text is the script itself.
@@ -78,7 +78,7 @@ var Scripts = []struct {
 }{
 	{"acquire", AcquireScript}, {"acquire", reenterScript}, {"forget", ForgetScript}, {"forget", departScript},
 	{"renew", RenewScript}, {"renew", prolongScript}, {"inspect", InspectScript}, {"claim", claimScript},
-	{"vote", VoteScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
+	{"vote", VoteScript}, {"bundle", BundleScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
 }
 
 // fields are the elements of a reply, which are read one after the other.

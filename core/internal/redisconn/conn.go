@@ -30,6 +30,7 @@ type Conn struct {
 	took    atomic.Int64 // how long that was under way
 	lanes   lanes
 	inline  atomic.Int64 // no caller runs a command before, see Do
+	apart   atomic.Int64 // no bundle is sent before
 	signals sync.Pool    // of channels to use again, see Call.Heard
 }
 
@@ -123,7 +124,7 @@ type Batch map[*Conn][]*Call
 func (b Batch) Run() {
 	var all sync.WaitGroup
 	for n, calls := range b {
-		all.Go(func() { n.RunAll(calls, func(i int, val any, err error) { calls[i].Answer(val, err) }) })
+		all.Go(func() { n.RunAll(calls, (*Call).Answer) })
 	}
 	all.Wait()
 }
@@ -155,28 +156,28 @@ func (n *Conn) process(ctx context.Context, cmd *redis.Cmd) (any, error) {
 // RunAll sends calls through a pipeline and hands each reply to done as soon as the pipeline is through. What the
 // server does not know goes out again with the text, each with its own: in a Cluster one node may know the script and
 // the next may not.
-func (n *Conn) RunAll(calls []*Call, done func(i int, val any, err error)) {
+func (n *Conn) RunAll(calls []*Call, done func(c *Call, val any, err error)) {
 	if len(calls) == 1 {
 		// Not a pipeline: newer go-redis keeps connections of their own for those, and the first would have to dial one.
 		val, err := n.Run(calls[0])
-		done(0, val, err)
+		done(calls[0], val, err)
 		return
 	}
 	var again []*Call
-	var index []int
-	n.pipe(calls, func(i int, val any, err error) {
+	n.pipe(calls, func(c *Call, val any, err error) {
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			again, index = append(again, &Call{Args: calls[i].Full()}), append(index, i)
+			c.Args = c.Full()
+			again = append(again, c)
 			return
 		}
-		done(i, val, err)
+		done(c, val, err)
 	})
 	if len(again) > 0 {
-		n.pipe(again, func(i int, val any, err error) { done(index[i], val, err) })
+		n.pipe(again, done)
 	}
 }
 
-func (n *Conn) pipe(calls []*Call, done func(i int, val any, err error)) {
+func (n *Conn) pipe(calls []*Call, done func(c *Call, val any, err error)) {
 	ctx := context.Background()
 	pipe := n.Client.Pipeline()
 	for _, c := range calls {
@@ -184,13 +185,13 @@ func (n *Conn) pipe(calls []*Call, done func(i int, val any, err error)) {
 		_ = pipe.Process(ctx, command{&c.cmd}) // queues; cannot fail
 	}
 	_, stopped := pipe.Exec(ctx)
-	for i, c := range calls {
+	for _, c := range calls {
 		val, err := c.cmd.Result() // each command has its own error, unless a hook kept all from being sent
 		if val == nil && err == nil {
 			err = stopped
 		}
 		n.failed(ctx, err)
-		done(i, val, err)
+		done(c, val, err)
 	}
 }
 

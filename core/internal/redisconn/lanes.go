@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// minLanes is how many commands or pipelines go-redis is given at a time at least. Where a server is near, more cost
+	// MinLanes is how many commands or pipelines go-redis is given at a time at least. Where a server is near, more cost
 	// more than they bring: of many callers' commands several travel together, which costs client and server one system
 	// call each instead of one for each command.
-	minLanes = 4
+	MinLanes = 3
 	// lanePace is by how much round-trip time there is one lane more. A caller who finds all of them away waits for the
 	// next that comes back, which is a part of a round trip as small as there are many.
 	lanePace = 20 * time.Microsecond
@@ -28,8 +28,9 @@ const (
 	LaneRest = 100 * time.Millisecond
 )
 
-// lanes take commands to Redis, each one or a pipeline at a time. A command goes out at once while a lane is free;
-// else it waits, without a goroutine, for the first that comes back, which takes along what has gathered by then.
+// lanes take commands to Redis, each one, or several together, at a time. A command goes out at once while a lane is free;
+// else it waits, without a goroutine, for the first that comes back, which takes along what has gathered by then: as one
+// command where it can, see bundled.
 // So nothing ever waits for more to come, and a caller that is alone pays nothing.
 //
 // Where all lanes hang, the few that wait already do so until their callers lose patience and send again, past the
@@ -98,7 +99,7 @@ func (l *lanes) width() int {
 	if last := l.fastest[1]; trip == 0 || last > 0 && last < trip {
 		trip = last
 	}
-	return max(minLanes, min(l.most, minLanes+int(trip/lanePace)))
+	return max(MinLanes, min(l.most, MinLanes+int(trip/lanePace)))
 }
 
 // measured notes how long an answer took that came at now.
@@ -123,7 +124,7 @@ func (l *lanes) enter() bool {
 }
 
 // leave gives the place back. What has gathered meanwhile is for the lanes that are away: one caller at most has a place,
-// and nothing waits unless minLanes are taken.
+// and nothing waits unless MinLanes are taken.
 func (l *lanes) leave(took, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,13 +228,16 @@ func (n *Conn) drop(c *Call) bool {
 	return err != nil
 }
 
-// doAll sends calls, in one pipeline if there are several.
+// doAll sends calls: the common ones in a bundle, the others in a pipeline, if there are several.
 func (n *Conn) doAll(calls []*Call) {
+	if len(calls) > 1 {
+		calls = n.bundled(calls)
+	}
 	switch len(calls) {
 	case 0:
 	case 1:
 		n.do(calls[0])
 	default:
-		n.RunAll(calls, func(i int, val any, err error) { n.answer(calls[i], val, err) })
+		n.RunAll(calls, n.answer)
 	}
 }

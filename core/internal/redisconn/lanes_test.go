@@ -16,25 +16,25 @@ func TestLanesFollowTheRoundTrip(t *testing.T) {
 			t.Errorf("%s: %d lanes, want %d", what, got, want)
 		}
 	}
-	check("before any answer", minLanes)
+	check("before any answer", MinLanes)
 	l.measured(30*time.Microsecond, now)
-	check("near", minLanes+1)
+	check("near", MinLanes+1)
 	l.measured(20*time.Millisecond, now)
-	check("after one that waited", minLanes+1)
+	check("after one that waited", MinLanes+1)
 	now += paceWindow + 1
 	l.measured(500*time.Microsecond, now)
-	check("farther away since a moment", minLanes+1)
+	check("farther away since a moment", MinLanes+1)
 	now += paceWindow + 1
 	l.measured(500*time.Microsecond, now)
-	check("farther away for longer", minLanes+25)
+	check("farther away for longer", MinLanes+25)
 	for range 2 {
 		now += paceWindow + 1
 		l.measured(5*time.Millisecond, now)
 	}
 	check("far away", 48)
 	l.measured(30*time.Microsecond, now)
-	check("near again", minLanes+1)
-	if l := (&lanes{most: 1}); l.width() != minLanes {
+	check("near again", MinLanes+1)
+	if l := (&lanes{most: 1}); l.width() != MinLanes {
 		t.Errorf("%d lanes for a client with one connection", l.width())
 	}
 }

@@ -101,15 +101,15 @@ func (a *asking) askServer(n *Conn, server any, calls []*Call) {
 	}
 	for try := 1; len(calls) > 0; try++ {
 		var again []*Call
-		n.RunAll(calls, func(i int, val any, err error) {
-			wanted := a.put(calls[i], val, err)
+		n.RunAll(calls, func(c *Call, val any, err error) {
+			wanted := a.put(c, val, err)
 			reached = reached || err == nil || ReplyText(err) != ""
 			if err == nil {
 				return
 			}
 			failure = err
 			if wanted && try < Tries && !Permanent(err) {
-				again = append(again, calls[i])
+				again = append(again, c)
 			}
 		})
 		calls = again

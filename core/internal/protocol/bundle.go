@@ -1,0 +1,66 @@
+package protocol
+
+import _ "embed"
+
+var (
+	//go:embed bundle.lua
+	bundleLua string
+
+	// BundleScript is called with as many keys as there are.
+	BundleScript = newScript(0, bundleLua)
+)
+
+// A Kind is what a call can be in a bundle.
+type Kind int
+
+const (
+	Apart   Kind = iota // it goes by itself
+	Forgets             // a Forget that leaves no tombstone
+	Takes               // an Acquire without a re-entry id
+)
+
+// KindOf tells how the call of s with args may travel.
+func KindOf(s *Script, args []any) Kind {
+	switch {
+	case s == ForgetScript && args[len(args)-1] == noTombstone:
+		return Forgets
+	case s == AcquireScript:
+		return Takes
+	}
+	return Apart
+}
+
+// Bundle is one call for several, given by their arguments.
+func Bundle(forgets, takes [][]any) (*Script, []any) {
+	args := append(make([]any, 0, 4+4*len(forgets)+6*len(takes)), "evalsha", BundleScript.sha, 2*len(forgets)+4*len(takes))
+	const key, owner = 3, 8 // where they stand in a call
+	for _, f := range forgets {
+		args = append(args, f[key:key+2]...)
+	}
+	for _, t := range takes {
+		args = append(args, t[key:key+4]...)
+	}
+	args = append(args, len(forgets))
+	for _, f := range forgets {
+		args = append(args, f[owner:owner+2]...)
+	}
+	for _, t := range takes {
+		args = append(args, t[owner:owner+2]...)
+	}
+	return BundleScript, args
+}
+
+// ReadBundle reads the reply to a bundle of n: what each of them would have got, nil for one that has to go by itself.
+func ReadBundle(val any, n int) ([]any, bool) {
+	replies, ok := val.([]any)
+	if !ok || len(replies) != n {
+		return nil, false
+	}
+	for i := range replies {
+		r, known := replies[i].(int64)
+		if ok = ok && known && r >= 0; r == 0 {
+			replies[i] = nil
+		}
+	}
+	return replies, ok
+}

@@ -1,0 +1,63 @@
+package redisconn
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
+)
+
+// apartFor is for how long calls go by themselves after the server refused a bundle, which it may do to one where it serves
+// each of its calls: keys of several slots, or one that an ACL forbids.
+const apartFor = 10 * time.Second
+
+// bundled sends those of calls that can be in one script call, which costs the server half of what a pipeline of them does, and
+// answers those that this settles. It returns the rest, which are as if they had not been sent.
+//
+// Where no answer comes each of them may have been carried out, as with a pipeline. An error reply that is harmless came
+// before anything was done; any other is what each of them would have got.
+func (n *Conn) bundled(calls []*Call) (rest []*Call) {
+	var by [3][]*Call
+	for _, c := range calls {
+		kind := protocol.KindOf(c.script, c.Args)
+		by[kind] = append(by[kind], c)
+	}
+	forgets, takes := by[protocol.Forgets], by[protocol.Takes]
+	if len(forgets)+len(takes) < 2 || n.Env.Now().Mono < time.Duration(n.apart.Load()) {
+		return calls
+	}
+	b := &Call{Ctx: context.Background()}
+	b.Set(protocol.Bundle(argsOf(forgets), argsOf(takes)))
+	val, err := n.Run(b)
+	if text := ReplyText(err); text != "" && Harmless(err) || strings.HasPrefix(text, "ERR Protocol error") {
+		n.apart.Store(int64(n.Env.Now().Mono + apartFor))
+		return calls
+	}
+	together := append(forgets, takes...)
+	replies, ok := protocol.ReadBundle(val, len(together))
+	if err == nil && !ok {
+		err = protocol.ErrReply
+	}
+	rest = by[protocol.Apart]
+	for i, c := range together {
+		switch {
+		case err != nil:
+			n.answer(c, nil, err)
+		case replies[i] == nil:
+			rest = append(rest, c)
+		default:
+			n.answer(c, replies[i], nil)
+		}
+	}
+	return slices.DeleteFunc(rest, n.drop)
+}
+
+func argsOf(calls []*Call) [][]any {
+	all := make([][]any, len(calls))
+	for i, c := range calls {
+		all[i] = c.Args
+	}
+	return all
+}
