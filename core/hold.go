@@ -23,8 +23,8 @@ const (
 	releasePatience = 5 * time.Second
 )
 
-// hold is the state behind a Lock. The scheduler reaches holds and not Locks, so that a forgotten Lock can be
-// collected.
+// hold is the state behind a Lock. The scheduler reaches holds and, once they have to be renewed, not their Locks, so that
+// a forgotten Lock can be collected.
 //
 // The lock is held while ended is nil and the clock is before the deadline. Deadlines rest on when a command
 // was sent, never on when its answer came: Redis began to count the lease later than that, so it ends later
@@ -37,7 +37,6 @@ type hold struct {
 	cfg    *config
 	limit  time.Duration // WithMaxHold; forever without
 	began  time.Duration
-	handle weak.Pointer[Lock]
 
 	deadline atomic.Int64 // monotonic, since the clock's base
 	wall     atomic.Int64 // the same moment as the wall clock saw it coming; Unix, ns
@@ -48,6 +47,8 @@ type hold struct {
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
 
 	// Guarded by mu.
+	lock      *Lock                   // until the first renewal: a weak pointer costs more than all else that makes a hold
+	handle    weak.Pointer[Lock]      // from then on
 	cancel    context.CancelCauseFunc // of the Lock's context, once there is one
 	asking    chan struct{}           // full while Redis is asked, one question at a time; nil before the first
 	uses      int                     // handles that are not released
@@ -202,6 +203,16 @@ func (h *hold) end(cond func() bool, err error) bool {
 	return true
 }
 
+// abandoned tells whether nobody can reach the Lock any more, which is not known before the second time.
+func (h *hold) abandoned() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lock != nil {
+		h.lock, h.handle = nil, weak.Make(h.lock)
+	}
+	return h.handle.Value() == nil
+}
+
 func (h *hold) failed(err error) {
 	h.cfg.traces.emit(nodeError, Event{Key: h.key(), Token: h.token, Err: err})
 }
@@ -215,7 +226,7 @@ func (h *hold) drop(lk *Lock) (last bool) {
 	}
 	last = h.uses == 0
 	h.mu.Unlock()
-	if h.handle.Value() != lk {
+	if lk.nested {
 		lk.context().cancel(errReleased)
 	}
 	return last

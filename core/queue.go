@@ -39,7 +39,8 @@ type queue struct {
 
 // queued is a call behind the front.
 type queued struct {
-	a     *acquisition
+	cfg   *config
+	began time.Duration
 	ready chan struct{} // closed when turn is set
 	turn  turn
 }
@@ -75,20 +76,20 @@ func (e *lease) over(now timing.Instant) bool {
 func (qs *queues) enter(a *acquisition) *queued {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.byKey[a.names.Lock]
+	q := qs.byKey[a.key.Lock]
 	switch {
 	case q == nil:
 		a.newStake()
 		if a.queue, a.stake.front = a.stake.front, nil; a.queue == nil {
 			a.queue = new(queue)
 		}
-		a.queue.all, a.queue.key = qs, a.names.Lock
-		qs.byKey[a.names.Lock] = a.queue
+		a.queue.all, a.queue.key = qs, a.key.Lock
+		qs.byKey[a.key.Lock] = a.queue
 		return nil
 	case a.wait == 0:
 		return nil // asks Redis, on its own
 	}
-	w := &queued{a: a, ready: make(chan struct{})}
+	w := &queued{cfg: a.cfg, began: a.began, ready: make(chan struct{})}
 	a.queue, a.behind = q, w
 	q.waiting = append(q.waiting, w)
 	return w
@@ -130,7 +131,7 @@ func (q *queue) tell(a *acquisition) {
 	}
 	now := a.locker.env.Now().Mono
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *queued) bool {
-		if now-max(a.outage, w.a.began) < w.a.cfg.ttl {
+		if now-max(a.outage, w.began) < w.cfg.ttl {
 			return false
 		}
 		w.turn = turn{err: a.err}
@@ -174,7 +175,7 @@ func (q *queue) handOver(h *hold, e lease) bool {
 	defer q.all.mu.Unlock()
 	t, now := h.stake, h.locker.env.Now()
 	switch {
-	case len(q.waiting) == 0 || !q.waiting[0].a.canHave(t),
+	case len(q.waiting) == 0 || !t.suits(q.waiting[0].cfg),
 		t.handed+1 >= t.block || now.Mono >= t.began+q.all.within,
 		e.over(now) || e.end.Mono-now.Mono < e.full/3, // it should have been renewed by now
 		h.longest.Load() > int64(t.cfg.ttl):           // it was extended: the next one wants no lease as long as that
@@ -192,7 +193,7 @@ func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	t := turn{failing: a.failing, outage: a.outage}
-	if len(q.waiting) > 0 && a.stake != nil && a.stake.Onward() && q.waiting[0].a.canHave(a.stake) {
+	if len(q.waiting) > 0 && a.stake != nil && a.stake.Onward() && a.stake.suits(q.waiting[0].cfg) {
 		t.stake = a.stake
 	}
 	q.next(t)
@@ -205,7 +206,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	q := a.queue
 	a.held, a.err = q.known()
 	a.told, a.queued = true, true
-	e := Event{Key: a.names.Lock}
+	e := Event{Key: a.key.Lock}
 	if a.held != nil {
 		e.Label, e.TimeLeft = a.held.Label, a.held.TimeLeft
 	}
@@ -258,8 +259,8 @@ func (a *acquisition) come(t turn) {
 	}
 }
 
-// canHave tells whether a may go on with a tenure that another call began: if it is for the same lease under the
-// same label, and nothing is wanted that only Redis can give.
-func (a *acquisition) canHave(t *stake) bool {
-	return a.cfg.plain() && t.cfg.ttl == a.cfg.ttl && t.cfg.label == a.cfg.label
+// suits tells whether another call, of cfg, may go on with the tenure: if it is for the same lease under the same
+// label, and nothing is wanted that only Redis can give.
+func (s *stake) suits(cfg *config) bool {
+	return cfg.plain() && s.cfg.ttl == cfg.ttl && s.cfg.label == cfg.label
 }

@@ -193,7 +193,7 @@ func (s *scheduler) tick() {
 // send renews holds in one pipeline for each server, on a goroutine of its own.
 func (s *scheduler) send(holds []*hold, now timing.Instant) {
 	holds = slices.DeleteFunc(holds, func(h *hold) bool {
-		if h.ended.Load() == nil && h.handle.Value() == nil {
+		if h.ended.Load() == nil && h.abandoned() {
 			// Nobody can release it any more, nor use its context. Whatever runs under it still has the
 			// rest of the lease.
 			h.lose(errAbandoned)
