@@ -169,9 +169,9 @@ const (
 
 // listen waits for done, wake and news (any may be nil) for at most d.
 func (a *acquisition) listen(done <-chan struct{}, wake <-chan protocol.Grant, news <-chan struct{}, d time.Duration) (why, protocol.Grant) {
+	var g protocol.Grant
 	timer := a.locker.env.Timers.Get(d)
 	defer a.locker.env.Timers.Rest(timer)
-	var g protocol.Grant
 	select {
 	case <-done:
 		return answered, g
@@ -264,19 +264,19 @@ func (a *acquisition) idle() (*Lock, error) {
 // keep makes the lock of a lease of d that is ours from at on, unless it is over for us already. It is judged by
 // both clocks: the machine may have been suspended while the news was on its way.
 func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
-	e := leaseFrom(at, d)
-	if a.cfg.acks > 0 && !e.over(a.locker.env.Now()) {
+	e, now := leaseFrom(at, d), a.locker.env.Now()
+	if a.cfg.acks > 0 && !e.over(now) {
 		var err error
 		if at, d, err = a.confirm(); err != nil {
 			return nil, err
 		}
-		e = leaseFrom(at, d)
+		e, now = leaseFrom(at, d), a.locker.env.Now()
 	}
-	if e.over(a.locker.env.Now()) {
+	if e.over(now) {
 		return nil, nil
 	}
 	a.stake.began = at.Mono
-	return newLock(a, e, at.Mono), nil
+	return newLock(a, e, at.Mono, now.Mono), nil
 }
 
 // judge looks at an answer: the lock, an error to end with, or neither to look again.

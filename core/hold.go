@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,7 @@ import (
 )
 
 const (
-	forever = time.Duration(math.MaxInt64)
+	forever = timing.Forever
 	// reportAfter leases a hold is reported as long.
 	reportAfter = 20
 	// releasePatience bounds a Release whose context never ends, with the TTL.
@@ -151,7 +150,7 @@ func (h *hold) expire() {
 	if time.Duration(h.deadline.Load()) >= h.limit {
 		reason = errMaxHold
 	}
-	h.end(func() bool { return h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
+	h.end(h.locker.env.Now(), func() bool { return h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
 }
 
 func (h *hold) loss(reason error) error {
@@ -159,11 +158,11 @@ func (h *hold) loss(reason error) error {
 }
 
 // lose ends the hold at once.
-func (h *hold) lose(reason error) { h.end(nil, h.loss(reason)) }
+func (h *hold) lose(reason error) { h.end(h.locker.env.Now(), nil, h.loss(reason)) }
 
-// end moves the hold to its end, once, if cond (which may be nil) still holds. It reports whether this call
+// end moves the hold to its end now, once, if cond (which may be nil) still holds. It reports whether this call
 // did it. A concurrent confirm is either before, and cond sees it, or after, and finds the hold ended.
-func (h *hold) end(cond func() bool, err error) bool {
+func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 	e := releasedEnding
 	if err != errReleased {
 		e = &ending{err}
@@ -173,7 +172,6 @@ func (h *hold) end(cond func() bool, err error) bool {
 		h.mu.Unlock()
 		return false
 	}
-	now := h.locker.env.Now()
 	if err != errReleased {
 		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, unless others
 		// have the lock: something that has not noticed may still run under it.
@@ -272,18 +270,23 @@ func (h *hold) release(ctx context.Context) error {
 		result = h.finish(ctx)
 		finished = true
 	}()
-	now := h.locker.env.Now().Mono
-	h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
+	if len(h.cfg.traces) > 0 {
+		now := h.locker.env.Now().Mono
+		h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
+	}
 	return result
 }
 
 // finish ends the hold and frees the lock, or hands it over.
 func (h *hold) finish(ctx context.Context) error {
-	_ = h.lapsed() // a deadline that has passed makes it a loss, not a release
+	now := h.locker.env.Now()
+	if now.Mono >= time.Duration(h.deadline.Load()) {
+		h.expire() // it is a loss, not a release
+	}
 	e := h.getLease()
-	if h.end(nil, errReleased) {
+	if h.end(now, nil, errReleased) {
 		if h.queue != nil {
-			if h.queue.handOver(h, e) {
+			if h.queue.handOver(h, e, now) {
 				return nil
 			}
 			h.queue.leave() // the next may stand in line in Redis before the lock is free there: that is as good

@@ -21,8 +21,8 @@ type Lock struct {
 	ctx  lockContext
 }
 
-// newLock makes the lock of a lease that a's tenure has, from then on.
-func newLock(a *acquisition, e lease, from time.Duration) *Lock {
+// newLock makes the lock of a lease that a's tenure has from then on, as now shows.
+func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 	l := a.locker
 	t := a.stake
 	h := t.seat
@@ -31,7 +31,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	}
 	*h = hold{
 		locker: l, stake: t, queue: a.queue, token: t.token + int64(t.handed),
-		cfg: a.cfg, began: l.env.Now().Mono,
+		cfg: a.cfg, began: now,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
@@ -47,7 +47,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	h.lock = lock
 	l.env.Gate.Join() // until the hold ends
 	if !l.sched.add(h) {
-		h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
+		h.end(l.env.Now(), nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
 	}
 	return lock
 }

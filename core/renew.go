@@ -119,7 +119,7 @@ func (s *scheduler) abandon() (keys []string) {
 	holds := append([]*hold(nil), s.holds...)
 	s.mu.Unlock()
 	for _, h := range holds {
-		if h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed}) {
+		if h.end(s.locker.env.Now(), nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed}) {
 			keys = append(keys, h.key())
 		}
 	}
