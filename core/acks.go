@@ -72,7 +72,7 @@ func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) 
 		}
 		if told { // Redis serves, for those who want less
 			a.err = cause
-			a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: cause})
+			a.cfg.traces.emit(nodeError, Event{Key: a.key.Lock, Attempts: a.attempts, Err: cause})
 			return at, 0, a.failure(nil)
 		}
 		a.failed(cause)

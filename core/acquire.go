@@ -33,7 +33,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if err != nil {
 		return nil, err
 	}
-	names, err := protocol.Owned(l.cfg.prefix+key, cfg.label)
+	stored, err := protocol.CheckKey(l.cfg.prefix + key)
 	if key == "" {
 		return nil, invalid("empty key")
 	}
@@ -41,25 +41,25 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		return nil, invalid("%v", err)
 	}
 	for _, held := range Held(ctx) {
-		if held.Key() != names.Lock || !held.hold.locker.store.same(l.store) || held.hold.lapsed() != nil {
+		if held.Key() != stored.Lock || !held.hold.locker.store.same(l.store) || held.hold.lapsed() != nil {
 			continue
 		}
 		if cfg.reentryID != "" && held.hold.stake.cfg.reentryID == cfg.reentryID {
 			continue // Redis lets it in
 		}
 		if !cfg.reentrant {
-			return nil, &opError{act: "acquire", key: names.Lock, outcome: ErrSelfDeadlock}
+			return nil, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock}
 		}
 		if nested := held.nest(ctx); nested != nil {
 			return nested, nil
 		}
 	}
 	if !l.env.Gate.Enter() {
-		return nil, &opError{act: "acquire", key: names.Lock, outcome: ErrClosed}
+		return nil, &opError{act: "acquire", key: stored.Lock, outcome: ErrClosed}
 	}
 	defer l.env.Gate.Leave()
 
-	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, names: names, wait: cfg.wait, began: l.env.Now().Mono}
+	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, key: stored, wait: cfg.wait, began: l.env.Now().Mono}
 	a.from = a.began
 	if try {
 		a.wait = 0
@@ -79,7 +79,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		return nil, err
 	}
 	cfg.traces.emit(acquired, Event{
-		Key: names.Lock, Token: lock.Token(), Label: cfg.label,
+		Key: stored.Lock, Token: lock.Token(), Label: cfg.label,
 		Elapsed: lock.hold.began - a.began, Attempts: a.attempts,
 	})
 	through = true
@@ -105,7 +105,7 @@ type acquisition struct {
 	locker   *Locker
 	ctx      context.Context
 	cfg      *config
-	names    protocol.Names
+	key      protocol.Key
 	wait     time.Duration // as in config
 	stake    *stake
 	queue    *queue  // of which it is at the front, or nil
@@ -130,8 +130,6 @@ type acquisition struct {
 	pushed  bool // the latest look asked to be told through the inbox
 	last    bool // the look under way is the last one
 	pause   time.Duration
-
-	first redisconn.Call // of the looks
 }
 
 func (a *acquisition) newStake() {
@@ -139,9 +137,8 @@ func (a *acquisition) newStake() {
 	if a.queue != nil && a.queued && a.cfg.plain() { // others may queue behind it as it did: without that, tokens are not wasted
 		block += a.locker.queues.bound
 	}
-	a.stake = a.locker.store.own(a.names, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block})
-	a.stake.key, a.stake.cfg, a.stake.block = a.names.Lock, a.cfg, block
-	a.names.Gone = "" // rule 1: the next one has another id
+	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block})
+	a.stake.key, a.stake.cfg, a.stake.block = a.key.Lock, a.cfg, block
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
@@ -172,9 +169,9 @@ const (
 
 // listen waits for done, wake and news (any may be nil) for at most d.
 func (a *acquisition) listen(done <-chan struct{}, wake <-chan protocol.Grant, news <-chan struct{}, d time.Duration) (why, protocol.Grant) {
+	var g protocol.Grant
 	timer := a.locker.env.Timers.Get(d)
 	defer a.locker.env.Timers.Rest(timer)
-	var g protocol.Grant
 	select {
 	case <-done:
 		return answered, g
@@ -196,10 +193,8 @@ func (a *acquisition) run() (*Lock, error) {
 		return nil, a.failure(err)
 	}
 	for {
-		call := &a.first
-		if a.attempts++; a.attempts > 1 {
-			call = new(redisconn.Call)
-		}
+		a.attempts++
+		call := new(redisconn.Call)
 		a.pushed = a.stake.Try(a.ctx, call, a.wait != 0, a.allowed())
 		reason := answered
 		if call.Done != nil { // or it was run here
@@ -269,30 +264,30 @@ func (a *acquisition) idle() (*Lock, error) {
 // keep makes the lock of a lease of d that is ours from at on, unless it is over for us already. It is judged by
 // both clocks: the machine may have been suspended while the news was on its way.
 func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
-	e := leaseFrom(at, d)
-	if a.cfg.acks > 0 && !e.over(a.locker.env.Now()) {
+	e, now := leaseFrom(at, d), a.locker.env.Now()
+	if a.cfg.acks > 0 && !e.over(now) {
 		var err error
 		if at, d, err = a.confirm(); err != nil {
 			return nil, err
 		}
-		e = leaseFrom(at, d)
+		e, now = leaseFrom(at, d), a.locker.env.Now()
 	}
-	if e.over(a.locker.env.Now()) {
+	if e.over(now) {
 		return nil, nil
 	}
 	a.stake.began = at.Mono
-	return newLock(a, e, at.Mono), nil
+	return newLock(a, e, at.Mono, now.Mono), nil
 }
 
 // judge looks at an answer: the lock, an error to end with, or neither to look again.
 func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 	v := a.stake.Read(call)
 	for _, err := range v.Errs {
-		a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: err})
+		a.cfg.traces.emit(nodeError, Event{Key: a.key.Lock, Attempts: a.attempts, Err: err})
 	}
 	switch {
 	case v.Held:
-		a.held, a.err, a.failing = newHeldError(a.names.Lock, v.Left, v.Label), nil, false
+		a.held, a.err, a.failing = newHeldError(a.key.Lock, v.Left, v.Label), nil, false
 		a.place, a.foreign, a.split, a.deaf = v.Place, v.Foreign, v.Split, v.Deaf
 		a.pushed = a.pushed && !v.Deaf
 		if a.queue != nil {
@@ -301,7 +296,7 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 		if !a.told {
 			a.told, a.from = true, a.locker.env.Now().Mono
 			if a.wait != 0 {
-				a.cfg.traces.emit(waiting, Event{Key: a.names.Lock, Label: v.Label, TimeLeft: a.held.TimeLeft})
+				a.cfg.traces.emit(waiting, Event{Key: a.key.Lock, Label: v.Label, TimeLeft: a.held.TimeLeft})
 			}
 		}
 		return nil, nil
@@ -342,12 +337,12 @@ func (a *acquisition) failed(err error) {
 	if several, ok := err.(*quorum.Failure); ok && several.OfMasters() {
 		return // told of each
 	}
-	a.cfg.traces.emit(nodeError, Event{Key: a.names.Lock, Attempts: a.attempts, Err: public(err)})
+	a.cfg.traces.emit(nodeError, Event{Key: a.key.Lock, Attempts: a.attempts, Err: public(err)})
 }
 
 func (a *acquisition) stopped(reason why) error {
 	if reason == closed {
-		return &opError{act: "acquire", key: a.names.Lock, outcome: ErrClosed}
+		return &opError{act: "acquire", key: a.key.Lock, outcome: ErrClosed}
 	}
 	return a.failure(a.ctx.Err())
 }
@@ -355,12 +350,12 @@ func (a *acquisition) stopped(reason why) error {
 // failure is the error of an acquisition that ends now, because of ctxErr where that is not nil.
 func (a *acquisition) failure(ctxErr error) error {
 	if a.held == nil {
-		return &opError{act: "acquire", key: a.names.Lock, outcome: ErrUnavailable, cause: public(a.err), context: ctxErr}
+		return &opError{act: "acquire", key: a.key.Lock, outcome: ErrUnavailable, cause: public(a.err), context: ctxErr}
 	}
 	if ctxErr == nil {
 		return a.held
 	}
-	return &opError{act: "acquire", key: a.names.Lock, outcome: a.held, context: ctxErr}
+	return &opError{act: "acquire", key: a.key.Lock, outcome: a.held, context: ctxErr}
 }
 
 // allowed is how long the next look may take. WithWait bounds the waiting for others and patience that for

@@ -64,8 +64,8 @@ var ScriptName = protocol.ScriptName
 // JudgeLate acquires key and has the answer judged as if it had been on its way for ago and ctx had not
 // ended before. It reports whether that made a lock; nothing stays.
 func JudgeLate(ctx context.Context, l *Locker, key string, ago time.Duration) bool {
-	names, _ := nameKeys(key)
-	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, names: names}
+	stored, _ := protocol.CheckKey(key)
+	a := &acquisition{locker: l, ctx: ctx, cfg: &l.cfg, key: stored}
 	a.newStake()
 	c := new(redisconn.Call)
 	a.stake.Try(context.Background(), c, false, time.Second)

@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,15 +15,15 @@ import (
 )
 
 const (
-	forever = time.Duration(math.MaxInt64)
+	forever = timing.Forever
 	// reportAfter leases a hold is reported as long.
 	reportAfter = 20
 	// releasePatience bounds a Release whose context never ends, with the TTL.
 	releasePatience = 5 * time.Second
 )
 
-// hold is the state behind a Lock. The scheduler reaches holds and not Locks, so that a forgotten Lock can be
-// collected.
+// hold is the state behind a Lock. The scheduler reaches holds and, once they have to be renewed, not their Locks, so that
+// a forgotten Lock can be collected.
 //
 // The lock is held while ended is nil and the clock is before the deadline. Deadlines rest on when a command
 // was sent, never on when its answer came: Redis began to count the lease later than that, so it ends later
@@ -37,7 +36,6 @@ type hold struct {
 	cfg    *config
 	limit  time.Duration // WithMaxHold; forever without
 	began  time.Duration
-	handle weak.Pointer[Lock]
 
 	deadline atomic.Int64 // monotonic, since the clock's base
 	wall     atomic.Int64 // the same moment as the wall clock saw it coming; Unix, ns
@@ -48,6 +46,8 @@ type hold struct {
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
 
 	// Guarded by mu.
+	lock      *Lock                   // until the first renewal: a weak pointer costs more than all else that makes a hold
+	handle    weak.Pointer[Lock]      // from then on
 	cancel    context.CancelCauseFunc // of the Lock's context, once there is one
 	asking    chan struct{}           // full while Redis is asked, one question at a time; nil before the first
 	uses      int                     // handles that are not released
@@ -150,7 +150,7 @@ func (h *hold) expire() {
 	if time.Duration(h.deadline.Load()) >= h.limit {
 		reason = errMaxHold
 	}
-	h.end(func() bool { return h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
+	h.end(h.locker.env.Now(), func() bool { return h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
 }
 
 func (h *hold) loss(reason error) error {
@@ -158,11 +158,11 @@ func (h *hold) loss(reason error) error {
 }
 
 // lose ends the hold at once.
-func (h *hold) lose(reason error) { h.end(nil, h.loss(reason)) }
+func (h *hold) lose(reason error) { h.end(h.locker.env.Now(), nil, h.loss(reason)) }
 
-// end moves the hold to its end, once, if cond (which may be nil) still holds. It reports whether this call
+// end moves the hold to its end now, once, if cond (which may be nil) still holds. It reports whether this call
 // did it. A concurrent confirm is either before, and cond sees it, or after, and finds the hold ended.
-func (h *hold) end(cond func() bool, err error) bool {
+func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 	e := releasedEnding
 	if err != errReleased {
 		e = &ending{err}
@@ -172,7 +172,6 @@ func (h *hold) end(cond func() bool, err error) bool {
 		h.mu.Unlock()
 		return false
 	}
-	now := h.locker.env.Now()
 	if err != errReleased {
 		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, unless others
 		// have the lock: something that has not noticed may still run under it.
@@ -202,6 +201,16 @@ func (h *hold) end(cond func() bool, err error) bool {
 	return true
 }
 
+// abandoned tells whether nobody can reach the Lock any more, which is not known before the second time.
+func (h *hold) abandoned() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lock != nil {
+		h.lock, h.handle = nil, weak.Make(h.lock)
+	}
+	return h.handle.Value() == nil
+}
+
 func (h *hold) failed(err error) {
 	h.cfg.traces.emit(nodeError, Event{Key: h.key(), Token: h.token, Err: err})
 }
@@ -215,7 +224,7 @@ func (h *hold) drop(lk *Lock) (last bool) {
 	}
 	last = h.uses == 0
 	h.mu.Unlock()
-	if h.handle.Value() != lk {
+	if lk.nested {
 		lk.context().cancel(errReleased)
 	}
 	return last
@@ -261,18 +270,23 @@ func (h *hold) release(ctx context.Context) error {
 		result = h.finish(ctx)
 		finished = true
 	}()
-	now := h.locker.env.Now().Mono
-	h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
+	if len(h.cfg.traces) > 0 {
+		now := h.locker.env.Now().Mono
+		h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
+	}
 	return result
 }
 
 // finish ends the hold and frees the lock, or hands it over.
 func (h *hold) finish(ctx context.Context) error {
-	_ = h.lapsed() // a deadline that has passed makes it a loss, not a release
+	now := h.locker.env.Now()
+	if now.Mono >= time.Duration(h.deadline.Load()) {
+		h.expire() // it is a loss, not a release
+	}
 	e := h.getLease()
-	if h.end(nil, errReleased) {
+	if h.end(now, nil, errReleased) {
 		if h.queue != nil {
-			if h.queue.handOver(h, e) {
+			if h.queue.handOver(h, e, now) {
 				return nil
 			}
 			h.queue.leave() // the next may stand in line in Redis before the lock is free there: that is as good

@@ -55,7 +55,7 @@ func escape(b *strings.Builder, s string) {
 
 // nameKeys checks a stored key and derives its companions.
 func nameKeys(key string) (protocol.Names, error) {
-	names, err := protocol.NameKeys(key, "", "", "")
+	names, err := protocol.NameKeys(key)
 	if err != nil {
 		return names, invalid("%v", err)
 	}

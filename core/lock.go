@@ -6,22 +6,23 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 )
 
 // Lock is a held lock. It is made by [Locker.Acquire] and [Locker.TryAcquire] and must be released; one that
-// is neither released nor reachable any more is not renewed. Its methods may be called concurrently.
+// is neither released nor reachable any more is renewed no more, a first renewal aside. Its methods may be called
+// concurrently.
 type Lock struct {
 	hold     *hold
 	parent   context.Context // that of the acquisition
 	released atomic.Bool     // Release was called
+	nested   bool            // not the handle that the hold began with
 
 	made sync.Once // ctx, for those who ask for it
 	ctx  lockContext
 }
 
-// newLock makes the lock of a lease that a's tenure has, from then on.
-func newLock(a *acquisition, e lease, from time.Duration) *Lock {
+// newLock makes the lock of a lease that a's tenure has from then on, as now shows.
+func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 	l := a.locker
 	t := a.stake
 	h := t.seat
@@ -30,7 +31,7 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 	}
 	*h = hold{
 		locker: l, stake: t, queue: a.queue, token: t.token + int64(t.handed),
-		cfg: a.cfg, began: l.env.Now().Mono,
+		cfg: a.cfg, began: now,
 		index: -1, report: reportAfter * a.cfg.ttl, uses: 1,
 	}
 	h.limit = forever
@@ -43,10 +44,10 @@ func newLock(a *acquisition, e lease, from time.Duration) *Lock {
 		a.queue = nil
 	}
 	lock := &Lock{hold: h, parent: a.ctx}
-	h.handle = weak.Make(lock)
+	h.lock = lock
 	l.env.Gate.Join() // until the hold ends
 	if !l.sched.add(h) {
-		h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
+		h.end(l.env.Now(), nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
 	}
 	return lock
 }
@@ -67,7 +68,7 @@ func (lk *Lock) nest(ctx context.Context) *Lock {
 	// ctx carries the lock and may all the same not end with it, behind a context.WithoutCancel.
 	outer := lk.context().Context
 	stop := context.AfterFunc(outer, func() { cancel(context.Cause(outer)) })
-	nested := &Lock{hold: h, parent: ctx}
+	nested := &Lock{hold: h, parent: ctx, nested: true}
 	nested.made.Do(func() {
 		nested.ctx = lockContext{Context: inner, lock: nested, cancel: func(err error) { stop(); cancel(err) }}
 	})

@@ -146,6 +146,7 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 		return invalid("nil context")
 	}
 	l.env.Gate.Close()
+	l.queues.close()
 	l.store.Close()
 	err := l.env.Gate.Wait(ctx)
 	if err != nil {

@@ -23,25 +23,41 @@ type queues struct {
 	bound  int           // how often a tenure may be handed over
 	within time.Duration // and for how long after it began
 
+	rest sync.Pool // of queued, to use again
+
 	mu    sync.Mutex // guards all below, and the queues
 	byKey map[string]*queue
+	over  bool // no call waits any more
 }
 
 // queue exists while one call or hold is at its front.
 type queue struct {
-	all     *queues
-	key     string
-	holder  *hold // at the front; nil while a call is there, and then
-	told    *HeldError
-	err     error // what Redis told that call last
+	all *queues
+	key string
+	front
 	waiting []*queued
+}
+
+// front is who is there.
+type front struct {
+	holder *hold // nil while a call is there, and then
+	told   *HeldError
+	err    error // what Redis told that call last
 }
 
 // queued is a call behind the front.
 type queued struct {
-	a     *acquisition
-	ready chan struct{} // closed when turn is set
+	cfg   *config
+	began time.Duration
+	found front         // at the beginning
+	ready chan struct{} // told once, when turn is set
 	turn  turn
+}
+
+// comes gives w its turn.
+func (w *queued) comes(t turn) {
+	w.turn = t
+	w.ready <- struct{}{}
 }
 
 // turn is what a call gets that comes to the front.
@@ -49,7 +65,7 @@ type turn struct {
 	stake *stake // to go on with; nil to begin one
 	held  bool   // the stake has the lock, for this lease
 	lease lease
-	err   error // the failure, instead, that this call had waited out as well
+	err   error // the failure, instead, that this call had waited out as well; or ErrClosed
 
 	failing bool          // Redis fails to serve
 	outage  time.Duration // since then
@@ -75,23 +91,44 @@ func (e *lease) over(now timing.Instant) bool {
 func (qs *queues) enter(a *acquisition) *queued {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.byKey[a.names.Lock]
+	q := qs.byKey[a.key.Lock]
 	switch {
 	case q == nil:
 		a.newStake()
 		if a.queue, a.stake.front = a.stake.front, nil; a.queue == nil {
 			a.queue = new(queue)
 		}
-		a.queue.all, a.queue.key = qs, a.names.Lock
-		qs.byKey[a.names.Lock] = a.queue
+		a.queue.all, a.queue.key = qs, a.key.Lock
+		qs.byKey[a.key.Lock] = a.queue
 		return nil
 	case a.wait == 0:
 		return nil // asks Redis, on its own
 	}
-	w := &queued{a: a, ready: make(chan struct{})}
-	a.queue, a.behind = q, w
+	w, known := qs.rest.Get().(*queued)
+	if !known {
+		w = &queued{ready: make(chan struct{}, 1)}
+	}
+	w.cfg, w.began, w.found = a.cfg, a.began, q.front
+	if a.queue, a.behind = q, w; qs.over {
+		w.comes(turn{err: ErrClosed})
+		return w
+	}
 	q.waiting = append(q.waiting, w)
 	return w
+}
+
+// close ends the wait of all calls. They are told by their own channels: what they all listened to beside would cost each
+// hand-over.
+func (qs *queues) close() {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	qs.over = true
+	for _, q := range qs.byKey {
+		for _, w := range q.waiting {
+			w.comes(turn{err: ErrClosed})
+		}
+		q.waiting = nil
+	}
 }
 
 // withdraw takes w out of the queue. Where it has got its turn already it is at the front, with that.
@@ -108,15 +145,20 @@ func (q *queue) withdraw(w *queued) (front bool) {
 }
 
 // known is what those who wait can be told of who has the lock.
-func (q *queue) known() (*HeldError, error) {
+func (q *queue) known() front {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
-	h := q.holder
+	return q.front
+}
+
+// tell is that as a failure, made only for those who hear of one.
+func (f *front) tell() (*HeldError, error) {
+	h := f.holder
 	if h == nil {
-		return q.told, q.err
+		return f.told, f.err
 	}
 	left := time.Duration(h.deadline.Load()) - h.locker.env.Now().Mono
-	return &HeldError{Key: q.key, TimeLeft: max(left, time.Millisecond), Label: h.stake.cfg.label}, nil
+	return &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Label: h.stake.cfg.label}, nil
 }
 
 // tell notes what Redis told a, the call at the front. Where it fails to serve, those who have waited for that as
@@ -130,11 +172,10 @@ func (q *queue) tell(a *acquisition) {
 	}
 	now := a.locker.env.Now().Mono
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *queued) bool {
-		if now-max(a.outage, w.a.began) < w.a.cfg.ttl {
+		if now-max(a.outage, w.began) < w.cfg.ttl {
 			return false
 		}
-		w.turn = turn{err: a.err}
-		close(w.ready)
+		w.comes(turn{err: a.err})
 		return true
 	})
 }
@@ -142,7 +183,7 @@ func (q *queue) tell(a *acquisition) {
 // holds puts h, which the call at the front has become, there.
 func (q *queue) holds(h *hold) {
 	q.all.mu.Lock()
-	q.holder, q.told, q.err = h, nil, nil
+	q.front = front{holder: h}
 	q.all.mu.Unlock()
 }
 
@@ -156,8 +197,7 @@ func (q *queue) next(t turn) {
 	w := q.waiting[0]
 	q.waiting[0] = nil
 	q.waiting = q.waiting[1:]
-	w.turn = t
-	close(w.ready)
+	w.comes(t)
 }
 
 // leave is for a hold at the front that is over, with the lock not to be taken over.
@@ -169,12 +209,12 @@ func (q *queue) leave() {
 
 // handOver gives the lock of h, which its holder is through with, to the next in the queue, if there is one and it
 // may have it like that.
-func (q *queue) handOver(h *hold, e lease) bool {
+func (q *queue) handOver(h *hold, e lease, now timing.Instant) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
-	t, now := h.stake, h.locker.env.Now()
+	t := h.stake
 	switch {
-	case len(q.waiting) == 0 || !q.waiting[0].a.canHave(t),
+	case len(q.waiting) == 0 || !t.suits(q.waiting[0].cfg),
 		t.handed+1 >= t.block || now.Mono >= t.began+q.all.within,
 		e.over(now) || e.end.Mono-now.Mono < e.full/3, // it should have been renewed by now
 		h.longest.Load() > int64(t.cfg.ttl):           // it was extended: the next one wants no lease as long as that
@@ -192,7 +232,7 @@ func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	t := turn{failing: a.failing, outage: a.outage}
-	if len(q.waiting) > 0 && a.stake != nil && a.stake.Onward() && q.waiting[0].a.canHave(a.stake) {
+	if len(q.waiting) > 0 && a.stake != nil && a.stake.Onward() && a.stake.suits(q.waiting[0].cfg) {
 		t.stake = a.stake
 	}
 	q.next(t)
@@ -203,48 +243,57 @@ func (q *queue) giveUp(a *acquisition) bool {
 // or an error, or neither, to go on to Redis.
 func (a *acquisition) await(w *queued) (*Lock, error) {
 	q := a.queue
-	a.held, a.err = q.known()
 	a.told, a.queued = true, true
-	e := Event{Key: a.names.Lock}
-	if a.held != nil {
-		e.Label, e.TimeLeft = a.held.Label, a.held.TimeLeft
+	if len(a.cfg.traces) > 0 {
+		e := Event{Key: a.key.Lock}
+		if held, _ := w.found.tell(); held != nil {
+			e.Label, e.TimeLeft = held.Label, held.TimeLeft
+		}
+		a.cfg.traces.emit(waiting, e)
 	}
-	a.cfg.traces.emit(waiting, e)
 
 	d := forever
 	if a.wait > 0 {
 		d = a.wait
 	}
-	switch reason, _ := a.listen(w.ready, nil, nil, d); reason {
-	case answered:
-	case elapsed:
+	switch a.locker.env.Await(a.ctx, w.ready, d) {
+	case timing.Elapsed:
 		if !q.withdraw(w) {
 			// One look of its own, to tell who has the lock.
+			a.held, a.err = w.found.tell()
 			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.env.Now().Mono
 			return nil, nil
 		}
-	default:
-		if held, err := q.known(); held != nil || err != nil { // else what was known before still tells most
-			a.held, a.err = held, err
+		<-w.ready
+	case timing.Ended:
+		known := q.known()
+		if a.held, a.err = known.tell(); a.held == nil && a.err == nil {
+			a.held, a.err = w.found.tell() // which still tells most
 		}
-		return nil, a.stopped(reason)
+		return nil, a.failure(a.ctx.Err())
 	}
-	t := w.turn
+	t, found := w.turn, w.found
+	*w = queued{ready: w.ready}
+	q.all.rest.Put(w)
 	if t.err != nil {
 		a.queue, a.behind, a.held, a.err = nil, nil, nil, t.err
+		if t.err == ErrClosed {
+			return nil, a.stopped(closed)
+		}
 		return nil, a.failure(nil)
 	}
 	a.come(t)
 	if !t.held {
+		a.held, a.err = found.tell()
 		return nil, nil
 	}
 	if err := a.ctx.Err(); err != nil {
-		a.held, a.err = nil, nil
 		return nil, a.failure(err)
 	}
 	if now := a.locker.env.Now(); !t.lease.over(now) {
-		return newLock(a, t.lease, now.Mono), nil
+		return newLock(a, t.lease, now.Mono, now.Mono), nil
 	}
+	a.held, a.err = found.tell()
 	a.stake.undo()
 	a.stake = nil
 	return nil, nil
@@ -258,8 +307,8 @@ func (a *acquisition) come(t turn) {
 	}
 }
 
-// canHave tells whether a may go on with a tenure that another call began: if it is for the same lease under the
-// same label, and nothing is wanted that only Redis can give.
-func (a *acquisition) canHave(t *stake) bool {
-	return a.cfg.plain() && t.cfg.ttl == a.cfg.ttl && t.cfg.label == a.cfg.label
+// suits tells whether another call, of cfg, may go on with the tenure: if it is for the same lease under the same
+// label, and nothing is wanted that only Redis can give.
+func (s *stake) suits(cfg *config) bool {
+	return cfg.plain() && s.cfg.ttl == cfg.ttl && s.cfg.label == cfg.label
 }

@@ -37,6 +37,29 @@ func TestQueueTurnOfAnOldTenureThatNobodyTakes(t *testing.T) {
 	})
 }
 
+// A call that comes to the front and has to ask Redis says who had the lock before, if it ends before the answer.
+func TestQueueTellsOfTheHolderBeforeAtTheFront(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		lock := acquire(t, r.Locker, "k", core.WithLabel("a"))
+		ctx, cancel := context.WithCancel(background)
+		next := call(ctx, r, "k")
+		r.link.Delay(50 * time.Millisecond)
+		go func() { _ = lock.Release(background) }()
+		synctest.Wait()
+		cancel()
+		res := <-next
+		var held *core.HeldError
+		if !errors.As(res.err, &held) || held.Label != "a" {
+			t.Errorf("%v", res.err)
+		}
+		wantIs(t, res.err, context.Canceled)
+		time.Sleep(time.Second)
+		empty(t, b, r)
+	})
+}
+
 // A call that was told of a holder says so when it ends, also while the next in line asks Redis.
 func TestQueueTellsOfTheHolderBefore(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -230,4 +253,38 @@ func (c quiet) Err() error {
 		return context.Canceled
 	}
 	return nil
+}
+
+// A call whose turn comes at the moment when its wait is over takes it, and what it waited with tells the next call nothing.
+func TestQueueTurnAtTheEndOfTheWait(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var looks int
+		r := newReplica(t, b, core.WithTrace(&core.Trace{Acquired: func(e core.Event) { looks += e.Attempts }}))
+		warm(t, r)
+		for i := range 100 {
+			lock := acquire(t, r.Locker, "k")
+			short := call(background, r, "k", core.WithWait(10*time.Millisecond))
+			go func() {
+				time.Sleep(10 * time.Millisecond)
+				_ = lock.Release(background)
+			}()
+			if res := <-short; res.err == nil {
+				release(t, res.lock)
+			} else {
+				wantIs(t, res.err, core.ErrNotAcquired)
+			}
+			synctest.Wait()
+			lock = acquire(t, r.Locker, "k")
+			one, two := call(background, r, "k"), call(background, r, "k")
+			release(t, lock)
+			lock = got(t, one)
+			looks = 0
+			release(t, lock)
+			release(t, got(t, two))
+			if looks > 0 {
+				t.Fatalf("round %d: a call that was handed the lock asked Redis", i)
+			}
+		}
+		empty(t, b, r)
+	})
 }

@@ -119,7 +119,7 @@ func (s *scheduler) abandon() (keys []string) {
 	holds := append([]*hold(nil), s.holds...)
 	s.mu.Unlock()
 	for _, h := range holds {
-		if h.end(nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed}) {
+		if h.end(s.locker.env.Now(), nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed}) {
 			keys = append(keys, h.key())
 		}
 	}
@@ -193,7 +193,7 @@ func (s *scheduler) tick() {
 // send renews holds in one pipeline for each server, on a goroutine of its own.
 func (s *scheduler) send(holds []*hold, now timing.Instant) {
 	holds = slices.DeleteFunc(holds, func(h *hold) bool {
-		if h.ended.Load() == nil && h.handle.Value() == nil {
+		if h.ended.Load() == nil && h.abandoned() {
 			// Nobody can release it any more, nor use its context. Whatever runs under it still has the
 			// rest of the lease.
 			h.lose(errAbandoned)

@@ -222,14 +222,23 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var mu sync.Mutex
 		var lost []core.Event
-		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{Lost: func(e core.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			lost = append(lost, e)
-		}}))
+		renewed := map[string]int{}
+		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{
+			Lost: func(e core.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				lost = append(lost, e)
+			},
+			Renewed: func(e core.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				renewed[e.Key]++
+			},
+		}))
 		kept := acquire(t, r.Locker, "kept")
 		byContext := acquire(t, r.Locker, "by context").Context() // whoever has the context has the lock
 		func() { _ = acquire(t, r.Locker, "forgotten") }()
+		time.Sleep(500 * time.Millisecond) // between two renewals
 		for range 30 {
 			runtime.GC()
 			time.Sleep(time.Second)
@@ -240,6 +249,9 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 		mu.Lock()
 		if len(lost) != 1 || lost[0].Key != "forgotten" || !contains(lost[0].Err, "unreachable") {
 			t.Errorf("Trace.Lost: got %+v", lost)
+		}
+		if renewed["forgotten"] != 1 || renewed["kept"] < 25 {
+			t.Errorf("Trace.Renewed: got %v, want the first of the forgotten lock only", renewed)
 		}
 		mu.Unlock()
 		if err := kept.Err(); err != nil {

@@ -14,7 +14,7 @@ import (
 
 // store is where a Locker's locks are: one Redis, or several masters.
 type store interface {
-	own(names protocol.Names, want single.Want) *stake
+	own(key protocol.Key, want single.Want) *stake
 	same(o store) bool
 	check(c *config) error            // what options make no sense here
 	covers(lease time.Duration) error // where it is too long
@@ -74,14 +74,14 @@ func (s *stake) undo() { s.Undo(s.passed) }
 // one is a store of one Redis.
 type one struct{ *single.Redis }
 
-func (s one) own(names protocol.Names, want single.Want) *stake {
+func (s one) own(key protocol.Key, want single.Want) *stake {
 	all := new(struct {
 		stake
 		single.Owner
 		hold
 		queue
 	})
-	all.Owner.Init(s.Redis, names, want)
+	all.Owner.Init(s.Redis, key.Owned(want.Label), want)
 	all.stake = stake{owner: &all.Owner, seat: &all.hold, front: &all.queue}
 	return &all.stake
 }
@@ -114,8 +114,8 @@ func (s one) covers(time.Duration) error { return nil }
 // masters are a store of several.
 type masters struct{ *quorum.Masters }
 
-func (s masters) own(names protocol.Names, want single.Want) *stake {
-	return &stake{owner: s.Own(names, want)}
+func (s masters) own(key protocol.Key, want single.Want) *stake {
+	return &stake{owner: s.Own(key.Names(), want)}
 }
 
 func (s masters) same(o store) bool {

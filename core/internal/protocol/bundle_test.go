@@ -30,10 +30,11 @@ func TestBundleDoesWhatItsCallsDo(t *testing.T) {
 
 // What is no common case does not travel in a bundle.
 func TestBundleKinds(t *testing.T) {
-	names, err := NameKeys("k", "owner", "", "")
+	key, err := CheckKey("k")
 	if err != nil {
 		t.Fatal(err)
 	}
+	names := key.Owned("")
 	with := names
 	with.Enter()
 	owner, plan, id, token := "owner", AcquirePlan(time.Second, 1, nil), "id", int64(1)
@@ -139,10 +140,11 @@ func scene(t *testing.T, rnd *rand.Rand) (setup []string, calls []item) {
 	var takes []item
 	for i := range 1 + rnd.IntN(4) {
 		key := fmt.Sprint("k", i)
-		names, err := NameKeys(key, owner, "", "")
+		checked, err := CheckKey(key)
 		if err != nil {
 			t.Fatal(err)
 		}
+		names := checked.names(owner, "", "")
 		if sane := rnd.IntN(4); sane == 0 {
 			setup = append(setup, "set "+names.Lock+" "+owner+" px 9000", "set "+names.Fence+" "+tokens[2]+"_"+tokens[2]+"_1 px 70000")
 		} else if sane == 1 {

@@ -38,31 +38,35 @@ func (n *Names) Mark() string { return n.base() + "mark" }
 // Enter gives the lock a hash of those who hold it together.
 func (n *Names) Enter() { n.Entry = n.base() + "entry" }
 
-// NameKeys checks a stored key and derives its companions, for an owner whose id has three parts; a random part of "" is
-// for no owner. A Cluster hashes what stands between the first '{' and the next '}', if anything does, else the whole
+// A Key is a stored key that was checked.
+type Key struct {
+	Lock          string
+	before, after string // what companions have around it before their suffix
+}
+
+// CheckKey checks a stored key. A Cluster hashes what stands between the first '{' and the next '}', if anything does, else the whole
 // key; companions must land in the same slot:
 //
 //	order:42       {order:42}:~fence       the key becomes the tag
 //	{shop}order    {shop}order:~fence      its own tag stays the first
 //	a}b            refused                 {a}b} would be hashed as "a"
 //	{}x            refused                 an empty tag: no name with a suffix hashes like it
-func NameKeys(key, random, colon, label string) (Names, error) {
+func CheckKey(key string) (Key, error) {
 	switch {
 	case key == "":
-		return Names{}, fmt.Errorf("empty key")
+		return Key{}, fmt.Errorf("empty key")
 	case len(key) > MaxKey:
-		return Names{}, fmt.Errorf("key of %d bytes, %d are allowed (see Key): %.40q...", len(key), MaxKey, key)
+		return Key{}, fmt.Errorf("key of %d bytes, %d are allowed (see Key): %.40q...", len(key), MaxKey, key)
 	case strings.IndexByte(key, 0) >= 0:
-		return Names{}, fmt.Errorf("key with a NUL byte: %q", key)
+		return Key{}, fmt.Errorf("key with a NUL byte: %q", key)
 	case strings.Contains(key, companion):
-		return Names{}, fmt.Errorf("key with %q, which marks companion keys: %q", companion, key)
+		return Key{}, fmt.Errorf("key with %q, which marks companion keys: %q", companion, key)
 	}
-	// What companions begin with: before + key + after.
 	before, after := "{", "}"+companion
 	if open := strings.IndexByte(key, '{'); open >= 0 {
 		switch end := strings.IndexByte(key[open+1:], '}'); {
 		case end == 0:
-			return Names{}, fmt.Errorf("key with an empty hash tag {}: %q", key)
+			return Key{}, fmt.Errorf("key with an empty hash tag {}: %q", key)
 		case end > 0:
 			before, after = "", companion
 			if open == 0 && end == len(key)-2 {
@@ -71,9 +75,27 @@ func NameKeys(key, random, colon, label string) (Names, error) {
 		}
 	}
 	if before != "" && strings.IndexByte(key, '}') >= 0 {
-		return Names{}, fmt.Errorf("key with a } that belongs to no hash tag: %q", key)
+		return Key{}, fmt.Errorf("key with a } that belongs to no hash tag: %q", key)
 	}
-	// One string for all of them, as they are made for each acquisition.
+	return Key{key, before, after}, nil
+}
+
+// NameKeys checks a stored key and derives its companions.
+func NameKeys(key string) (Names, error) {
+	k, err := CheckKey(key)
+	if err != nil {
+		return Names{}, err
+	}
+	return k.Names(), nil
+}
+
+// Names are those of k.
+func (k *Key) Names() Names { return k.names("", "", "") }
+
+// names are for an owner whose id has three parts; a random part of "" is for no owner.
+func (k *Key) names(random, colon, label string) Names {
+	before, key, after := k.before, k.Lock, k.after
+	// One string for all of them, as they are made for each owner.
 	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" +
 		before + key + after + tombstone + random + colon + label
 	n := len(before) + len(key) + len(after)
@@ -86,5 +108,5 @@ func NameKeys(key, random, colon, label string) (Names, error) {
 	if random != "" {
 		keys.Gone = all
 	}
-	return keys, nil
+	return keys
 }

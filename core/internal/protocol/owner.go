@@ -45,10 +45,10 @@ func colon(label string) string {
 	return ":"
 }
 
-// Owned are the names of a key for an owner that is new: 128 random bits and the label.
-func Owned(key, label string) (Names, error) {
+// Owned are the names of k for an owner that is new: 128 random bits and the label.
+func (k *Key) Owned(label string) Names {
 	random := randomID()
-	return NameKeys(key, string(random[:]), colon(label), label)
+	return k.names(string(random[:]), colon(label), label)
 }
 
 // Anew gives n another owner with that label.

@@ -96,7 +96,7 @@ func TestPlans(t *testing.T) {
 		}
 	}
 	name, n := "me", int64(70)
-	names, err := NameKeys("k", "", "", "")
+	names, err := NameKeys("k")
 	if err != nil {
 		t.Fatal(err)
 	}

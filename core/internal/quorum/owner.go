@@ -47,9 +47,8 @@ type Owner struct {
 	releasing *release
 }
 
-// Own is a new owner.
+// Own is a new owner; each attempt has an owner id of its own.
 func (q *Masters) Own(names protocol.Names, want single.Want) *Owner {
-	names.Gone = "" // each attempt has an owner id of its own
 	return &Owner{q: q, names: names, want: want, wake: make(chan protocol.Grant, 1)}
 }
 

@@ -270,7 +270,7 @@ func (in *Inbox) subscription() (sub *redis.PubSub, err error) {
 
 func (in *Inbox) message(text string) {
 	if g, ok := protocol.ReadGrant(text); ok {
-		if names, err := protocol.NameKeys(g.Key, "", "", ""); err == nil {
+		if names, err := protocol.NameKeys(g.Key); err == nil {
 			in.deliver(g, names)
 		}
 	}

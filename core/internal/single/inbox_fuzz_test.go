@@ -37,12 +37,12 @@ func FuzzMessages(f *testing.F) {
 			defer rdb.Close()
 			rdb.AddHook(server)
 			r := New(rdb, timing.NewEnv(), "in", func(error) {})
-			names, err := protocol.Owned("k", "api 7f9c")
+			key, err := protocol.CheckKey("k")
 			if err != nil {
 				t.Fatal(err)
 			}
 			waiter := new(Owner)
-			waiter.Init(r, names, Want{TTL: time.Minute, Label: "api 7f9c", Block: 1})
+			waiter.Init(r, key.Owned("api 7f9c"), Want{TTL: time.Minute, Label: "api 7f9c", Block: 1})
 			r.inbox.set(true)
 			r.expect(waiter)
 			waiter.look, waiter.seen, waiter.last = r.Env.Now(), seen, last
@@ -57,7 +57,7 @@ func FuzzMessages(f *testing.F) {
 				token, err1 := strconv.ParseInt(parts[2], 10, 64)
 				at, err2 := strconv.ParseInt(parts[3], 10, 64)
 				key := strings.ReplaceAll(parts[4], "ME", waiter.ID)
-				_, err3 := protocol.NameKeys(key, "", "", "")
+				_, err3 := protocol.CheckKey(key)
 				known := errors.Join(err1, err2, err3) == nil
 				if mine, others = known && parts[1] == "ME", known && parts[1] != "ME"; mine {
 					want = protocol.Grant{Owner: waiter.ID, Token: token, Time: at, Key: key}

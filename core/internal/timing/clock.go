@@ -3,6 +3,7 @@
 package timing
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,9 @@ func (c *Clock) Now() Instant {
 
 // Time is the moment with that Mono.
 func (c *Clock) Time(mono time.Duration) time.Time { return c.base.Add(mono) }
+
+// Forever is longer than anything lasts.
+const Forever = time.Duration(math.MaxInt64)
 
 // Margin is how much earlier than Redis a holder counts a lease of d as over. The first part covers clocks
 // that run at different rates and Redis' granularity of 1 ms (the drift term of the RedLock description,

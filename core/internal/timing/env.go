@@ -39,16 +39,20 @@ const (
 	Elapsed            // the time
 )
 
-// Await waits for done, which may be nil, for at most d, unless ctx ends.
+// Await waits for done, which may be nil, for at most d, if that is not Forever, unless ctx ends.
 func (e *Env) Await(ctx context.Context, done <-chan struct{}, d time.Duration) Why {
-	timer := e.Timers.Get(d)
-	defer e.Timers.Rest(timer)
+	var over <-chan time.Time
+	if d < Forever {
+		timer := e.Timers.Get(d)
+		defer e.Timers.Rest(timer)
+		over = timer.C
+	}
 	select {
 	case <-done:
 		return Told
 	case <-ctx.Done():
 		return Ended
-	case <-timer.C:
+	case <-over:
 		return Elapsed
 	}
 }
