@@ -599,6 +599,7 @@ func TestReleaseInBackgroundAndShutdown(t *testing.T) {
 		releaseAtOnce(t, lock)
 		waits := call(background, r, "k")
 		time.AfterFunc(500*time.Millisecond, func() { close(until) })
+		b.ResetCommands()
 		began := time.Now()
 		shutdown(t, r.Locker)
 		if d := time.Since(began); d != 500*time.Millisecond {
@@ -609,6 +610,28 @@ func TestReleaseInBackgroundAndShutdown(t *testing.T) {
 		wantIs(t, res.err, core.ErrClosed)
 		if res.at.After(began) {
 			t.Error("a call that waits for the release outlives the Locker")
+		}
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands during Shutdown", n)
+		}
+		if b.Redis.Exists("k") {
+			t.Error("not released")
+		}
+	})
+	// Also between two tries.
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		var told endings
+		lock := acquire(t, r.Locker, "k", passing, told.trace())
+		r.link.Refuse(errRefused)
+		r.link.Reset()
+		releaseAtOnce(t, lock)
+		synctest.Wait()
+		time.AfterFunc(time.Second, func() { r.link.Refuse(nil) })
+		shutdown(t, r.Locker)
+		if e := told.one(t); e.Err != nil {
+			t.Error(e.Err)
 		}
 		if b.Redis.Exists("k") {
 			t.Error("not released")

@@ -172,14 +172,11 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 	}
 }
 
-// Pass is Release for a caller that goes on. It calls told, once, when the outcome is known: where the first try is answered
+// Pass is Release of a lock for a caller that goes on. It calls told, once, when the outcome is known: where the first try is answered
 // on the goroutine that brings the answer; only another try takes one of its own.
 func (t *Tenure) Pass(limit time.Duration, told func(Outcome, error)) {
 	env := t.Conn.Env
-	if !t.Settle() {
-		told(Released, nil)
-		return
-	}
+	_ = t.Settle()        // for what was answered meanwhile; there is a lock
 	var taken atomic.Bool // somebody sees to it, and nobody else touches t
 	c, end := t.Freeing(), env.Now().Mono+limit
 	goOn := func() { told(t.Release(env.Gate.Over, end-env.Now().Mono)) }
