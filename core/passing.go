@@ -37,6 +37,8 @@ func WithReleaseInBackground() CallOption {
 // on the way there would not do, as commands take whatever connection is free. The queue does not know of these
 // releases: its next call comes to the front at once, waits here, and the others stay behind it in their order. So those
 // that do not queue (TryAcquire, WithReentryID, WithLocalHandover(0, 0)) have the same, without a second rule.
+// Those are all told at once, with the one at the front: which of them comes first in Redis is as open as it is for calls
+// that begin within one round trip.
 //
 // We turned down to let the call look at once and again after a refusal: it would stand in line behind its own process, open
 // the inbox for that, and make two looks as often as not.
