@@ -192,6 +192,16 @@ func (a *acquisition) run() (*Lock, error) {
 	if err := a.ctx.Err(); err != nil {
 		return nil, a.failure(err)
 	}
+	switch reason := a.follow(); reason {
+	case answered:
+	case elapsed:
+		a.failed(redisconn.ErrSilence)
+		if !a.more() {
+			return nil, a.failure(nil)
+		}
+	default:
+		return nil, a.stopped(reason)
+	}
 	for {
 		a.attempts++
 		call := new(redisconn.Call)

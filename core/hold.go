@@ -254,6 +254,7 @@ func (h *hold) release(ctx context.Context) error {
 
 	h.locker.env.Gate.Join()
 	defer h.locker.env.Gate.Leave()
+	told := false // Released is told of elsewhere
 	func() {
 		finished := false
 		defer func() {
@@ -267,52 +268,69 @@ func (h *hold) release(ctx context.Context) error {
 				close(h.done)
 			}
 		}()
-		result = h.finish(ctx)
+		result, told = h.finish(ctx)
 		finished = true
 	}()
-	if len(h.cfg.traces) > 0 {
+	if !told && len(h.cfg.traces) > 0 {
 		now := h.locker.env.Now().Mono
 		h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
 	}
 	return result
 }
 
-// finish ends the hold and frees the lock, or hands it over.
-func (h *hold) finish(ctx context.Context) error {
+// finish ends the hold and frees the lock, or hands it over, or sends its release, which then tells the outcome.
+func (h *hold) finish(ctx context.Context) (err error, tells bool) {
 	now := h.locker.env.Now()
 	if now.Mono >= time.Duration(h.deadline.Load()) {
 		h.expire() // it is a loss, not a release
 	}
 	e := h.getLease()
 	if h.end(now, nil, errReleased) {
+		if h.queue != nil && h.queue.handOver(h, e, now) {
+			return nil, false
+		}
+		if h.cfg.background {
+			h.locker.passing.begin(h.key())
+		}
 		if h.queue != nil {
-			if h.queue.handOver(h, e, now) {
-				return nil
-			}
 			h.queue.leave() // the next may stand in line in Redis before the lock is free there: that is as good
 		}
-		return h.forget(ctx)
+		if h.cfg.background {
+			h.pass()
+			return nil, true
+		}
+		return h.forget(ctx), false
 	}
 	if errors.Is(h.err(), ErrClosed) {
-		return h.forget(ctx)
+		return h.forget(ctx), false
 	}
 	// The handler is through, so what Redis may still have of it can go. Where another owner has the key this
 	// does nothing.
 	h.forgetLater()
-	return h.err()
+	return h.err(), false
 }
 
+// patience is for how long a release whose context does not end is waited for.
+func (h *hold) patience() time.Duration { return min(h.cfg.ttl, releasePatience) }
+
 func (h *hold) forget(ctx context.Context) error {
-	outcome, cause := h.stake.Release(ctx, min(h.cfg.ttl, releasePatience))
+	outcome, cause := h.stake.Release(ctx, h.patience())
+	if outcome == single.Unknown {
+		h.forgetLater()
+	}
+	return h.judge(outcome, cause, ctx.Err())
+}
+
+// judge is what became of a release.
+func (h *hold) judge(outcome single.Outcome, cause, ctxErr error) error {
 	switch outcome {
 	case single.Released:
 		return nil
 	case single.Lost:
 		return &opError{act: "release", key: h.key(), outcome: ErrLost}
 	}
-	h.forgetLater()
 	h.failed(cause)
-	return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, cause: public(cause), context: ctx.Err()}
+	return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, cause: public(cause), context: ctxErr}
 }
 
 // forgetLater goes on releasing until the longest lease that Redis may have for this tenure is over.

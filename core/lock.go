@@ -152,7 +152,8 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // have lost since the last renewal becomes the loss of that call.
 //
 // Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm. Releasing again
-// returns what the first call returned. With [WithReentrancy] the last handle of a hold frees it.
+// returns what the first call returned. With [WithReentrancy] the last handle of a hold frees it. With
+// [WithReleaseInBackground] it does not wait for Redis.
 func (lk *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")

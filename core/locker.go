@@ -15,11 +15,12 @@ import (
 // Locker takes locks in one Redis. It is safe for concurrent use; a process needs one per Redis. Make it
 // with [New]; the zero value does not work.
 type Locker struct {
-	cfg    config
-	env    *timing.Env
-	store  store
-	sched  *scheduler
-	queues queues
+	cfg     config
+	env     *timing.Env
+	store   store
+	sched   *scheduler
+	queues  queues
+	passing passing
 }
 
 // New makes a Locker on one Redis (or Valkey), on a Sentinel-managed master or on a Cluster. It sends nothing
@@ -79,7 +80,8 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 //
 // The error is that of [Locker.Acquire], or fn's joined with that of [Lock.Release]. An [ErrLost] says that
 // fn may have run beside another holder; an [ErrUnavailable] beside a nil error of fn that the work was done
-// while the lock was held, but Redis did not confirm the release.
+// while the lock was held, but Redis did not confirm the release. With [WithReleaseInBackground] the error has only what is
+// known without asking Redis.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if fn == nil {
 		return invalid("Do(%q) without a function", key)

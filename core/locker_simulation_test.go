@@ -98,6 +98,9 @@ func (s *simulation) run() {
 		case 1:
 			opts = append(opts, core.WithLocalHandover(2, s.ms(100)))
 		}
+		if s.seed%3 == 0 {
+			opts = append(opts, core.WithReleaseInBackground())
+		}
 		r := newReplica(s.t, s.b, opts...)
 		if s.seed%2 == 0 {
 			r = newInline(s.t, s.b, opts...)

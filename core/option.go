@@ -43,6 +43,8 @@ type config struct {
 	reentrant bool
 	reentryID string
 
+	background bool // releases
+
 	acks       int // replicas to wait for; 0: none
 	acksWithin time.Duration
 

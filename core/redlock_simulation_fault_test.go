@@ -57,6 +57,9 @@ func (w *world) setUp() {
 		case 1:
 			opts = append(opts, core.WithLocalHandover(2, w.millis(100)))
 		}
+		if w.seed%3 == 0 {
+			opts = append(opts, core.WithReleaseInBackground())
+		}
 		v := w.ms.voter(w.t, opts...)
 		w.vs = append(w.vs, v)
 		if d := pick(w, 0, 0, 0, time.Hour, -time.Hour, 1500*time.Millisecond, -1500*time.Millisecond); d != 0 {

@@ -40,6 +40,7 @@ type owner interface {
 	Onward() bool
 	Renew(ctx context.Context, d time.Duration, batch redisconn.Batch) *redisconn.Call
 	Release(ctx context.Context, limit time.Duration) (single.Outcome, error)
+	Pass(limit time.Duration, told func(single.Outcome, error))
 	Undo(since time.Duration)
 	End(left time.Duration)
 }

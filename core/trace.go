@@ -20,7 +20,8 @@ type Trace struct {
 	// Lost: Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how long it was held. It may come after
 	// Released, and after the call under the lock has returned.
 	Lost func(Event)
-	// Released: Elapsed is how long it was held; Err is what Release returned.
+	// Released: Elapsed is how long it was held; Err is what Release returned, or with WithReleaseInBackground what it would
+	// have returned.
 	Released func(Event)
 	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has
 	// doubled. A handler may hang: see WithMaxHold.

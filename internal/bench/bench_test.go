@@ -11,7 +11,7 @@ import (
 //	go test -run - -bench 'Cycle/holdfast/goroutines=1$' -cpuprofile cpu.out
 func BenchmarkCycle(b *testing.B) {
 	t := newTestTarget(b)
-	for _, r := range soloists[:2] {
+	for _, r := range soloists[:3] {
 		b.Run(r.name, func(b *testing.B) {
 			for _, n := range []int{1, 8, 64} {
 				b.Run(fmt.Sprintf("goroutines=%d", n), func(b *testing.B) { benchmark(b, t, r, n) })
@@ -31,11 +31,11 @@ func benchmark(b *testing.B, t *target, r rival, n int) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	var wg sync.WaitGroup
-	for i, key := range m.keys {
+	for i, keys := range m.keys {
 		share := (b.N + i) / n // adds up to b.N
 		wg.Go(func() {
-			for range share {
-				if err := cycle(b.Context(), w, key); err != nil {
+			for k := range share {
+				if err := cycle(b.Context(), w, keys[k%keysEach]); err != nil {
 					b.Error(err)
 					return
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/redis/go-redis/v9"
 )
@@ -76,6 +77,7 @@ var rivals = []rival{
 var soloists = []rival{
 	{bare, goRedis, sentBySetters, openPeer(peers.Plain, peers.Settings{})},
 	{us, goRedis, sentByHoldfast, openHoldfast()},
+	{us + ", release in the background", goRedis, sentByHoldfast, openHoldfast(holdfast.WithReleaseInBackground())},
 }
 
 func names(rivals []rival) (all []string) {

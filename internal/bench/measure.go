@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -15,6 +14,13 @@ var solos = []struct {
 	goroutines int
 	ample      bool // as many connections as goroutines, not go-redis' default
 }{{1, false}, {8, false}, {64, false}, {64, true}}
+
+// keysEach is how many keys a goroutine takes in turn. One that takes a key again at once is rare, and would wait for a release
+// that is still on its way.
+const keysEach = 8
+
+// settle is longer than a release is on its way.
+const settle = 20 * time.Millisecond
 
 // spin is one measurement of one contender without contention.
 type spin struct {
@@ -80,7 +86,7 @@ func (p plan) cycles(ctx context.Context, server *server) (table, error) {
 		}
 		rows = append(rows, group...)
 	}
-	return tabulate(fmt.Sprintf("Acquire and release, a key for each goroutine; medians of %d rounds of %v.", p.rounds, p.duration),
+	return tabulate(fmt.Sprintf("Acquire and release, each goroutine with %d keys of its own in turn; medians of %d rounds of %v.", keysEach, p.rounds, p.duration),
 		[]string{"n", "connections", ""}, spinColumns, rows, spinLegend), nil
 }
 
@@ -110,7 +116,7 @@ func (p plan) solo(ctx context.Context, server *server, pool, goroutines int, co
 // that what it allocates itself does not count.
 type meter struct {
 	target *target
-	keys   []string
+	keys   [][keysEach]string
 	logs   []cycleLog // by goroutine
 	all    []float64
 }
@@ -122,9 +128,11 @@ type cycleLog struct {
 }
 
 func newMeter(t *target, n int) *meter {
-	m := &meter{target: t, keys: make([]string, n), logs: make([]cycleLog, n)}
+	m := &meter{target: t, keys: make([][keysEach]string, n), logs: make([]cycleLog, n)}
 	for i := range m.keys {
-		m.keys[i] = "bench:" + strconv.Itoa(i)
+		for k := range m.keys[i] {
+			m.keys[i][k] = fmt.Sprintf("bench:%d:%d", i, k)
+		}
 	}
 	return m
 }
@@ -138,6 +146,7 @@ func (m *meter) measure(ctx context.Context, r rival, w waiter, d time.Duration)
 	runtime.ReadMemStats(&before)
 	used := processorTime()
 	elapsed := m.spin(ctx, w, d)
+	time.Sleep(settle) // or the next one would have the releases that nobody waited for
 	used = processorTime() - used
 	runtime.ReadMemStats(&after)
 	stats, err := m.target.stats(ctx)
@@ -167,16 +176,16 @@ func (m *meter) measure(ctx context.Context, r rival, w waiter, d time.Duration)
 	return s, ctx.Err()
 }
 
-// spin has every goroutine cycle on its own key for d, and at least once.
+// spin has every goroutine cycle on its own keys for d, and at least once.
 func (m *meter) spin(ctx context.Context, w waiter, d time.Duration) time.Duration {
 	var wg sync.WaitGroup
 	began := time.Now()
-	for i, key := range m.keys {
+	for i, keys := range m.keys {
 		l := &m.logs[i]
 		*l = cycleLog{took: l.took[:0]}
 		wg.Go(func() {
 			for start := began; start.Sub(began) < d || len(l.took) == 0 && l.failures == 0; {
-				if err := cycle(ctx, w, key); err != nil {
+				if err := cycle(ctx, w, keys[len(l.took)%keysEach]); err != nil {
 					l.failures, l.reason = l.failures+1, err.Error()
 					time.Sleep(time.Millisecond) // so that what fails at once does not spin
 					start = time.Now()

@@ -44,6 +44,9 @@ func newLocks(o Orders) (locks, error) {
 	if o.Apart {
 		opts = append(opts, core.WithLocalHandover(0, 0))
 	}
+	if o.passing() {
+		opts = append(opts, core.WithReleaseInBackground())
+	}
 	var clients []*redis.Client
 	for _, addr := range o.Nodes {
 		clients = append(clients, newClient(addr, 0))

@@ -29,6 +29,9 @@ type Orders struct {
 	Apart bool
 }
 
+// passing tells whether releases travel in the background: those of every second process.
+func (o Orders) passing() bool { return o.Lock == Holdfast && o.ID%2 == 0 }
+
 // Work takes locks and claims ticks, writes what it sees into the journal, and ends some time after its input has.
 func Work(o Orders, in io.Reader, out io.Writer) error {
 	l, err := newLocks(o)
@@ -261,7 +264,11 @@ func (w *worker) release(h *hold) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.TTL)
 	defer cancel()
 	op := w.begin(Entry{What: Releasing, Of: h.op})
-	w.journal.done(Entry{Op: op, Out: ofRelease(h.Release(ctx))})
+	out := ofRelease(h.Release(ctx))
+	if w.passing() && out == Released {
+		out = Unknown // it may be on its way yet
+	}
+	w.journal.done(Entry{Op: op, Out: out})
 }
 
 // read returns the value of the register, unless it refuses the token.

@@ -409,11 +409,22 @@ func (r *release) add(outcome single.Outcome, cause error) {
 // background.
 func (o *Owner) Release(ctx context.Context, limit time.Duration) (single.Outcome, error) {
 	o.q.unexpect(o)
+	return o.outcome(ctx, o.release(), limit)
+}
+
+// Pass is Release for a caller that goes on. All masters have been sent their commands when it returns; told is called, once,
+// when the outcome is known.
+func (o *Owner) Pass(limit time.Duration, told func(single.Outcome, error)) {
+	o.q.unexpect(o)
+	r := o.release()
+	o.q.env.Go(func() { told(o.outcome(o.q.env.Gate.Over, r, limit)) })
+}
+
+func (o *Owner) outcome(ctx context.Context, r *release, limit time.Duration) (single.Outcome, error) {
 	limit = min(limit, o.q.Patience(o.want.TTL))
 	if ctx.Err() != nil {
 		ctx, limit = context.WithoutCancel(ctx), min(limit, single.ReleaseGrace)
 	}
-	r := o.release()
 	o.q.env.Await(ctx, r.done, limit)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -176,6 +176,14 @@ func (o *Owner) Release(ctx context.Context, limit time.Duration) (Outcome, erro
 	return o.Tenure.Release(ctx, limit)
 }
 
+// Pass is Release for a caller that goes on, as Tenure.Pass is.
+func (o *Owner) Pass(limit time.Duration, told func(Outcome, error)) {
+	o.Tenure.Pass(limit, func(outcome Outcome, cause error) {
+		o.redis.unexpect(o)
+		told(outcome, cause)
+	})
+}
+
 // Free makes c a release.
 func (o *Owner) Free(c *redisconn.Call, tainted bool) {
 	c.Set(protocol.Forget(c.Room[:0], o.Key, &o.Names, &o.ID, &c.Number, tainted))

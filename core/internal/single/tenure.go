@@ -3,6 +3,7 @@ package single
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
@@ -169,6 +170,42 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 			return Unknown, cause
 		}
 	}
+}
+
+// Pass is Release of a lock for a caller that goes on. It calls told, once, when the outcome is known: where the first try is answered
+// on the goroutine that brings the answer; only another try takes one of its own.
+func (t *Tenure) Pass(limit time.Duration, told func(Outcome, error)) {
+	env := t.Conn.Env
+	_ = t.Settle()        // for what was answered meanwhile; there is a lock
+	var taken atomic.Bool // somebody sees to it, and nobody else touches t
+	c, end := t.Freeing(), env.Now().Mono+limit
+	goOn := func() { told(t.Release(env.Gate.Over, end-env.Now().Mono)) }
+	late := time.AfterFunc(timing.Patience(t.TTL), func() {
+		if !taken.Swap(true) {
+			c.Leave()
+			t.Unheard(nil)
+			goOn()
+		}
+	})
+	c.Then = func(val any, err error) {
+		if taken.Swap(true) {
+			return
+		}
+		late.Stop()
+		<-c.Done
+		c.Heard()
+		if err == nil {
+			told(t.Released(val))
+			return
+		}
+		t.Unheard(err)
+		if redisconn.Permanent(err) {
+			told(Unknown, err)
+			return
+		}
+		go goOn()
+	}
+	t.Conn.Send(env.Gate.Over, c)
 }
 
 // Freeing is a release that is to be sent. Once it is, the answer goes to Released, and its absence, or the error, to
