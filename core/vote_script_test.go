@@ -188,7 +188,7 @@ func (x *booth) gone(owner string) string { return strings.Replace(x.n[2], "owne
 
 func (x *booth) forget(owner string, token int64, tombstone int) int64 {
 	x.t.Helper()
-	return x.run(core.YieldScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, token, 60000, tombstone)[0].(int64)
+	return x.run(core.YieldScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, token, 60000, tombstone, "")[0].(int64)
 }
 
 func (x *booth) sustain(owner string, lease, token int64) int64 {

@@ -12,7 +12,7 @@ var (
 
 	ForgetScript = newScript(5, fastForgetLua+fenceLua+lineLua+grantLua+forgetLua)
 	departScript = newScript(6, fenceLua+lineLua+grantLua+entryLua+forgetLua)
-	YieldScript  = newScript(5, fenceLua+lineLua+nudgeLua+forgetLua)
+	YieldScript  = newScript(5, fastForgetLua+fenceLua+lineLua+nudgeLua+forgetLua)
 )
 
 // Forget is a call of forget.lua; the token is 0 where it was never learned. With tainted an acquire may still be under

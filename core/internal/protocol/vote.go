@@ -13,7 +13,10 @@ var (
 	//go:embed vote.lua
 	voteLua string
 
-	VoteScript = newScript(5, fenceLua+lineLua+nudgeLua+startedLua+voteLua)
+	//go:embed fastvote.lua
+	fastVoteLua string
+
+	VoteScript = newScript(5, startedLua+fastVoteLua+fenceLua+lineLua+nudgeLua+voteLua)
 )
 
 // Vote is a call of vote.lua; gone is the tombstone of the attempt.

@@ -30,7 +30,7 @@
 
 local proposed, lease, life, block, quarantine, behind, fresh, ahead, asked, place =
   string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) ?(.*)$')
-local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+found = found or redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local holder, fence = found[1], found[2]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
