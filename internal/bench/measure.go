@@ -29,6 +29,7 @@ type spin struct {
 	allocs   float64 // per cycle, as are all below
 	bytes    float64
 	client   float64 // µs of the processors that this process used
+	machine  float64 // and with it the server
 	commands float64 // sent by the client
 	inside   float64 // called by scripts
 	server   float64 // µs that Redis spent on the commands sent
@@ -46,6 +47,8 @@ var spinColumns = []column[spin]{
 	typical("allocs", 1, func(s spin) float64 { return s.allocs }),
 	typical("bytes", 0, func(s spin) float64 { return s.bytes }),
 	typical("client µs", 1, func(s spin) float64 { return s.client }),
+	typical("server µs", 1, func(s spin) float64 { return s.machine - s.client }),
+	ratio("CPU ratio", func(s spin) float64 { return s.machine }),
 	typical("commands", 2, func(s spin) float64 { return s.commands }),
 	typical("in scripts", 2, func(s spin) float64 { return s.inside }),
 	typical("Redis µs", 1, func(s spin) float64 { return s.server }),
@@ -53,8 +56,9 @@ var spinColumns = []column[spin]{
 }
 
 const spinLegend = "A cycle is one acquire and one release. ratio: of cycles/s to the first line's. " +
-	"allocs, bytes, client µs (the client's processor time), commands (sent by the client), in scripts (commands that scripts " +
-	"called) and Redis µs (the server's time for the commands sent) are per cycle. rueidislock has a client of its own, " +
+	"allocs, bytes, client µs and server µs (their processor time), commands (sent by the client), in scripts (commands that scripts " +
+	"called) and Redis µs (the server's time for the commands sent) are per cycle. CPU ratio: of the processor time of both to " +
+	"the first line's. rueidislock has a client of its own, " +
 	"with one connection. That of the others has ContextTimeoutEnabled, which holdfast makes use of and the others do not."
 
 // farther is how much round-trip time the part "far" adds: that of a network, where loopback has next to none.
@@ -144,10 +148,18 @@ func (m *meter) measure(ctx context.Context, r rival, w waiter, d time.Duration)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
+	servers, err := m.target.processorTime(ctx)
+	if err != nil {
+		return s, err
+	}
 	used := processorTime()
 	elapsed := m.spin(ctx, w, d)
 	time.Sleep(settle) // or the next one would have the releases that nobody waited for
 	used = processorTime() - used
+	later, err := m.target.processorTime(ctx)
+	if err != nil {
+		return s, err
+	}
 	runtime.ReadMemStats(&after)
 	stats, err := m.target.stats(ctx)
 	if err != nil {
@@ -170,6 +182,7 @@ func (m *meter) measure(ctx context.Context, r rival, w waiter, d time.Duration)
 	s.allocs = float64(after.Mallocs-before.Mallocs) / cycles
 	s.bytes = float64(after.TotalAlloc-before.TotalAlloc) / cycles
 	s.client = used * 1e6 / cycles
+	s.machine = s.client + (later-servers)*1e6/cycles
 	s.commands = float64(sent.calls) / cycles
 	s.inside = float64(inside.calls) / cycles
 	s.server = float64(sent.usec) / cycles

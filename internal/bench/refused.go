@@ -48,6 +48,7 @@ func (p plan) refused(ctx context.Context, server *server) (table, error) {
 			return refusal{}, err
 		}
 		r, err := targets[i].refuse(ctx, soloists[i], open[i][1], p.duration)
+		defer time.Sleep(settle)
 		return r, errors.Join(err, lock.Release(ctx))
 	})
 	return tabulate(fmt.Sprintf("Tries that fail at once, for a key that another client holds; medians of %d rounds of %v.",

@@ -22,14 +22,18 @@ type goal struct {
 }
 
 var goals = []goal{
-	{"uncontended, 1 goroutine: cycles/s, of the floor's", true, 0.95, func(r report) float64 {
-		return against(r, uncontended, "ratio", nil, is(bare), match("n", "1"))
-	}},
-	{"uncontended, 64 goroutines, default connections: cycles/s, of the floor's", true, 2.5, func(r report) float64 {
-		return against(r, uncontended, "ratio", math.Max, is(bare), match("n", "64"), byDefault)
-	}},
-	{"uncontended, 64 goroutines, default connections: cycles/s, of the best peer's", true, 1.5, func(r report) float64 {
+	soloGoal(1, 0.88), soloGoal(8, 0.7), soloGoal(64, 1.2),
+	{"uncontended, n = 64, default connections: cycles/s, of the best peer's", true, 1.1, func(r report) float64 {
 		return against(r, uncontended, "ratio", math.Max, isPeer, match("n", "64"), byDefault)
+	}},
+	costGoal(1, 1.25), costGoal(8, 1.3), costGoal(64, 0.9),
+	{"uncontended, n = 1: allocations of a cycle", false, 8, func(r report) float64 { return of(r, uncontended, "allocs", nil, match("n", "1")) }},
+	{"uncontended, n = 1: bytes of a cycle", false, 1024, func(r report) float64 { return of(r, uncontended, "bytes", nil, match("n", "1")) }},
+	{"uncontended, n = 1: commands in scripts of a cycle", false, 7, func(r report) float64 { return of(r, uncontended, "in scripts", nil, match("n", "1")) }},
+	farGoal(1, 0.95), farGoal(8, 0.95), farGoal(64, 0.9),
+	{"far, n = 1, released in the background: the caller's time of a cycle, of the floor's", false, 0.6, func(r report) float64 {
+		background := is(us + ", release in the background")
+		return figures(r, "far", "p50 µs", nil, background, match("n", "1")) / figures(r, "far", "p50 µs", nil, is(bare), match("n", "1"))
 	}},
 	{"a try that fails: commands", false, 1, func(r report) float64 { return of(r, "refused", "commands", nil) }},
 	hotGoal("16"), hotGoal("64"), hotGoal("256"),
@@ -56,8 +60,28 @@ var goals = []goal{
 	}},
 }
 
+func soloGoal(n int, least float64) goal {
+	return goal{fmt.Sprintf("uncontended, n = %d, default connections: cycles/s, of the floor's", n), true, least, func(r report) float64 {
+		return against(r, uncontended, "ratio", nil, is(bare), match("n", fmt.Sprint(n)), byDefault)
+	}}
+}
+
+func costGoal(n int, most float64) goal {
+	return goal{fmt.Sprintf("uncontended, n = %d, default connections: processor time of client and server, of the floor's", n), false, most, func(r report) float64 {
+		return of(r, uncontended, "CPU ratio", nil, match("n", fmt.Sprint(n)), byDefault)
+	}}
+}
+
+// farGoal is for as many connections as go-redis has by default, or as there are callers if that is more: or the floor waits for
+// connections.
+func farGoal(n int, least float64) goal {
+	return goal{fmt.Sprintf("far, n = %d, a connection for each: cycles/s, of the floor's", n), true, least, func(r report) float64 {
+		return of(r, "far", "ratio", math.Min, match("n", fmt.Sprint(n)))
+	}}
+}
+
 func hotGoal(n string) goal {
-	return goal{"hot key, one process, " + n + " goroutines: hand-overs/s, of the best peer's", true, 100, func(r report) float64 {
+	return goal{"hot key, one process, " + n + " goroutines: hand-overs/s, of the best peer's", true, 50, func(r report) float64 {
 		return against(r, "goroutines", "ratio", math.Max, isPeer, match("n", n))
 	}}
 }
@@ -69,7 +93,7 @@ func waitGoal(n string) goal {
 }
 
 func quorumGoal(situation string) goal {
-	return goal{"RedLock, " + situation + ": median time to lock, of the floor's", false, 1.15, func(r report) float64 {
+	return goal{"RedLock, " + situation + ": median time to lock, of the floor's", false, 1.6, func(r report) float64 {
 		return of(r, "redlock", "lock ratio", math.Max, match("servers", situation))
 	}}
 }
