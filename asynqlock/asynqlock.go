@@ -61,17 +61,14 @@ func New(locker *core.Locker, resource string, part Part, opts ...Option) *Guard
 	return g
 }
 
-// check has core judge the options, against each other and the locker's, without a network: an acquisition whose context
-// has ended goes as far as its first command. The key is as long as one can get, so that a prefix that leaves no room
-// for it is found as well.
-func check(locker *core.Locker, opts []core.CallOption) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := locker.Acquire(ctx, strings.Repeat("k", longestKey), opts...)
-	if errors.Is(err, core.ErrInvalid) {
-		return err
+// check has core judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
+// as well.
+func check(locker *core.Locker, lock []core.CallOption) error {
+	opts := make([]core.Option, len(lock))
+	for i, o := range lock {
+		opts[i] = o
 	}
-	return nil
+	return locker.Check(strings.Repeat("k", longestKey), opts...)
 }
 
 // Middleware is for [asynq.ServeMux.Use], which wraps the handlers of all types, and the mux's NotFound as well: tasks of all

@@ -109,12 +109,10 @@ func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.
 // claimed is the name of what an entry's ticks are claimed of: not that of a lock or a cron job which is called like it.
 func claimed(name string) string { return core.Key("asynq", name) }
 
-// checkName has core judge it, without a network.
+// checkName has core judge it.
 func (s *Scheduler) checkName(name string) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
 	for _, n := range []string{name, claimed(name)} {
-		if _, err := s.locker.Claim(ctx, n, time.Now()); errors.Is(err, core.ErrInvalid) {
+		if err := s.locker.Check(n); err != nil {
 			return fmt.Errorf("asynqlock: %w", err)
 		}
 	}

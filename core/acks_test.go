@@ -44,7 +44,7 @@ func TestReplicaAcksCostTwoCommandsAndCountAsARenewal(t *testing.T) {
 		// Nothing that follows waits again.
 		b.ResetCommands()
 		begin = time.Now()
-		nested, err := r.Acquire(lock.Context(), "k")
+		nested, err := r.Acquire(lock.Context(background), "k")
 		if err != nil {
 			t.Fatal(err)
 		}

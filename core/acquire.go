@@ -23,22 +23,16 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if ctx == nil {
 		return nil, invalid("nil context")
 	}
-	cfg, err := l.configure(opts)
+	cfg, err := configure(l, opts)
 	if err == nil && try && cfg.waitSet {
 		err = invalid("TryAcquire does not wait, WithWait contradicts it")
-	}
-	if err == nil && cfg.claims {
-		err = invalid("WithMinGap and WithTickWindow are options of Claim")
 	}
 	if err != nil {
 		return nil, err
 	}
-	stored, err := protocol.CheckKey(l.cfg.prefix + key)
-	if key == "" {
-		return nil, invalid("empty key")
-	}
+	stored, err := l.stored(key)
 	if err != nil {
-		return nil, invalid("%v", err)
+		return nil, err
 	}
 	for _, held := range Held(ctx) {
 		if held.Key() != stored.Lock || !held.hold.locker.store.same(l.store) || held.hold.lapsed() != nil {
@@ -50,7 +44,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		if !cfg.reentrant {
 			return nil, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock}
 		}
-		if nested := held.nest(ctx); nested != nil {
+		if nested := held.nest(); nested != nil {
 			return nested, nil
 		}
 	}

@@ -38,11 +38,11 @@ const (
 // a quarter of the Locker's TTL, at most 1 s, or WithWait if that is more, or when it cannot be told whether the tick went
 // to this call;
 // [ErrClosed]; [ErrInvalid]. Beside an error the result is false, and the work must not be done.
-func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ...CallOption) (bool, error) {
+func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ...ClaimOption) (bool, error) {
 	if ctx == nil {
 		return false, invalid("nil context")
 	}
-	cfg, err := l.configure(opts)
+	cfg, err := configure(l, opts)
 	if err != nil {
 		return false, err
 	}
@@ -66,10 +66,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 	if fail.context = ctx.Err(); fail.context != nil {
 		return false, fail // before the tick can be used up
 	}
-	limit := l.store.Allowance(cfg.ttl)
-	if cfg.waitSet {
-		limit = max(limit, cfg.wait)
-	}
+	limit := max(l.store.Allowance(cfg.ttl), cfg.waiting)
 	end := l.env.Now().Mono + limit
 	claim := l.store.Claim(names, tick.UnixMicro(), cfg.ttl, protocol.Window{Ahead: cfg.ahead, Behind: cfg.behind, Gap: cfg.gap})
 	open := false // an earlier try may have raised the mark
@@ -87,7 +84,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		fail.cause, fail.context = public(c.Err), ctx.Err()
 		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: fail.cause})
 		open = open || !redisconn.Harmless(c.Err)
-		if try >= redisconn.Tries && !cfg.waitSet || redisconn.Permanent(c.Err) || fail.context != nil {
+		if try >= redisconn.Tries && cfg.waiting == 0 || redisconn.Permanent(c.Err) || fail.context != nil {
 			return false, fail
 		}
 		if try >= redisconn.Tries {
@@ -129,29 +126,29 @@ func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
 	return false, e
 }
 
-// WithMinGap is for Claim: a tick is refused, as one that has run, unless it is at least d after the one granted
+// WithMinGap keeps ticks apart: one is refused, as one that has run, unless it is at least d after the one granted
 // before. Where every replica counts its own periods ("@every 1h"), their ticks differ, and d is the period or
 // a little less. In microseconds; default 0, which refuses what is not later.
-func WithMinGap(d time.Duration) CallOption {
-	return callOption(func(c *config) error {
+func WithMinGap(d time.Duration) ClaimOption {
+	return claimOption(func(c *config) error {
 		if d < 0 || d > maxWindow {
 			return invalid("WithMinGap(%v): want 0 to %v", d, maxWindow)
 		}
-		c.gap, c.claims = d, true
+		c.gap = d
 		return nil
 	})
 }
 
-// WithTickWindow is for Claim: how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h
+// WithTickWindow sets how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h
 // and 10 s. Each mark is kept until its tick is older than behind. ahead must cover how far the clocks of all
 // replicas may run ahead of that of Redis together, or no one is granted the tick; a single replica that is
 // ahead by more gets errors until its clock is right, and by less runs early by that much.
-func WithTickWindow(behind, ahead time.Duration) CallOption {
-	return callOption(func(c *config) error {
+func WithTickWindow(behind, ahead time.Duration) ClaimOption {
+	return claimOption(func(c *config) error {
 		if behind < time.Second || behind > maxWindow || ahead < 0 || ahead > maxWindow {
 			return invalid("WithTickWindow(%v, %v): want 1s to %v and 0 to %v", behind, ahead, maxWindow, maxWindow)
 		}
-		c.behind, c.ahead, c.claims = behind, ahead, true
+		c.behind, c.ahead = behind, ahead
 		return nil
 	})
 }

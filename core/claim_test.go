@@ -243,10 +243,6 @@ func TestBadClaimsAreRefused(t *testing.T) {
 				return r.Claim(background, "job", time.Now(), core.WithTickWindow(time.Hour, -1))
 			},
 			"nil option": func() (bool, error) { return r.Claim(background, "job", time.Now(), nil) },
-			"a lock's": func() (bool, error) {
-				_, err := r.TryAcquire(background, "job", core.WithMinGap(time.Hour))
-				return false, err
-			},
 		} {
 			if ok, err := call(); ok || !errors.Is(err, core.ErrInvalid) {
 				t.Errorf("%s: got %v, %v, want ErrInvalid", what, ok, err)
@@ -306,9 +302,16 @@ func TestClaimThatWaits(t *testing.T) {
 		"not at all":                    {away: 20 * time.Second},
 		"for an outage that is shorter": {away: 500 * time.Millisecond, wait: time.Minute, won: true, took: time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
+		for _, always := range []bool{false, true} { // the option of the call, or of the Locker
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				r, other := newReplica(t, b), newReplica(t, b)
+				var of []core.Option
+				var opts []core.ClaimOption
+				if c.wait > 0 && always {
+					of = append(of, core.WithWait(c.wait))
+				} else if c.wait > 0 {
+					opts = append(opts, core.WithWait(c.wait))
+				}
+				r, other := newReplica(t, b, of...), newReplica(t, b)
 				tick := time.Now().Add(time.Second)
 				if c.lost {
 					r.link.OnCommand(func([]string) servertest.Verdict {
@@ -322,26 +325,22 @@ func TestClaimThatWaits(t *testing.T) {
 					r.link.OnCommand(nil)
 					r.link.Refuse(nil)
 				})
-				var opts []core.CallOption
-				if c.wait > 0 {
-					opts = append(opts, core.WithWait(c.wait))
-				}
 				began := time.Now()
 				won, err := r.Claim(background, "job", tick, opts...)
 				took := time.Since(began)
 				if c.won {
 					if !won || err != nil || took > c.away+c.took {
-						t.Errorf("got %v, %v after %v", won, err, took)
+						t.Errorf("%s: got %v, %v after %v", name, won, err, took)
 					}
 				} else if wantIs(t, err, core.ErrUnavailable); won || took > c.wait+2*time.Second {
-					t.Errorf("got %v after %v", won, took)
+					t.Errorf("%s: got %v after %v", name, won, took)
 				}
 				time.Sleep(c.away)
 				if claim(t, other.Locker, tick) == (c.won || c.lost) {
-					t.Error("the other replica has it too, or nobody")
+					t.Errorf("%s: the other replica has it too, or nobody", name)
 				}
 			})
-		})
+		}
 	}
 }
 
@@ -362,7 +361,7 @@ func TestShutdownEndsAClaimThatWaits(t *testing.T) {
 	})
 }
 
-func claim(t *testing.T, l *core.Locker, tick time.Time, opts ...core.CallOption) bool {
+func claim(t *testing.T, l *core.Locker, tick time.Time, opts ...core.ClaimOption) bool {
 	t.Helper()
 	ok, err := l.Claim(background, "job", tick, opts...)
 	if err != nil {

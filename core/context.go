@@ -6,12 +6,38 @@ import (
 	"slices"
 )
 
-// lockContext is the context of a held lock: a cancellable child of the acquisition's context whose Err also
-// looks at the clock. Contexts derived from it see the cancellation, not the clock.
+// lockContext is a context of a held lock: a cancellable child of parent whose Err also looks at the clock. Contexts derived
+// from it see the cancellation, not the clock.
 type lockContext struct {
 	context.Context // from context.WithCancelCause
+	parent          context.Context
 	lock            *Lock
 	cancel          context.CancelCauseFunc
+}
+
+// bound is what a hold knows of a context of its lock, so that a forgotten Lock can be collected: not more than how to end
+// it.
+type bound struct {
+	handle int // the number of its Lock
+	inner  context.Context
+	cancel context.CancelCauseFunc
+}
+
+// bind has the context end with h, or with the release of lk where that is a nested handle.
+func (h *hold) bind(lk *Lock, inner context.Context, cancel context.CancelCauseFunc) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch ended := h.ended.Load(); {
+	case ended != nil:
+		cancel(ended.err)
+	case lk.number > 0 && lk.released.Load():
+		cancel(errReleased)
+	default:
+		if len(h.contexts) == cap(h.contexts) { // before it grows: under a lock that is held for long many contexts come and go
+			h.contexts = slices.DeleteFunc(h.contexts, func(b bound) bool { return b.inner.Err() != nil })
+		}
+		h.contexts = append(h.contexts, bound{lk.number, inner, cancel})
+	}
 }
 
 // Err is exact: past the deadline it is non-nil even if no timer has fired yet. Looking cancels the context
@@ -27,17 +53,18 @@ type heldKey struct{}
 
 func (c *lockContext) Value(key any) any {
 	if _, ok := key.(heldKey); ok {
-		return c.lock
+		return c
 	}
 	return c.Context.Value(key)
 }
 
-// Held returns the locks that ctx carries, innermost first: those acquired with it or with a context it
-// descends from, unless they were released; of a nested one the innermost handle. One that was lost is still
-// there; its Err says so. [Err] asks about all that ctx carries, released ones too.
+// Held returns the locks that ctx carries, innermost first: those whose [Lock.Context] it is or descends from, unless they
+// were released; of a nested one the innermost handle. One that was lost is still there; its Err says so. [Err] asks about
+// all that ctx carries, released ones too.
 func Held(ctx context.Context) []*Lock {
 	var locks []*Lock
-	for lock := range carried(ctx) {
+	for c := range carried(ctx) {
+		lock := c.lock
 		nested := slices.ContainsFunc(locks, func(l *Lock) bool { return l.hold == lock.hold })
 		if !nested && !lock.released.Load() {
 			locks = append(locks, lock)
@@ -52,7 +79,8 @@ func Held(ctx context.Context) []*Lock {
 //
 // Errors: [ErrLost], also where the lock was released; [ErrClosed] where a Shutdown gave it up.
 func Err(ctx context.Context) error {
-	for lock := range carried(ctx) {
+	for c := range carried(ctx) {
+		lock := c.lock
 		err := lock.Err()
 		if err == errReleased {
 			err = nil
@@ -68,26 +96,26 @@ func Err(ctx context.Context) error {
 	return nil
 }
 
-// carried yields the locks of ctx, innermost first: every handle, released or not.
-func carried(ctx context.Context) iter.Seq[*Lock] {
-	return func(yield func(*Lock) bool) {
+// carried yields the contexts of locks that ctx is or descends from, innermost first: of every handle, released or not.
+func carried(ctx context.Context) iter.Seq[*lockContext] {
+	return func(yield func(*lockContext) bool) {
 		for {
-			lock, ok := ctx.Value(heldKey{}).(*Lock)
-			if !ok || !yield(lock) {
+			c, ok := ctx.Value(heldKey{}).(*lockContext)
+			if !ok || !yield(c) {
 				return
 			}
-			ctx = lock.context().Context // past the lock's own context: the next one outwards
+			ctx = c.parent
 		}
 	}
 }
 
 // outliving returns ctx, but where that descends from the context of a handle to h and would end with its release, one
-// that does not: that of the acquisition, with the deadline of ctx.
+// that does not: the parent of that, with the deadline of ctx.
 func (h *hold) outliving(ctx context.Context) (context.Context, context.CancelFunc) {
 	var outside context.Context
-	for lock := range carried(ctx) {
-		if lock.hold == h {
-			outside = lock.parent
+	for c := range carried(ctx) {
+		if c.lock.hold == h {
+			outside = c.parent
 		}
 	}
 	if outside == nil || ctx.Err() != nil && context.Cause(ctx) != errReleased {

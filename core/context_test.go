@@ -19,11 +19,8 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 		r := newReplica(t, b)
 		parent, cancel := context.WithTimeout(context.WithValue(background, who{}, "me"), time.Hour)
 		defer cancel()
-		lock, err := r.Acquire(parent, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx := lock.Context()
+		lock := acquire(t, r.Locker, "k")
+		ctx := lock.Context(parent)
 		child, stop := context.WithCancel(ctx)
 		defer stop()
 		if ctx.Value(who{}) != "me" || ctx.Err() != nil {
@@ -68,12 +65,68 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 	})
 }
 
+// The context of Acquire bounds the acquisition alone, as in libraries that know no other one: a program that cancels it when
+// it has the lock, which vet asks for, keeps the lock and its context.
+func TestContextOutlivesThatOfTheAcquisition(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lockIt := func(ctx context.Context) (*core.Lock, error) {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return r.Acquire(ctx, "k")
+		}
+		request, done := context.WithCancel(background)
+		lock, err := lockIt(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := lock.Context(request)
+		time.Sleep(time.Minute)
+		if ctx.Err() != nil || lock.Err() != nil || lock.Context(request).Err() != nil {
+			t.Errorf("after a minute: %v, %v", ctx.Err(), lock.Err())
+		}
+		done()
+		synctest.Wait()
+		if !isDone(ctx) || lock.Err() != nil {
+			t.Errorf("after the request: context %v, lock %v", ctx.Err(), lock.Err())
+		}
+		later := lock.Context(background)
+		_ = b.Redis.Set("k", "somebody else's")
+		time.Sleep(6 * time.Second)
+		wantIs(t, context.Cause(later), core.ErrLost)
+		wantIs(t, lock.Release(background), core.ErrLost)
+	})
+}
+
+// Under a lock that is held for long contexts come and go, and leave nothing behind.
+func TestContextsOfALongHoldAreLetGo(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		lock := acquire(t, r.Locker, "k")
+		first := lock.Context(background)
+		most := 0
+		for range 10_000 {
+			parent, cancel := context.WithCancel(background)
+			lock.Context(parent)
+			cancel()
+			most = max(most, core.Contexts(lock))
+		}
+		if most > 8 {
+			t.Errorf("%d contexts are kept, of which one is alive", most)
+		}
+		release(t, lock)
+		if !isDone(first) {
+			t.Error("the first one outlived the lock")
+		}
+	})
+}
+
 func TestReleasedLockCancelsItsContext(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		lock := acquire(t, r.Locker, "k")
 		release(t, lock)
-		if ctx := lock.Context(); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), core.ErrLost) {
+		if ctx := lock.Context(background); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), core.ErrLost) {
 			t.Errorf("got Err %v, cause %v", ctx.Err(), context.Cause(ctx))
 		}
 		if err := lock.Extend(background, time.Minute); err == nil {
@@ -93,13 +146,13 @@ func TestContextOfALockThatEndsMeanwhile(t *testing.T) {
 			}
 			released := make(chan error)
 			go func() { released <- lock.Release(background) }()
-			ctx := lock.Context()
+			ctx := lock.Context(background)
 			<-ctx.Done() // or the bubble finds that nothing can happen any more
 			if err := <-released; err != nil {
 				t.Fatal(err)
 			}
-			if lock.Context() != ctx {
-				t.Fatal("another context")
+			if !isDone(lock.Context(background)) {
+				t.Fatal("a later one is not over")
 			}
 		}
 	})
@@ -163,19 +216,19 @@ func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b, core.WithReentrancy())
 		outer := acquire(t, r.Locker, "k")
-		nested, err := r.TryAcquire(outer.Context(), "k")
+		nested, err := r.TryAcquire(outer.Context(background), "k")
 		if err != nil {
 			t.Fatal(err)
 		}
 		release(t, outer)
 		release(t, outer) // counts once
-		if nested.Err() != nil || nested.Context().Err() != nil || !b.Redis.Exists("k") {
+		if nested.Err() != nil || nested.Context(background).Err() != nil || !b.Redis.Exists("k") {
 			t.Errorf("the nested handle lost the hold: %v", nested.Err())
 		}
 		if outer.Err() == nil || errors.Is(outer.Err(), core.ErrLost) {
 			t.Errorf("Err of a released handle: %v", outer.Err())
 		}
-		if held := core.Held(nested.Context()); len(held) != 1 || held[0] != nested {
+		if held := core.Held(nested.Context(background)); len(held) != 1 || held[0] != nested {
 			t.Errorf("Held: %v", held)
 		}
 		time.Sleep(time.Minute)
@@ -183,7 +236,7 @@ func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
 			t.Error("not renewed for the nested handle")
 		}
 		release(t, nested)
-		if b.Redis.Exists("k") || !isDone(nested.Context()) || !isDone(outer.Context()) {
+		if b.Redis.Exists("k") || !isDone(nested.Context(background)) || !isDone(outer.Context(background)) {
 			t.Error("not freed by the last handle")
 		}
 		release(t, nested)
@@ -195,29 +248,29 @@ func TestLossEndsNestedHandles(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b, core.WithReentrancy())
 		outer := acquire(t, r.Locker, "k")
-		nested, _ := r.TryAcquire(outer.Context(), "k")
-		apart, _ := r.TryAcquire(context.WithoutCancel(outer.Context()), "k")
-		brief, _ := r.TryAcquire(outer.Context(), "k")
+		nested, _ := r.TryAcquire(outer.Context(background), "k")
+		apart, _ := r.TryAcquire(context.WithoutCancel(outer.Context(background)), "k")
+		brief, _ := r.TryAcquire(outer.Context(background), "k")
 		release(t, brief)
-		if !isDone(brief.Context()) || isDone(nested.Context()) {
+		if !isDone(brief.Context(background)) || isDone(nested.Context(background)) {
 			t.Error("a nested context should end with its own handle")
 		}
 		_ = b.Redis.Set("k", "somebody else's")
 		time.Sleep(6 * time.Second)
 		for i, lock := range []*core.Lock{outer, nested, apart} {
-			if !isDone(lock.Context()) {
+			if !isDone(lock.Context(background)) {
 				t.Errorf("handle %d: Done is open after the loss", i)
 			}
 			wantIs(t, lock.Err(), core.ErrLost)
-			wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+			wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
 			wantIs(t, lock.Release(background), core.ErrLost)
 		}
 		// Past the deadline the context's Err needs no timer, for a nested one either.
 		outer = acquire(t, r.Locker, "l", core.WithoutRenewal())
-		apart, _ = r.TryAcquire(context.WithoutCancel(outer.Context()), "l")
+		apart, _ = r.TryAcquire(context.WithoutCancel(outer.Context(background)), "l")
 		core.StopTimer(r.Locker)
 		time.Sleep(time.Until(outer.Deadline()))
-		if isDone(apart.Context()) || apart.Context().Err() == nil {
+		if isDone(apart.Context(background)) || apart.Context(background).Err() == nil {
 			t.Error("Err of a nested context is nil at the deadline")
 		}
 	})
@@ -231,7 +284,7 @@ func TestConcurrentNesting(t *testing.T) {
 		for range 50 {
 			wg.Go(func() {
 				for range 20 {
-					err := r.Do(outer.Context(), "k", func(context.Context) error {
+					err := r.Do(outer.Context(background), "k", func(context.Context) error {
 						runtime.Gosched()
 						return nil
 					})
@@ -260,7 +313,7 @@ func TestHandlersMayNestDuringShutdown(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- r.Shutdown(background) }()
 		synctest.Wait()
-		nested, err := r.TryAcquire(outer.Context(), "k") // its handler goes on and may nest
+		nested, err := r.TryAcquire(outer.Context(background), "k") // its handler goes on and may nest
 		if err != nil {
 			t.Fatal(err)
 		}

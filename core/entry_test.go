@@ -50,7 +50,7 @@ func TestReentryIDAcrossProcesses(t *testing.T) {
 				}
 				locks[i], locks[out] = locks[out], locks[i]
 				release(t, locks[i])
-				wantIs(t, locks[i].Context().Err(), context.Canceled)
+				wantIs(t, locks[i].Context(background).Err(), context.Canceled)
 			}
 			next := got(t, behind)
 			if next.Token() <= locks[0].Token() {
@@ -127,8 +127,8 @@ func TestReentryIDWithinAProcess(t *testing.T) {
 		openInbox(t, b, r)
 		outer := got(t, call(background, r, "k", id))
 		plain := call(background, r, "k")
-		inner := got(t, call(outer.Context(), r, "k", id))
-		_, err := r.Acquire(outer.Context(), "k")
+		inner := got(t, call(outer.Context(background), r, "k", id))
+		_, err := r.Acquire(outer.Context(background), "k")
 		wantIs(t, err, core.ErrSelfDeadlock)
 		release(t, inner)
 		notYet(t, plain)

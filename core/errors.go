@@ -87,7 +87,11 @@ type opError struct {
 }
 
 func (e *opError) Error() string {
-	s := fmt.Sprintf("holdfast: %s %q: %s", e.act, e.key, bare(e.outcome))
+	s := "holdfast: " + e.act
+	if e.key != "" {
+		s += fmt.Sprintf(" %q", e.key)
+	}
+	s += ": " + bare(e.outcome)
 	if e.cause != nil {
 		s += ": " + bare(e.cause)
 	}

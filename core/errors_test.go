@@ -136,7 +136,7 @@ func TestServerRefusals(t *testing.T) {
 		}
 		err := lock.Extend(ctx(), time.Minute)
 		wantIs(t, err, core.ErrUnavailable)
-		within(t, "the loss", func() { <-lock.Context().Done() })
+		within(t, "the loss", func() { <-lock.Context(background).Done() })
 		wantIs(t, lock.Err(), core.ErrLost)
 		_ = lock.Release(background)
 	})

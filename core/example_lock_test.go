@@ -155,18 +155,20 @@ func ExampleLocker_Client() {
 	// Output: PONG
 }
 
-// Work under a lock takes the lock's context, not the one that the lock was acquired with.
+// The context of Acquire bounds the acquisition alone. Work under the lock takes the lock's context.
 func ExampleLock_Context() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
 	locker := exampleLocker(rdb)
 	ctx := context.Background()
 
-	lock, err := locker.Acquire(ctx, "report")
+	brief, cancel := context.WithTimeout(ctx, 5*time.Second)
+	lock, err := locker.Acquire(brief, "report")
+	cancel()
 	if err != nil {
 		log.Fatal(err)
 	}
-	under := lock.Context()
+	under := lock.Context(ctx)
 	fmt.Println(under.Err(), ctx.Err())
 	_ = lock.Release(ctx)
 	fmt.Println(under.Err(), ctx.Err())
@@ -276,7 +278,7 @@ func ExampleLock_Release() {
 		log.Fatal(err)
 	}
 	cancel()
-	fmt.Println(lock.Context().Err(), lock.Err()) // the work is called off, the lock is still held
+	fmt.Println(lock.Context(ctx).Err(), lock.Err()) // the work is called off, the lock is still held
 	fmt.Println(lock.Release(context.Background()))
 	fmt.Println(lock.Release(context.Background())) // as before
 	// Output:

@@ -23,6 +23,13 @@ func Owner(lk *Lock) string {
 	return lk.hold.stake.owner.(*quorum.Owner).ID()
 }
 
+// Contexts is how many contexts of lk its hold knows.
+func Contexts(lk *Lock) int {
+	lk.hold.mu.Lock()
+	defer lk.hold.mu.Unlock()
+	return len(lk.hold.contexts)
+}
+
 // Margin and Patience for tests that compute with them.
 var (
 	Margin   = timing.Margin

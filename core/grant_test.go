@@ -100,7 +100,7 @@ func TestGrantWithOtherLeases(t *testing.T) {
 				release(t, lock)
 				granted, _ := w.get(waits)
 				begin := time.Now()
-				<-granted.Context().Done()
+				<-granted.Context(background).Done()
 				if d := time.Since(begin); d < c.held || d > c.held+3*time.Second {
 					t.Errorf("held for %v", d)
 				}
@@ -188,7 +188,7 @@ func TestLateGrant(t *testing.T) {
 					if waited > 0 {
 						t.Errorf("it waited for another %v", waited)
 					}
-					<-granted.Context().Done() // it cannot renew it
+					<-granted.Context(background).Done() // it cannot renew it
 					r.link.OnCommand(nil)
 					r.link.Reset()
 					wantIs(t, granted.Release(background), core.ErrLost)

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,14 +47,15 @@ type hold struct {
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
 
 	// Guarded by mu.
-	lock      *Lock                   // until the first renewal: a weak pointer costs more than all else that makes a hold
-	handle    weak.Pointer[Lock]      // from then on
-	cancel    context.CancelCauseFunc // of the Lock's context, once there is one
-	asking    chan struct{}           // full while Redis is asked, one question at a time; nil before the first
-	uses      int                     // handles that are not released
-	releasing bool                    // Release was called
-	through   bool                    // and has its result
-	done      chan struct{}           // closed then, if somebody waits for it
+	lock      *Lock              // until the first renewal: a weak pointer costs more than all else that makes a hold
+	handle    weak.Pointer[Lock] // from then on
+	contexts  []bound            // that end with the hold
+	asking    chan struct{}      // full while Redis is asked, one question at a time; nil before the first
+	uses      int                // handles that are not released
+	nested    int                // handles besides the first, ever
+	releasing bool               // Release was called
+	through   bool               // and has its result
+	done      chan struct{}      // closed then, if somebody waits for it
 	result    error
 
 	// Guarded by the scheduler's mutex.
@@ -184,12 +186,13 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 	}
 	h.ended.Store(e)
 	h.deadline.Store(min(h.deadline.Load(), int64(now.Mono)))
-	cancel := h.cancel
+	contexts := h.contexts
+	h.contexts = nil
 	h.mu.Unlock()
 
 	defer h.locker.env.Gate.Leave()
-	if cancel != nil {
-		cancel(err)
+	for _, c := range contexts {
+		c.cancel(err)
 	}
 	h.locker.sched.remove(h)
 	if err != errReleased {
@@ -215,17 +218,26 @@ func (h *hold) failed(err error) {
 	h.cfg.traces.emit(nodeError, Event{Key: h.key(), Token: h.token, Err: err})
 }
 
-// drop counts lk out, once, and reports whether no handle is left. The context of a nested handle ends with it;
-// that of the outermost is above those that go on.
+// drop counts lk out, once, and reports whether no handle is left. The contexts of a nested handle end with it;
+// those of the outermost are above those that go on.
 func (h *hold) drop(lk *Lock) (last bool) {
 	h.mu.Lock()
 	if !lk.released.Swap(true) {
 		h.uses--
 	}
 	last = h.uses == 0
+	var own []bound
+	if lk.number > 0 {
+		h.contexts = slices.DeleteFunc(h.contexts, func(b bound) bool {
+			if b.handle == lk.number {
+				own = append(own, b)
+			}
+			return b.handle == lk.number
+		})
+	}
 	h.mu.Unlock()
-	if lk.nested {
-		lk.context().cancel(errReleased)
+	for _, b := range own {
+		b.cancel(errReleased)
 	}
 	return last
 }

@@ -329,8 +329,8 @@ func loseInFailover(t *testing.T, p *pair, key string) {
 	if next.Token() <= lock.Token() {
 		t.Errorf("token %d after %d", next.Token(), lock.Token())
 	}
-	within(t, "the holder is told", func() { <-lock.Context().Done() })
-	wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+	within(t, "the holder is told", func() { <-lock.Context(background).Done() })
+	wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
 	wantIs(t, lock.Err(), core.ErrLost)
 	wantIs(t, lock.Release(background), core.ErrLost)
 	wantIs(t, silent.Release(background), core.ErrLost)

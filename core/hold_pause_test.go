@@ -29,9 +29,9 @@ func TestPausedHolder(t *testing.T) {
 	for last := time.Now(); ; {
 		now := time.Now()
 		// After the stop this is the first that the process does.
-		err, ctxErr, late := lock.Err(), lock.Context().Err(), time.Now().After(lock.Deadline())
+		err, ctxErr, late := lock.Err(), lock.Context(background).Err(), time.Now().After(lock.Deadline())
 		if now.Sub(last) > 900*time.Millisecond || err != nil {
-			fmt.Printf("woke lost=%v context=%v deadline=%v done=%v\n", err != nil, ctxErr != nil, late, isDone(lock.Context()))
+			fmt.Printf("woke lost=%v context=%v deadline=%v done=%v\n", err != nil, ctxErr != nil, late, isDone(lock.Context(background)))
 			fmt.Println("released", lock.Release(background))
 			return
 		}

@@ -20,7 +20,7 @@ func TestSuspendedMachineVerifiesTheHold(t *testing.T) {
 			core.SkewWall(r.Locker, time.Minute)
 			b.Redis.Del("k") // expired by the server's clock
 			rival := acquire(t, c.Locker, "k")
-			if lock.Context().Err() == nil {
+			if lock.Context(background).Err() == nil {
 				t.Error("the context's Err is nil while a rival holds")
 			}
 			wantIs(t, lock.Err(), core.ErrLost)
@@ -150,7 +150,7 @@ func TestCallsReturnByTheirContextAfterASuspension(t *testing.T) {
 			r.link.CutUp()
 			parent := background
 			if what == "acquire" {
-				parent = lock.Context()
+				parent = lock.Context(background)
 			}
 			ctx, cancel := context.WithTimeout(parent, 50*time.Millisecond)
 			defer cancel()

@@ -51,7 +51,7 @@ func TestLossIsSeenAtOnceWhenRedisHasAnotherOwner(t *testing.T) {
 		lock := acquire(t, r.Locker, "k")
 		_ = b.Redis.Set("k", "somebody else's")
 		time.Sleep(5100 * time.Millisecond) // the next renewal
-		if !isDone(lock.Context()) {
+		if !isDone(lock.Context(background)) {
 			t.Error("the context is live after a renewal found another owner")
 		}
 		wantIs(t, lock.Err(), core.ErrLost)
@@ -96,7 +96,7 @@ func TestRenewalAfterTheDeadlineDoesNotRevive(t *testing.T) {
 		r.link.Heal()
 		time.Sleep(200 * time.Millisecond)
 		wantIs(t, lock.Err(), core.ErrLost)
-		if !isDone(lock.Context()) {
+		if !isDone(lock.Context(background)) {
 			t.Error("the context came back to life")
 		}
 		wantIs(t, lock.Release(background), core.ErrLost)
@@ -137,14 +137,14 @@ func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest
 			t.Fatal("the rival never got the lock")
 		}
 	}
-	if !isDone(lock.Context()) {
+	if !isDone(lock.Context(background)) {
 		t.Error("two holders: the rival has the lock and the holder's Done is open")
 	}
 	wantIs(t, lock.Err(), core.ErrLost)
-	if err := lock.Context().Err(); err != context.Canceled { //nolint:errorlint // the contract of Context.Err
+	if err := lock.Context(background).Err(); err != context.Canceled { //nolint:errorlint // the contract of Context.Err
 		t.Errorf("the context's Err: got %v, want context.Canceled", err)
 	}
-	wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+	wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
 	if lock.Deadline().After(time.Now()) {
 		t.Error("a lost lock has a deadline to come")
 	}

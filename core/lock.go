@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -13,12 +12,8 @@ import (
 // concurrently.
 type Lock struct {
 	hold     *hold
-	parent   context.Context // that of the acquisition
-	released atomic.Bool     // Release was called
-	nested   bool            // not the handle that the hold began with
-
-	made sync.Once // ctx, for those who ask for it
-	ctx  lockContext
+	number   int         // of the hold's handles; the first, 0, is the one it began with
+	released atomic.Bool // Release was called
 }
 
 // newLock makes the lock of a lease that a's tenure has from then on, as now shows.
@@ -43,7 +38,7 @@ func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 		h.queue.holds(h)
 		a.queue = nil
 	}
-	lock := &Lock{hold: h, parent: a.ctx}
+	lock := &Lock{hold: h}
 	h.lock = lock
 	l.env.Gate.Join() // until the hold ends
 	if !l.sched.add(h) {
@@ -52,27 +47,17 @@ func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 	return lock
 }
 
-// nest is one more handle to the hold of lk, for a call under it with ctx; nil if the hold is being released.
-func (lk *Lock) nest(ctx context.Context) *Lock {
+// nest is one more handle to the hold of lk; nil if the hold is being released.
+func (lk *Lock) nest() *Lock {
 	h := lk.hold
 	h.mu.Lock()
-	live := h.uses > 0 && h.ended.Load() == nil
-	if live {
-		h.uses++
-	}
-	h.mu.Unlock() // before contexts are made: they may ask lk's for its Err, which may lock it
-	if !live {
+	defer h.mu.Unlock()
+	if h.uses == 0 || h.ended.Load() != nil {
 		return nil
 	}
-	inner, cancel := context.WithCancelCause(ctx)
-	// ctx carries the lock and may all the same not end with it, behind a context.WithoutCancel.
-	outer := lk.context().Context
-	stop := context.AfterFunc(outer, func() { cancel(context.Cause(outer)) })
-	nested := &Lock{hold: h, parent: ctx, nested: true}
-	nested.made.Do(func() {
-		nested.ctx = lockContext{Context: inner, lock: nested, cancel: func(err error) { stop(); cancel(err) }}
-	})
-	return nested
+	h.uses++
+	h.nested++
+	return &Lock{hold: h, number: h.nested}
 }
 
 // Key is the lock's key as stored in Redis, prefix included: the default resource for a fence.
@@ -82,25 +67,13 @@ func (lk *Lock) Key() string { return lk.hold.key() }
 // constant while held, positive and below 2^53.
 func (lk *Lock) Token() int64 { return lk.hold.token }
 
-// Context is live while the lock is held and the context of the acquisition is. It carries the lock, for
-// [Held]. Its cause is an [ErrLost] after a loss. Its Deadline is that of the acquisition's context, not the
-// lease, which moves with each renewal.
-func (lk *Lock) Context() context.Context { return lk.context() }
-
-func (lk *Lock) context() *lockContext {
-	lk.made.Do(func() {
-		ctx, cancel := context.WithCancelCause(lk.parent)
-		lk.ctx = lockContext{Context: ctx, lock: lk, cancel: cancel}
-		h := lk.hold
-		h.mu.Lock()
-		h.cancel = cancel // not more of lk: see hold
-		ended := h.ended.Load()
-		h.mu.Unlock()
-		if ended != nil {
-			cancel(ended.err)
-		}
-	})
-	return &lk.ctx
+// Context returns a child of parent that ends when the lock is lost or released, whatever the context of the acquisition has
+// come to. It carries the lock, for [Held] and for package sqlfence. Its cause is an [ErrLost] after a loss. Its Deadline is
+// the parent's, not that of the lease, which moves with each renewal.
+func (lk *Lock) Context(parent context.Context) context.Context {
+	inner, cancel := context.WithCancelCause(parent)
+	lk.hold.bind(lk, inner, cancel)
+	return &lockContext{Context: inner, parent: parent, lock: lk, cancel: cancel}
 }
 
 // Deadline is when the lock counts as lost if no renewal or Extend succeeds: earlier than Redis drops it, by

@@ -36,7 +36,7 @@ func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
 		r := newReplica(t, b)
 		r.link.Delay(15 * time.Millisecond)
 		lock := acquire(t, r.Locker, "k")
-		if err := lock.Release(lock.Context()); err != nil {
+		if err := lock.Release(lock.Context(background)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -59,7 +59,7 @@ func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 		}
 		for name, child := range children {
 			lock := acquire(t, r.Locker, "k")
-			ctx, cancel := child(lock.Context())
+			ctx, cancel := child(lock.Context(background))
 			if err := lock.Release(ctx); err != nil {
 				t.Errorf("with %s: %v", name, err)
 			}
@@ -67,27 +67,24 @@ func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 		}
 
 		nested := acquire(t, r.Locker, "k")
-		inner, err := r.TryAcquire(nested.Context(), "k", core.WithReentrancy())
+		inner, err := r.TryAcquire(nested.Context(background), "k", core.WithReentrancy())
 		if err != nil {
 			t.Fatal(err)
 		}
 		release(t, nested)
-		ctx, cancel := context.WithCancel(inner.Context())
+		ctx, cancel := context.WithCancel(inner.Context(background))
 		if err := inner.Release(ctx); err != nil {
 			t.Errorf("the last handle with a child of its context: %v", err)
 		}
 		cancel()
 
-		// It still ends with the deadline, and with the context of the acquisition.
+		// It still ends with the deadline, and with the parent of the lock's context.
 		for _, deadline := range []bool{true, false} {
 			r.link.Delay(0)
 			parent, stop := context.WithCancel(background)
-			lock, err := r.TryAcquire(parent, fmt.Sprint("slow ", deadline))
-			if err != nil {
-				t.Fatal(err)
-			}
+			lock := acquire(t, r.Locker, fmt.Sprint("slow ", deadline))
 			r.link.Delay(10 * time.Second)
-			ctx, cancel := context.WithCancel(lock.Context())
+			ctx, cancel := context.WithCancel(lock.Context(parent))
 			if deadline {
 				ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
 			} else {

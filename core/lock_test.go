@@ -16,17 +16,17 @@ func TestErrDoesNotNeedATimer(t *testing.T) {
 		lock := acquire(t, r.Locker, "k", core.WithoutRenewal())
 		core.StopTimer(r.Locker)
 		time.Sleep(time.Until(lock.Deadline()) - time.Nanosecond)
-		if err := lock.Err(); err != nil || lock.Context().Err() != nil {
-			t.Errorf("before the deadline: %v, %v", err, lock.Context().Err())
+		if err := lock.Err(); err != nil || lock.Context(background).Err() != nil {
+			t.Errorf("before the deadline: %v, %v", err, lock.Context(background).Err())
 		}
 		time.Sleep(time.Nanosecond)
-		if isDone(lock.Context()) {
+		if isDone(lock.Context(background)) {
 			t.Fatal("something has fired, this test shows nothing")
 		}
-		if lock.Context().Err() == nil {
+		if lock.Context(background).Err() == nil {
 			t.Error("the context's Err is nil at the deadline")
 		}
-		if !isDone(lock.Context()) {
+		if !isDone(lock.Context(background)) {
 			t.Error("Done is open though Err is not nil")
 		}
 		wantIs(t, lock.Err(), core.ErrLost)

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
@@ -68,7 +69,7 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 	if l.cfg.reentryID != "" {
 		return nil, invalid("WithReentryID is for a call: under a Locker's all calls would hold its locks together")
 	}
-	l.cfg.waitSet, l.cfg.claims = false, false
+	l.cfg.waitSet = false
 	l.sched = newScheduler(l)
 	l.queues = queues{on: l.cfg.handovers > 0 || l.store.Several(), bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
 	return l, nil
@@ -96,13 +97,15 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 			err = errors.Join(err, released)
 		}
 	}()
-	return fn(lock.Context())
+	return fn(lock.Context(ctx))
 }
 
 // Acquire takes the lock and keeps it until [Lock.Release]. While somebody else holds it, Acquire waits in line until
 // the context ends or [WithWait] is over. The first call that has to wait opens one connection for all of them, on
-// which grants arrive, until Shutdown. Work under the lock must use [Lock.Context], not ctx; prefer
-// [Locker.Do], which leaves no choice.
+// which grants arrive, until Shutdown.
+//
+// ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must use
+// [Lock.Context], not ctx; prefer [Locker.Do], which leaves no choice.
 //
 // Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock;
 // [ErrUnavailable] at once when Redis refuses for good, or when it could not be reached for as long as a
@@ -119,14 +122,55 @@ func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption)
 	return l.acquire(ctx, key, opts, true)
 }
 
+// Check judges a key, or the name of a claim, and options, as [Locker.Acquire] or [Locker.Claim] would: against each other and
+// those of l, without a network. It is for adapters, which know both before they need a lock. Its error is an [ErrInvalid].
+func (l *Locker) Check(key string, opts ...Option) error {
+	for _, o := range opts {
+		switch o.(type) {
+		case CallOption, ClaimOption, nil:
+		default:
+			return invalid("an option for New, given to a call")
+		}
+	}
+	if _, err := configure(l, opts); err != nil {
+		return err
+	}
+	_, err := l.stored(key)
+	return err
+}
+
+// Ping asks Redis, on several masters each of them, as [Locker.Inspect] would. It is for the start of a program: a wrong
+// address, a wrong password or a missing permission shows there and not with the first request.
+//
+// Errors: [ErrUnavailable], which says why, [ErrClosed], [ErrInvalid].
+func (l *Locker) Ping(ctx context.Context) error {
+	_, err := l.Inspect(ctx, "ping")
+	if failed, ok := err.(*opError); ok {
+		failed.act, failed.key = "ping", ""
+	}
+	return err
+}
+
+// stored is the key in Redis.
+func (l *Locker) stored(key string) (protocol.Key, error) {
+	if key == "" {
+		return protocol.Key{}, invalid("empty key")
+	}
+	k, err := protocol.CheckKey(l.cfg.prefix + key)
+	if err != nil {
+		return k, invalid("%v", err)
+	}
+	return k, nil
+}
+
 // configure applies a call's options to the Locker's.
-func (l *Locker) configure(opts []CallOption) (*config, error) {
+func configure[O Option](l *Locker, opts []O) (*config, error) {
 	if len(opts) == 0 {
 		return &l.cfg, nil
 	}
 	cfg := l.cfg
 	for _, o := range opts {
-		if o == nil {
+		if any(o) == nil {
 			return nil, invalid("nil option")
 		}
 		if err := o.apply(&cfg); err != nil {

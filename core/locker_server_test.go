@@ -88,8 +88,8 @@ func TestServerRestartEmptyIsNoticedAndTokensRise(t *testing.T) {
 	if other.Token() <= lock.Token() {
 		t.Errorf("token %d after %d", other.Token(), lock.Token())
 	}
-	within(t, "the loss", func() { <-lock.Context().Done() })
-	wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+	within(t, "the loss", func() { <-lock.Context(background).Done() })
+	wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
 	wantIs(t, lock.Release(background), core.ErrLost)
 	if err := other.Err(); err != nil {
 		t.Error(err)
@@ -119,7 +119,7 @@ func TestServerHangs(t *testing.T) {
 				}
 				time.Sleep(50 * time.Microsecond)
 			}
-			if lock.Context().Err() == nil || !isDone(lock.Context()) {
+			if lock.Context(background).Err() == nil || !isDone(lock.Context(background)) {
 				t.Error("the context is live after a loss")
 			}
 			within(t, "calls on a hung server", func() {
@@ -176,7 +176,7 @@ func TestServerLinkIsCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !errors.Is(lock.Err(), core.ErrLost) || lock.Context().Err() == nil {
+			if !errors.Is(lock.Err(), core.ErrLost) || lock.Context(background).Err() == nil {
 				t.Error("two holders")
 			}
 			if next.Token() <= lock.Token() {

@@ -62,10 +62,10 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 		if err := r.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Shutdown: got %v, want the context's error", err)
 		}
-		if !isDone(lock.Context()) {
+		if !isDone(lock.Context(background)) {
 			t.Error("the context is live after a forced Shutdown")
 		}
-		wantIs(t, context.Cause(lock.Context()), core.ErrClosed)
+		wantIs(t, context.Cause(lock.Context(background)), core.ErrClosed)
 		wantIs(t, lock.Err(), core.ErrClosed)
 		if errors.Is(lock.Err(), core.ErrLost) {
 			t.Error("given up is not lost")
@@ -119,7 +119,7 @@ func TestForcedShutdownAgainstAGrant(t *testing.T) {
 		if ctx.n < 2 {
 			t.Fatal("Shutdown did not run, this test shows nothing")
 		}
-		if lock.Context().Err() == nil {
+		if lock.Context(background).Err() == nil {
 			t.Error("a forced Shutdown left a lock alive")
 		}
 		wantIs(t, lock.Err(), core.ErrClosed)

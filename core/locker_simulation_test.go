@@ -199,7 +199,7 @@ func (s *simulation) call(all *sync.WaitGroup) {
 		}
 		select {
 		case <-time.After(hold):
-		case <-lock.Context().Done():
+		case <-lock.Context(background).Done():
 		}
 		s.remove(lock)
 		if err := lock.Release(background); err != nil && !errors.Is(err, core.ErrLost) && !errors.Is(err, core.ErrUnavailable) {

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,4 +110,56 @@ func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestCheckJudgesWithoutANetwork(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, core.WithPrefix("shop:"))
+		b.ResetCommands()
+		for what, err := range map[string]error{
+			"a key":        r.Check("k"),
+			"options":      r.Check("k", core.WithTTL(time.Second), core.WithWait(0)),
+			"of a claim":   r.Check("job", core.WithMinGap(time.Second), core.WithTickWindow(time.Hour, 0)),
+			"the longest":  r.Check(strings.Repeat("k", 512-len("shop:"))),
+			"with a trace": r.Check("k", core.WithTrace(&core.Trace{})),
+		} {
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		for what, err := range map[string]error{
+			"empty":               r.Check(""),
+			"a long key":          r.Check(strings.Repeat("k", 512)),
+			"a bad option":        r.Check("k", core.WithTTL(1)),
+			"a bad window":        r.Check("job", core.WithTickWindow(0, 0)),
+			"options that differ": r.Check("k", core.WithoutRenewal(), core.WithMaxHold(time.Hour)),
+			"nil":                 r.Check("k", nil),
+			"an option for New":   r.Check("k", core.WithPrefix("x")),
+		} {
+			if !errors.Is(err, core.ErrInvalid) {
+				t.Errorf("%s: got %v, want ErrInvalid", what, err)
+			}
+		}
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands", n)
+		}
+	})
+}
+
+func TestPing(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		if err := r.Ping(background); err != nil {
+			t.Error(err)
+		}
+		r.link.Refuse(errRefused)
+		r.link.Reset()
+		err := r.Ping(background)
+		wantIs(t, err, core.ErrUnavailable)
+		if err == nil || !strings.HasPrefix(err.Error(), "holdfast: ping: ") || !strings.Contains(err.Error(), errRefused.Error()) {
+			t.Errorf("got %v, want the reason", err)
+		}
+		shutdown(t, r.Locker)
+		wantIs(t, r.Ping(background), core.ErrClosed)
+	})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
-// Option configures a [Locker]. Every [CallOption] is one too.
+// Option configures a [Locker]. Every [CallOption] and [ClaimOption] is one too.
 type Option interface{ apply(*config) error }
 
 // CallOption configures one acquisition, or, given to [New] or to an adapter, all of them. The call's
@@ -14,6 +14,18 @@ type Option interface{ apply(*config) error }
 type CallOption interface {
 	Option
 	call()
+}
+
+// ClaimOption configures one [Locker.Claim], or, given to [New] or to an adapter, all of them.
+type ClaimOption interface {
+	Option
+	claim()
+}
+
+// AnyOption is a [CallOption] and a [ClaimOption].
+type AnyOption interface {
+	CallOption
+	ClaimOption
 }
 
 const (
@@ -61,10 +73,10 @@ type config struct {
 	handWithin time.Duration
 
 	// Of Claim.
-	gap    time.Duration
-	behind time.Duration
-	ahead  time.Duration
-	claims bool // an option for Claim was given in the call itself
+	gap     time.Duration
+	behind  time.Duration
+	ahead   time.Duration
+	waiting time.Duration // as wait, where WithWait was given at all; else 0
 }
 
 func defaults() config {
@@ -97,6 +109,17 @@ type callOption func(*config) error
 
 func (o callOption) apply(c *config) error { return o(c) }
 func (o callOption) call()                 {}
+
+type claimOption func(*config) error
+
+func (o claimOption) apply(c *config) error { return o(c) }
+func (o claimOption) claim()                {}
+
+type anyOption func(*config) error
+
+func (o anyOption) apply(c *config) error { return o(c) }
+func (o anyOption) call()                 {}
+func (o anyOption) claim()                {}
 
 // WithPrefix puts s before every key, "shop:" say. Default: none, so that the key in Redis is the one you
 // name, as other lock libraries have it. Programs exclude each other only under the same prefix. New refuses a prefix that
@@ -160,12 +183,12 @@ func WithTTL(d time.Duration) CallOption {
 // until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
 // not answer is given a quarter of the TTL, at most 1 s, beyond it. For a [Locker.Claim], which waits for nobody, it is how
 // long Redis is asked.
-func WithWait(max time.Duration) CallOption {
-	return callOption(func(c *config) error {
+func WithWait(max time.Duration) AnyOption {
+	return anyOption(func(c *config) error {
 		if max < 0 {
 			return invalid("WithWait(%v): negative", max)
 		}
-		c.wait, c.waitSet = max, true
+		c.wait, c.waitSet, c.waiting = max, true, max
 		return nil
 	})
 }
@@ -226,8 +249,8 @@ func WithLabel(s string) CallOption {
 }
 
 // WithTrace adds hooks. Default: none, which costs nothing.
-func WithTrace(t *Trace) CallOption {
-	return callOption(func(c *config) error {
+func WithTrace(t *Trace) AnyOption {
+	return anyOption(func(c *config) error {
 		if t == nil {
 			return invalid("WithTrace(nil)")
 		}

@@ -72,7 +72,7 @@ func releaseAtOnce(t *testing.T, lock *core.Lock) {
 	if d := time.Since(began); d != 0 {
 		t.Errorf("Release took %v", d)
 	}
-	if lock.Err() == nil || !isDone(lock.Context()) {
+	if lock.Err() == nil || !isDone(lock.Context(background)) {
 		t.Errorf("held after Release: %v", lock.Err())
 	}
 }
@@ -567,7 +567,7 @@ func TestReleaseInBackgroundOfANestedLock(t *testing.T) {
 		warm(t, r)
 		synctest.Wait() // for that release
 		outer := acquire(t, r.Locker, "k")
-		inner, err := r.TryAcquire(outer.Context(), "k")
+		inner, err := r.TryAcquire(outer.Context(background), "k")
 		if err != nil {
 			t.Fatal(err)
 		}

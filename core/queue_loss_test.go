@@ -42,7 +42,7 @@ func TestQueueBehindALoss(t *testing.T) {
 				c.lose(t, b, lock)
 				next := got(t, one)
 				wantIs(t, lock.Err(), core.ErrLost)
-				wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+				wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
 				if next.Token() <= lock.Token() {
 					t.Errorf("token %d after %d", next.Token(), lock.Token())
 				}

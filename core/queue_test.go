@@ -128,7 +128,7 @@ func TestQueueCountsMaxHoldForEach(t *testing.T) {
 			t.Errorf("%d commands to hand over", n)
 		}
 		began := time.Now()
-		<-next.Context().Done()
+		<-next.Context(background).Done()
 		if held := time.Since(began); held != time.Minute {
 			t.Errorf("held for %v", held)
 		}

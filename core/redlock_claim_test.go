@@ -153,7 +153,7 @@ func TestClaimKeepsTheWiderWindow(t *testing.T) {
 				l = newLocker(t, ms[0].Client())
 			}
 			tick := time.Now()
-			claim := func(tick time.Time, want bool, opts ...core.CallOption) {
+			claim := func(tick time.Time, want bool, opts ...core.ClaimOption) {
 				t.Helper()
 				if ok, err := l.Claim(background, "job", tick, opts...); err != nil || ok != want {
 					t.Errorf("%d masters: %v, %v, want %v", n, ok, err, want)

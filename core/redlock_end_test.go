@@ -180,7 +180,7 @@ func TestRedLockReleasesOfAForcedShutdown(t *testing.T) {
 			for i := range n {
 				lock := acquire(t, v.Locker, fmt.Sprint("k", i))
 				all.Go(func() {
-					<-lock.Context().Done()
+					<-lock.Context(background).Done()
 					if err := lock.Release(background); err != nil {
 						failed.Add(1)
 						sample.Store(err)

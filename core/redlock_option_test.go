@@ -104,8 +104,7 @@ func TestRedLockCallOptions(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		wantIs(t, err, core.ErrInvalid)
-		_, err = l.Claim(background, "k", time.Now(), o)
-		wantIs(t, err, core.ErrInvalid)
+		wantIs(t, l.Check("k", o), core.ErrInvalid)
 	}
 	shutdown(t, l)
 }

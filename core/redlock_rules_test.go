@@ -64,7 +64,7 @@ func TestRedLockSelfDeadlockWithClientsInAnotherOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		lock := acquire(t, a, "k")
-		_, err := b.TryAcquire(lock.Context(), "k")
+		_, err := b.TryAcquire(lock.Context(background), "k")
 		wantIs(t, err, core.ErrSelfDeadlock)
 		release(t, lock)
 		shutdown(t, a)

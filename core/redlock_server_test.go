@@ -321,7 +321,7 @@ func TestServerRedLockWithoutQuarantine(t *testing.T) {
 		if rival.Token() <= lock.Token() {
 			t.Errorf("token %d after %d", rival.Token(), lock.Token())
 		}
-		within(t, "the loss", func() { <-lock.Context().Done() })
+		within(t, "the loss", func() { <-lock.Context(background).Done() })
 		wantIs(t, lock.Release(background), core.ErrLost)
 		if err := rival.Err(); err != nil {
 			t.Errorf("the second holder: %v", err)

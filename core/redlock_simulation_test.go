@@ -350,7 +350,7 @@ func (w *world) call(within time.Duration) {
 // sleep holds a lock for d. It returns false when it was lost.
 func (w *world) sleep(lock *core.Lock, d time.Duration) bool {
 	lost := make(chan struct{})
-	stop := context.AfterFunc(lock.Context(), func() { close(lost) })
+	stop := context.AfterFunc(lock.Context(background), func() { close(lost) })
 	defer stop()
 	select {
 	case <-time.After(d):

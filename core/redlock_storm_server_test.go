@@ -194,7 +194,7 @@ func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration
 							hold = time.Duration(rand.IntN(2000)) * time.Millisecond
 						}
 						select {
-						case <-lock.Context().Done():
+						case <-lock.Context(background).Done():
 						case <-time.After(hold):
 						}
 						if rand.IntN(5) == 0 {

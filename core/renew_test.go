@@ -106,7 +106,7 @@ func TestHungRenewalDelaysNoOtherLock(t *testing.T) {
 		})
 		time.Sleep(time.Until(a.Deadline()))
 		synctest.Wait() // timers of one moment fire in any order
-		if !isDone(a.Context()) {
+		if !isDone(a.Context(background)) {
 			t.Error("a's Done is open at its deadline")
 		}
 		time.Sleep(time.Minute)
@@ -162,10 +162,10 @@ func TestWithoutRenewalEndsWithItsLease(t *testing.T) {
 		}
 		time.Sleep(time.Until(lock.Deadline()))
 		synctest.Wait()
-		if !isDone(lock.Context()) {
+		if !isDone(lock.Context(background)) {
 			t.Error("Done is open at the deadline")
 		}
-		wantIs(t, context.Cause(lock.Context()), core.ErrLost)
+		wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
 		if n := b.Commands().Total(); n != 0 {
 			t.Errorf("%d commands", n)
 		}
@@ -199,7 +199,7 @@ func TestMaxHoldEndsAHungHold(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		wantIs(t, lock.Err(), core.ErrLost)
-		if !isDone(lock.Context()) || !contains(lock.Err(), "WithMaxHold") {
+		if !isDone(lock.Context(background)) || !contains(lock.Err(), "WithMaxHold") {
 			t.Errorf("got %v, want a loss that names WithMaxHold", lock.Err())
 		}
 		if !b.Redis.Exists("k") {
@@ -236,7 +236,7 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 			},
 		}))
 		kept := acquire(t, r.Locker, "kept")
-		byContext := acquire(t, r.Locker, "by context").Context() // whoever has the context has the lock
+		byContext := acquire(t, r.Locker, "by context").Context(background) // whoever has the context has the lock
 		func() { _ = acquire(t, r.Locker, "forgotten") }()
 		time.Sleep(500 * time.Millisecond) // between two renewals
 		for range 30 {

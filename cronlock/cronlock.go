@@ -209,16 +209,20 @@ func (g *Guard) leave() {
 	g.stopped = true
 }
 
-// check has core judge a name and options, without a network: an acquisition whose context has ended goes as far as its
-// first command.
+// check has core judge a name and options.
 func check(locker *core.Locker, name string, c *config, lease time.Duration) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := locker.Acquire(ctx, name, c.lockOptions(lease, 0)...)
-	if !errors.Is(err, core.ErrInvalid) {
-		_, err = locker.Claim(ctx, claimed(name), time.Now(), c.window...)
+	var lock, window []core.Option
+	for _, o := range c.lockOptions(lease, 0) {
+		lock = append(lock, o)
 	}
-	if errors.Is(err, core.ErrInvalid) {
+	for _, o := range c.window {
+		window = append(window, o)
+	}
+	err := locker.Check(name, lock...)
+	if err == nil {
+		err = locker.Check(claimed(name), window...)
+	}
+	if err != nil {
 		return fmt.Errorf("cronlock: job %q: %w", name, err)
 	}
 	return nil

@@ -145,7 +145,7 @@ func claimed(name string) string { return core.Key("cron", name) }
 // claim asks until there is an answer, for as long as the job may be late. Where every replica counts its own periods, so
 // that their ticks differ, they have to be a period apart.
 func (j *job) claim(ctx context.Context, tick time.Time, schedule cron.Schedule, left time.Duration) (won bool, err error) {
-	opts := append([]core.CallOption{core.WithWait(left)}, j.window...)
+	opts := append([]core.ClaimOption{core.WithWait(left)}, j.window...)
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 		opts = append(opts, core.WithMinGap(min(every.Delay, longestGap)))
 	}

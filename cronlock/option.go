@@ -20,7 +20,7 @@ const (
 
 type config struct {
 	lock         []core.CallOption
-	window       []core.CallOption
+	window       []core.ClaimOption
 	overlap      Overlap
 	longestEarly time.Duration // how far ahead of Redis' clock core grants a tick
 	lateness     time.Duration // 0: half of the period, at most a minute
@@ -107,7 +107,7 @@ func WithLateness(d time.Duration) Option {
 // whose clock is off by more runs nothing. Default: 1 h and 10 s.
 func WithTickWindow(behind, ahead time.Duration) Option {
 	return option(func(c *config) error {
-		c.window, c.longestEarly = []core.CallOption{core.WithTickWindow(behind, ahead)}, ahead
+		c.window, c.longestEarly = []core.ClaimOption{core.WithTickWindow(behind, ahead)}, ahead
 		return nil
 	})
 }

@@ -91,17 +91,14 @@ type middleware struct {
 	config
 }
 
-// check has core judge the options, against each other and the locker's, without a network: an acquisition
-// whose context has ended goes as far as its first command. The key is as long as one can get, so that a prefix
-// that leaves no room for it is found as well.
+// check has core judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
+// as well.
 func (m *middleware) check() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := m.locker.Acquire(ctx, strings.Repeat("k", longestKey), m.lock...)
-	if errors.Is(err, core.ErrInvalid) {
-		return err
+	opts := make([]core.Option, len(m.lock))
+	for i, o := range m.lock {
+		opts[i] = o
 	}
-	return nil
+	return m.locker.Check(strings.Repeat("k", longestKey), opts...)
 }
 
 func (m *middleware) handle(c *gin.Context) {
@@ -181,7 +178,7 @@ func (m *middleware) hold(c *gin.Context, lock *core.Lock) {
 			m.answer(c, err)
 		}
 	}()
-	c.Request = request.WithContext(lock.Context())
+	c.Request = request.WithContext(lock.Context(request.Context()))
 	c.Next()
 	returned = true
 }

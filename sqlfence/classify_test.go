@@ -134,7 +134,7 @@ func TestWhatEndedAWaitIsSaid(t *testing.T) {
 			for _, tt := range []struct {
 				ctx  context.Context
 				want error
-			}{{limited, context.DeadlineExceeded}, {lock.Context(), core.ErrLost}} {
+			}{{limited, context.DeadlineExceeded}, {lock.Context(background), core.ErrLost}} {
 				err := run(tt.ctx, wordyTx{begin(t, db), func() { <-tt.ctx.Done() }, canceled})
 				if !errors.Is(err, tt.want) || !errors.Is(err, canceled) {
 					t.Errorf("%s: got %v, want %v and what the database said", name, err, tt.want)

@@ -313,8 +313,8 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 			return lock
 		}
 		outer := acquire(background, "outer")
-		inner := acquire(outer.Context(), "inner")
-		ctx := inner.Context()
+		inner := acquire(outer.Context(background), "inner")
+		ctx := inner.Context(outer.Context(background))
 		if err := f.Advance(ctx, db); err != nil {
 			t.Fatal(err)
 		}
@@ -339,7 +339,7 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 		begun := fake.count("begin")
 		time.Sleep(2 * time.Second)
 		// The timer of a derived context may be late, and this one has none at all.
-		lost := context.WithoutCancel(outer.Context())
+		lost := context.WithoutCancel(outer.Context(background))
 		for name, err := range map[string]error{
 			"Advance": f.Advance(lost, db),
 			"WithTx":  f.WithTx(lost, db, nil, func(*sql.Tx) error { t.Error("fn runs"); return nil }),

@@ -32,7 +32,7 @@ func TestNothingIsCommittedWithALockThatWasLost(t *testing.T) {
 					fake, db := newDB(t)
 					f := newFence(t, sqlfence.Postgres)
 					// This context does not end with the lock.
-					ctx := context.WithoutCancel(lock.Context())
+					ctx := context.WithoutCancel(lock.Context(background))
 					if pgx {
 						err = sqlfence.WithPgx(ctx, f, fake.beginPgx, func(fakePgx) error { time.Sleep(2 * time.Second); return result })
 					} else {
@@ -79,8 +79,8 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 		fake, db := newDB(t)
 		f := newFence(t, sqlfence.Postgres)
 		job := acquire(background, "job")
-		inner := acquire(job.Context(), "order:1")
-		stays := context.WithoutCancel(inner.Context())
+		inner := acquire(job.Context(background), "order:1")
+		stays := context.WithoutCancel(inner.Context(job.Context(background)))
 		if err := f.WithTx(stays, db, nil, write); err != nil {
 			t.Fatalf("while both are held: %v", err)
 		}
@@ -121,25 +121,25 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 		if fake.count("raise") != raised || len(fake.sem) != 0 {
 			t.Errorf("got %s, want the database not asked", fake.ops())
 		}
-		if err := f.WithTx(job.Context(), db, nil, write); err != nil {
+		if err := f.WithTx(job.Context(background), db, nil, write); err != nil {
 			t.Errorf("the outer context, which never carried the inner lock: %v", err)
 		}
-		next := acquire(job.Context(), "order:2")
-		if err := f.WithTx(next.Context(), db, nil, write); err != nil {
+		next := acquire(job.Context(background), "order:2")
+		if err := f.WithTx(next.Context(job.Context(background)), db, nil, write); err != nil {
 			t.Errorf("the next inner lock: %v", err)
 		}
 		release(next)
 
 		// A nested handle is another handle to the same lock, and a member shares it: the token is the same.
-		nested := acquire(job.Context(), "job", core.WithReentrancy())
-		stays = context.WithoutCancel(nested.Context())
+		nested := acquire(job.Context(background), "job", core.WithReentrancy())
+		stays = context.WithoutCancel(nested.Context(job.Context(background)))
 		release(nested)
 		if err := f.WithTx(stays, db, nil, write); err != nil {
 			t.Errorf("after the release of a nested handle: %v", err)
 		}
 		first := acquire(background, "shared", core.WithReentryID("x"))
-		second := acquire(first.Context(), "shared", core.WithReentryID("x"))
-		stays = context.WithoutCancel(second.Context())
+		second := acquire(first.Context(background), "shared", core.WithReentryID("x"))
+		stays = context.WithoutCancel(second.Context(first.Context(background)))
 		release(second)
 		if err := f.WithTx(stays, db, nil, write); err != nil {
 			t.Errorf("after the release of a member: %v", err)
@@ -148,13 +148,13 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 		if err := f.WithTx(stays, db, nil, write); !errors.Is(err, core.ErrLost) {
 			t.Errorf("after the release of both members: got %v, want %v", err, core.ErrLost)
 		}
-		nested = acquire(job.Context(), "job", core.WithReentrancy())
+		nested = acquire(job.Context(background), "job", core.WithReentrancy())
 		release(job)
-		if err := f.WithTx(nested.Context(), db, nil, write); err != nil {
+		if err := f.WithTx(nested.Context(job.Context(background)), db, nil, write); err != nil {
 			t.Errorf("with the nested handle alone: %v", err)
 		}
 		release(nested)
-		if err := f.WithTx(context.WithoutCancel(nested.Context()), db, nil, write); !errors.Is(err, core.ErrLost) {
+		if err := f.WithTx(context.WithoutCancel(nested.Context(job.Context(background))), db, nil, write); !errors.Is(err, core.ErrLost) {
 			t.Errorf("after the last handle: got %v, want %v", err, core.ErrLost)
 		}
 	})

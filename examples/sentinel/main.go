@@ -71,7 +71,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	// By then ctx may have ended, and Release would not wait for an answer.
 	releasing := context.WithoutCancel(ctx)
 	if failOver == nil {
-		<-lock.Context().Done() // Ctrl-C, or a failover that lost the lock
+		<-lock.Context(ctx).Done() // Ctrl-C, or a failover that lost the lock
 	} else {
 		if err := failOver(ctx); err != nil {
 			return errors.Join(err, lock.Release(releasing))

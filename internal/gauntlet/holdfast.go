@@ -64,7 +64,7 @@ func (o ours) under(ctx context.Context, key string) (lock, context.Context, err
 	if err != nil {
 		return nil, nil, err
 	}
-	return ourLock{l}, l.Context(), nil
+	return ourLock{l}, l.Context(ctx), nil
 }
 
 func (o ours) write(ctx context.Context, db *sql.DB, statement string) error {

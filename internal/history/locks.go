@@ -29,7 +29,7 @@ type handle interface {
 	Token() int64
 	Deadline() time.Time
 	Err() error
-	Context() context.Context
+	Context(parent context.Context) context.Context
 	Release(context.Context) error
 }
 

@@ -128,9 +128,9 @@ type plainLock struct {
 	until         time.Time
 }
 
-func (lk *plainLock) Token() int64             { return lk.token }
-func (lk *plainLock) Deadline() time.Time      { return lk.until }
-func (lk *plainLock) Context() context.Context { return context.Background() }
+func (lk *plainLock) Token() int64                                   { return lk.token }
+func (lk *plainLock) Deadline() time.Time                            { return lk.until }
+func (lk *plainLock) Context(parent context.Context) context.Context { return parent }
 
 func (lk *plainLock) Err() error {
 	if time.Now().Before(lk.until) {

@@ -147,7 +147,7 @@ func (w *worker) reenter() {
 	held := []*hold{h}
 	for range w.rnd.IntN(3) {
 		w.stay(held...)
-		ctx, cancel := w.limit(context.WithoutCancel(held[len(held)-1].Context())) // which says what is held
+		ctx, cancel := w.limit(context.WithoutCancel(held[len(held)-1].Context(context.Background()))) // which says what is held
 		next := w.acquire(ctx, first, manner{id: how.id, within: h})
 		cancel()
 		if next == nil {

@@ -76,7 +76,7 @@ func TestOurRenewalNoticesAForeignOwner(t *testing.T) {
 		h := e.take(r)
 		before := e.stored()
 		select {
-		case <-lock.Context().Done():
+		case <-lock.Context(background).Done():
 		case <-time.After(ttl):
 			t.Error("the lock's context is live a whole lease after the key went to another owner")
 		}
