@@ -13,18 +13,18 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// longestKey is the length of the longest key that core.Key makes.
+// longestKey is the length of the longest key that holdfast.Key makes.
 const longestKey = 256
 
 // Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
 type Guard struct {
-	locker   *core.Locker
+	locker   *holdfast.Locker
 	resource string
 	part     Part
 	config
 }
 
-// New returns a Guard whose tasks run under the lock core.Key(resource, parts...), with the parts that part takes from
+// New returns a Guard whose tasks run under the lock holdfast.Key(resource, parts...), with the parts that part takes from
 // the task. Whatever else locks the same key of the same Redis is excluded as well: another type of task, a request, a
 // cron job.
 //
@@ -33,7 +33,7 @@ type Guard struct {
 //
 // New panics on a mistake in the calling code: a nil or empty argument, a Locker on several masters without WithRedis,
 // or options that contradict each other or those of the Locker.
-func New(locker *core.Locker, resource string, part Part, opts ...Option) *Guard {
+func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *Guard {
 	switch {
 	case locker == nil:
 		panic("asynqlock: New without a locker")
@@ -61,10 +61,10 @@ func New(locker *core.Locker, resource string, part Part, opts ...Option) *Guard
 	return g
 }
 
-// check has core judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
+// check has the Locker judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
 // as well.
-func check(locker *core.Locker, lock []core.CallOption) error {
-	opts := make([]core.Option, len(lock))
+func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
+	opts := make([]holdfast.Option, len(lock))
 	for i, o := range lock {
 		opts[i] = o
 	}
@@ -103,17 +103,17 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	switch {
 	case ran:
 		return err
-	case errors.Is(err, core.ErrSelfDeadlock):
+	case errors.Is(err, holdfast.ErrSelfDeadlock):
 		return next.ProcessTask(ctx, t) // the same Guard twice, or another one for the same key
-	case ctx.Err() != nil || errors.Is(err, core.ErrInvalid):
+	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid):
 		return err // asynq does not wait for the outcome of an ended context
-	case g.failOpen && errors.Is(err, core.ErrUnavailable):
+	case g.failOpen && errors.Is(err, holdfast.ErrUnavailable):
 		g.tell(ctx, Event{Kind: Unlocked, Task: t, Key: key, Err: err})
 		return next.ProcessTask(ctx, t)
-	case g.busy.kind == skip && errors.Is(err, core.ErrNotAcquired):
+	case g.busy.kind == skip && errors.Is(err, holdfast.ErrNotAcquired):
 		g.tell(ctx, Event{Kind: Skipped, Task: t, Key: key, Err: err})
 		return nil
-	case g.busy.kind == fail && errors.Is(err, core.ErrNotAcquired):
+	case g.busy.kind == fail && errors.Is(err, holdfast.ErrNotAcquired):
 		g.tell(ctx, Event{Kind: Failed, Task: t, Key: key, Err: err})
 		return fmt.Errorf("asynqlock: %w", err)
 	}
@@ -148,23 +148,23 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 	var abandoned error
 	task := ctx
 	err = g.locker.Do(ctx, key, func(ctx context.Context) error {
-		lock := core.Held(ctx)[0]
+		lock := holdfast.Held(ctx)[0]
 		listens = context.AfterFunc(task, func() { g.forget(task, r) }) // asynq counts a failure
 		name, ran = lock.Key(), true
 		result = next.ProcessTask(ctx, t)
-		if err := lock.Err(); errors.Is(err, core.ErrClosed) {
+		if err := lock.Err(); errors.Is(err, holdfast.ErrClosed) {
 			abandoned = err // a Shutdown of the Locker gave it up; the release does not tell
 		}
 		return nil
-	}, append(g.lock[:len(g.lock):len(g.lock)], core.WithWait(wait))...)
+	}, append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(wait))...)
 	switch {
 	case !ran:
 		return false, err
 	case abandoned != nil:
-		err = fmt.Errorf("%w: %w", core.ErrLost, abandoned)
+		err = fmt.Errorf("%w: %w", holdfast.ErrLost, abandoned)
 	case err == nil:
 		return true, result
-	case !errors.Is(err, core.ErrLost):
+	case !errors.Is(err, holdfast.ErrLost):
 		// The work was done under the lock, which now stays until its lease ends.
 		g.tell(ctx, Event{Kind: Unreleased, Task: t, Key: key, Err: err})
 		return true, result

@@ -29,9 +29,9 @@ func benchServer(b *testing.B, rdb *redis.Client, g *asynqlock.Guard, handler as
 	return server.Shutdown
 }
 
-func benchLocker(b *testing.B, rdb *redis.Client) *core.Locker {
+func benchLocker(b *testing.B, rdb *redis.Client) *holdfast.Locker {
 	b.Helper()
-	l, err := core.New(rdb)
+	l, err := holdfast.New(rdb)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func BenchmarkNextRun(b *testing.B) {
 		})()
 		var all []float64
 		for b.Loop() {
-			lock, err := l.Acquire(b.Context(), core.Key("account", "1"))
+			lock, err := l.Acquire(b.Context(), holdfast.Key("account", "1"))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -54,8 +54,8 @@ func TestBusyKeyIsNoFailure(t *testing.T) {
 				}
 				var fails atomic.Int32
 				fails.Store(int32(c.fails))
-				holding := make(chan func(), 1)              // what frees the key
-				elsewhere := s.locker(core.WithTTL(s.lease)) // the delay goes by what its lease has left
+				holding := make(chan func(), 1)                  // what frees the key
+				elsewhere := s.locker(holdfast.WithTTL(s.lease)) // the delay goes by what its lease has left
 				began := time.Now()
 				var info *asynq.TaskInfo
 				var origin atomic.Value
@@ -197,7 +197,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
-				free := s.hold(s.locker(core.WithLabel("somebody")), 42)
+				free := s.hold(s.locker(holdfast.WithLabel("somebody")), 42)
 				s.serve(s.guard(s.locker(), asynqlock.WithBusy(c.policy)), succeed)
 				s.enqueue(pay(42))
 				s.until("the event", func() bool { return s.of(c.kind) > 0 })
@@ -207,15 +207,15 @@ func TestPolicies(t *testing.T) {
 				if n := s.ran(); n != c.runs {
 					t.Errorf("%d runs, want %d", n, c.runs)
 				}
-				var held *core.HeldError
-				if e := s.events[0]; !errors.As(e.Err, &held) || held.Label != "somebody" || e.Key != core.Key("account", "42") {
+				var held *holdfast.HeldError
+				if e := s.events[0]; !errors.As(e.Err, &held) || held.Label != "somebody" || e.Key != holdfast.Key("account", "42") {
 					t.Errorf("got event %+v", e)
 				}
 				s.check(s.of(asynqlock.Failed), 0)
 				if (s.of(asynqlock.Failed) > 0) != c.failures {
 					t.Errorf("%d failures", s.of(asynqlock.Failed))
 				}
-				if c.failures && !errors.Is(s.errs[0], core.ErrNotAcquired) {
+				if c.failures && !errors.Is(s.errs[0], holdfast.ErrNotAcquired) {
 					t.Errorf("ErrorHandler got %v", s.errs[0])
 				}
 			})

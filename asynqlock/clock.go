@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	longestEarly = 10 * time.Second // how far ahead of Redis' clock core grants a tick
+	longestEarly = 10 * time.Second // how far ahead of Redis' clock Claim grants a tick
 	skewBound    = time.Second      // beyond it a clock is off
 )
 

@@ -22,7 +22,7 @@ func (*configError) Error() string {
 	return "asynqlock: the server's asynq.Config did not go through Guard.Config: tasks that give way would spend retries and be archived"
 }
 
-func (*configError) Is(target error) bool { return target == core.ErrInvalid }
+func (*configError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 // Config returns cfg for a server that runs tasks under a Guard, of which there may be several: one call is enough, for
 // all of them. asynq's server takes it. What cfg says stays in force for everything but deferrals, which are no
@@ -64,8 +64,8 @@ func (g *Guard) Config(cfg asynq.Config) asynq.Config {
 }
 
 // DeferredError is what a task that gives way ends with. A middleware in front of the Guard that wraps errors has to
-// keep it (%w), or the deferral becomes a failure. It matches the error of the acquisition: [core.ErrNotAcquired],
-// [core.ErrUnavailable] or [core.ErrClosed]; and [asynq.RevokeTask] where another task has taken this one's place, so that
+// keep it (%w), or the deferral becomes a failure. It matches the error of the acquisition: [holdfast.ErrNotAcquired],
+// [holdfast.ErrUnavailable] or [holdfast.ErrClosed]; and [asynq.RevokeTask] where another task has taken this one's place, so that
 // asynq drops it without a trace.
 type DeferredError struct {
 	Key      string

@@ -94,7 +94,7 @@ func TestUniqueBesideTheGuard(t *testing.T) {
 	for name, retries := range map[string]int{"deferred": 25, "handed on": 0} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(s *shop) {
-				free := s.hold(s.locker(core.WithTTL(s.lease)), 42) // the delay goes by what its lease has left
+				free := s.hold(s.locker(holdfast.WithTTL(s.lease)), 42) // the delay goes by what its lease has left
 				s.serve(s.guard(s.locker()), succeed)
 				opts := []asynq.Option{asynq.Unique(time.Hour), asynq.MaxRetry(retries), asynq.Retention(time.Hour)}
 				s.enqueue(pay(42), opts...)
@@ -130,7 +130,7 @@ func TestUniqueBesideTheGuard(t *testing.T) {
 func TestAggregatedTasks(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(s *shop) {
-		free := s.hold(s.locker(core.WithTTL(s.lease)), 42) // the delay goes by what its lease has left
+		free := s.hold(s.locker(holdfast.WithTTL(s.lease)), 42) // the delay goes by what its lease has left
 		group := func(c *asynq.Config) {
 			c.GroupGracePeriod, c.GroupMaxSize = time.Second, 3
 			c.GroupAggregator = asynq.GroupAggregatorFunc(func(string, []*asynq.Task) *asynq.Task { return pay(42) })

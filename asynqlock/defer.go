@@ -94,7 +94,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 // delay is what the holder's lease has left, and a random part more.
 func (g *Guard) delay(err error) time.Duration {
 	left := unknownDelay
-	var held *core.HeldError
+	var held *holdfast.HeldError
 	if errors.As(err, &held) && held.TimeLeft > 0 {
 		left = held.TimeLeft
 	}

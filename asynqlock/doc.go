@@ -7,7 +7,7 @@
 //	mux := asynq.NewServeMux()
 //	mux.Handle("payout", guard.Wrap(handler)) // or mux.Use(guard.Middleware), where all types have the field
 //
-// The lock's key is core.Key("account", id), with the value of a field of the JSON payload, or what any function of the
+// The lock's key is holdfast.Key("account", id), with the value of a field of the JSON payload, or what any function of the
 // form [Part] finds. The handler's context is the lock's: it ends when the lock is lost, and carries the token that a
 // fence asks for.
 //
@@ -64,7 +64,7 @@
 // A killed worker's lock is free when its lease is over, 15 s by default. asynq takes a minute or more to run its task
 // again. Leave the lease below 30 s, and it is never what that waits for.
 //
-// A handler that hangs holds its key until its process ends: bound it with WithLock(core.WithMaxHold(d)), which ends the
+// A handler that hangs holds its key until its process ends: bound it with WithLock(holdfast.WithMaxHold(d)), which ends the
 // lock, though not the handler.
 //
 // mux.Use wraps all handlers, and the mux's answer to unknown types: a task that names nothing is archived whatever its
@@ -82,17 +82,17 @@
 // What a run ends with, and what asynq makes of it:
 //
 //	*DeferredError             the key is busy, or Redis away: the task comes back, no retry is spent
-//	core.ErrNotAcquired        the key is busy, with Fail or beyond WithMaxDeferral: a failure, retried
-//	core.ErrLost               the lock was lost while the handler ran: a failure, retried, see WithLost
-//	core.ErrInvalid            no value to lock by: archived at once (it matches asynq.SkipRetry); also
+//	holdfast.ErrNotAcquired        the key is busy, with Fail or beyond WithMaxDeferral: a failure, retried
+//	holdfast.ErrLost               the lock was lost while the handler ran: a failure, retried, see WithLost
+//	holdfast.ErrInvalid            no value to lock by: archived at once (it matches asynq.SkipRetry); also
 //	                           a server whose Config did not go through Guard.Config: a failure
 //	what the handler returned  by asynq's rules, joined with the loss where there was one
 //
-// A DeferredError matches what the acquisition failed with: core.ErrNotAcquired, core.ErrUnavailable or core.ErrClosed.
+// A DeferredError matches what the acquisition failed with: holdfast.ErrNotAcquired, holdfast.ErrUnavailable or holdfast.ErrClosed.
 //
 // # Keys
 //
-// Beside the lock's, which core describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a sorted set
+// Beside the lock's, which package holdfast describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a sorted set
 // of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay. A deferred
 // task has fields more in asynq's hash of it, "holdfast" and some that begin like it, which go with the task. Of asynq's keys,
 // scripts use those of the task, of the lists pending and retry, and what Unique has locked, with EXISTS, HGET, HMGET, HSET, HDEL,
@@ -106,7 +106,7 @@
 //	scheduler.Start()
 //
 // Run it on every replica. Unlike asynq's own, it is not listed among the Inspector's SchedulerEntries. The claims of all
-// entries live in the Locker's Redis, of core.Key("asynq", name), until their tick is more than an hour old; a job of cronlock may have
+// entries live in the Locker's Redis, of holdfast.Key("asynq", name), until their tick is more than an hour old; a job of cronlock may have
 // the same name. Where Redis loses one in that time, as in a restart without persistence, its tick may be enqueued again.
 //
 // A replica whose clock is ahead waits until the tick has come by the clock of Redis (TIME), and one that is off by more than

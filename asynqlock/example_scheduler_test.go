@@ -8,7 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 )
 
 // In a time zone of its own, with a report of each tick for the metrics.

@@ -73,7 +73,7 @@ func FuzzField(f *testing.F) {
 			if ok != (err == nil) {
 				t.Fatalf("%q in %q: got key %q, %v, want %q", name, payload, key, err, want)
 			}
-			if err != nil && (!errors.Is(err, core.ErrInvalid) || !errors.Is(err, asynq.SkipRetry) || len(err.Error()) > 1000+4*len(name)) {
+			if err != nil && (!errors.Is(err, holdfast.ErrInvalid) || !errors.Is(err, asynq.SkipRetry) || len(err.Error()) > 1000+4*len(name)) {
 				t.Fatalf("%q in %q: got %v, want a short ErrInvalid and SkipRetry", name, payload, err)
 			}
 			return key, want
@@ -84,10 +84,10 @@ func FuzzField(f *testing.F) {
 		if k1 != "" && k2 != "" && (k1 == k2) != (v1 == v2) {
 			t.Errorf("%q in %q has key %q, in %q %q", name, one, k1, two, k2)
 		}
-		if k1 != "" && k1 != core.Key("account", v1) {
+		if k1 != "" && k1 != holdfast.Key("account", v1) {
 			t.Errorf("%q in %q has key %q, want that of %q", name, one, k1, v1)
 		}
-		if twice, _ := key(one, Parts(field, field)); k1 != "" && twice != core.Key("account", v1, v1) {
+		if twice, _ := key(one, Parts(field, field)); k1 != "" && twice != holdfast.Key("account", v1, v1) {
 			t.Errorf("%q in %q twice has key %q", name, one, twice)
 		}
 	})

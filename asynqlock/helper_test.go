@@ -72,9 +72,9 @@ func bubbleWith(t *testing.T, fn func(s *shop, b *servertest.Bubble)) {
 	})
 }
 
-func (s *shop) locker(opts ...core.Option) *core.Locker {
+func (s *shop) locker(opts ...holdfast.Option) *holdfast.Locker {
 	s.t.Helper()
-	l, err := core.New(s.client(), opts...)
+	l, err := holdfast.New(s.client(), opts...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func (s *shop) locker(opts ...core.Option) *core.Locker {
 }
 
 // guard is that of the tests: by account, with every event kept.
-func (s *shop) guard(l *core.Locker, opts ...asynqlock.Option) *asynqlock.Guard {
+func (s *shop) guard(l *holdfast.Locker, opts ...asynqlock.Option) *asynqlock.Guard {
 	report := asynqlock.WithReport(func(_ context.Context, e asynqlock.Event) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -216,9 +216,9 @@ func (s *shop) empty() {
 }
 
 // hold takes the lock of an account as somebody else would, until release.
-func (s *shop) hold(l *core.Locker, account int) (release func()) {
+func (s *shop) hold(l *holdfast.Locker, account int) (release func()) {
 	s.t.Helper()
-	lock, err := l.Acquire(context.Background(), core.Key("account", fmt.Sprint(account)))
+	lock, err := l.Acquire(context.Background(), holdfast.Key("account", fmt.Sprint(account)))
 	if err != nil {
 		s.t.Fatal(err)
 	}

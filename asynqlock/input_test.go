@@ -44,7 +44,7 @@ func TestField(t *testing.T) {
 	} {
 		got, err := asynqlock.Field("id")(asynq.NewTask("pay", []byte(payload)))
 		if want == "" {
-			if !errors.Is(err, core.ErrInvalid) || !errors.Is(err, asynq.SkipRetry) || !strings.Contains(err.Error(), `"pay"`) {
+			if !errors.Is(err, holdfast.ErrInvalid) || !errors.Is(err, asynq.SkipRetry) || !strings.Contains(err.Error(), `"pay"`) {
 				t.Errorf("%s: got %q, %v", payload, got, err)
 			}
 			continue
@@ -100,12 +100,12 @@ func TestTasksThatNameNothing(t *testing.T) {
 func TestMistakesInTheCallingCode(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
-	l, err := core.New(rdb)
+	l, err := holdfast.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}
 	clients := []*redis.Client{rdb, redis.NewClient(&redis.Options{Addr: "127.0.0.1:2"}), redis.NewClient(&redis.Options{Addr: "127.0.0.1:3"})}
-	several, err := core.NewRedLock(clients)
+	several, err := holdfast.NewRedLock(clients)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"no part":     func() { asynqlock.New(l, "account", nil) },
 		"nil option":  func() { asynqlock.New(l, "account", part, nil) },
 		"contradiction": func() {
-			asynqlock.New(l, "account", part, asynqlock.WithLock(core.WithTTL(time.Hour), core.WithMaxHold(time.Second)))
+			asynqlock.New(l, "account", part, asynqlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
 		},
 		"which Redis":          func() { asynqlock.New(several, "account", part) },
 		"no field":             func() { asynqlock.Field("") },
@@ -159,14 +159,14 @@ func TestServerWithoutConfig(t *testing.T) {
 		t.Error("it ran")
 		return nil
 	}))
-	if err := h.ProcessTask(t.Context(), pay(42)); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "Guard.Config") {
+	if err := h.ProcessTask(t.Context(), pay(42)); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "Guard.Config") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func newLocker(t *testing.T) *core.Locker {
+func newLocker(t *testing.T) *holdfast.Locker {
 	t.Helper()
-	l, err := core.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}))
+	l, err := holdfast.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}))
 	if err != nil {
 		t.Fatal(err)
 	}

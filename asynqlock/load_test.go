@@ -61,7 +61,7 @@ func worker(spec []string) error {
 		}
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: spec[0], PoolSize: 40})
-	locker, err := core.New(rdb, core.WithTTL(5*time.Second))
+	locker, err := holdfast.New(rdb, holdfast.WithTTL(5*time.Second))
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestOneNameWithoutANamespace(t *testing.T) {
 		a, b, got := s.locker(), s.locker(), 0
 		for range 20 {
 			time.Sleep(time.Second)
-			for _, l := range []*core.Locker{a, b} {
+			for _, l := range []*holdfast.Locker{a, b} {
 				if won, err := l.Claim(context.Background(), "invoices", time.Now().Truncate(time.Second)); won && err == nil {
 					got++
 				}

@@ -20,13 +20,13 @@ func TestTwoKeys(t *testing.T) {
 			bubble(t, func(s *shop) {
 				l := s.locker()
 				inner := asynqlock.New(l, "customer", asynqlock.Field("customer"))
-				customer, err := s.locker().Acquire(context.Background(), core.Key("customer", "c"))
+				customer, err := s.locker().Acquire(context.Background(), holdfast.Key("customer", "c"))
 				if err != nil {
 					t.Fatal(err)
 				}
 				done := make(chan bool, 2)
 				work := inner.Wrap(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-					done <- len(core.Held(ctx)) == 2
+					done <- len(holdfast.Held(ctx)) == 2
 					return nil
 				}))
 				s.serve(s.guard(l), work.ProcessTask)
@@ -103,7 +103,7 @@ func TestMiddlewares(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		mu.Lock()
 		var d *asynqlock.DeferredError
-		if len(seen) == 0 || !errors.As(seen[0], &d) || !errors.Is(seen[0], core.ErrNotAcquired) || d.Key != core.Key("account", "42") || inside != 0 {
+		if len(seen) == 0 || !errors.As(seen[0], &d) || !errors.Is(seen[0], holdfast.ErrNotAcquired) || d.Key != holdfast.Key("account", "42") || inside != 0 {
 			t.Errorf("outside saw %v, inside %d runs", seen, inside)
 		}
 		mu.Unlock()

@@ -179,7 +179,7 @@ func TestHandOnIsSaidAgain(t *testing.T) {
 // retry is due, though it was deferred before.
 func TestTimeoutEndsADeferral(t *testing.T) {
 	bubble(t, func(s *shop) {
-		free := s.hold(s.locker(core.WithTTL(time.Second)), 42)
+		free := s.hold(s.locker(holdfast.WithTTL(time.Second)), 42)
 		var mu sync.Mutex
 		began := map[string]time.Time{}
 		of := func(id string) time.Time {

@@ -18,7 +18,7 @@ const (
 )
 
 type config struct {
-	lock        []core.CallOption
+	lock        []holdfast.CallOption
 	redis       redis.UniversalClient
 	busy        Policy
 	maxDeferral time.Duration
@@ -72,7 +72,7 @@ func Wait(max time.Duration) Policy {
 // function given to [WithReport] knows better.
 func Skip() Policy { return Policy{kind: skip} }
 
-// Fail ends the run with an error that matches [core.ErrNotAcquired], as if the handler had failed: it is counted,
+// Fail ends the run with an error that matches [holdfast.ErrNotAcquired], as if the handler had failed: it is counted,
 // retried by asynq's rules, and archived with the last retry.
 func Fail() Policy { return Policy{kind: fail} }
 
@@ -100,7 +100,7 @@ func WithMaxDelay(d time.Duration) Option {
 }
 
 // WithLost has outcome decide what becomes of a task whose handler returned nil after its lock was lost, so that
-// another run may have been beside it. It gets the loss, which matches [core.ErrLost]: nil makes it a success, an error a
+// another run may have been beside it. It gets the loss, which matches [holdfast.ErrLost]: nil makes it a success, an error a
 // failure by asynq's rules. Default: the loss, so that the task runs again. A handler's own error stays, joined with
 // the loss.
 func WithLost(outcome func(ctx context.Context, t *asynq.Task, lost error) error) Option {
@@ -121,8 +121,8 @@ func WithReport(report func(context.Context, Event)) Option {
 
 // WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the
 // Locker. A TTL above 30 s, which is how long asynq gives a worker that it no longer hears from, lets the lock of a dead
-// worker outlast that. What [core.WithWait] says does not count: see [Wait].
-func WithLock(opts ...core.CallOption) Option {
+// worker outlast that. What [holdfast.WithWait] says does not count: see [Wait].
+func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 

@@ -23,7 +23,7 @@ func apart(t *testing.T, opts []asynqlock.Option, fn func(s *shop, locks *server
 	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 		locks := servertest.NewBubble(s.t)
 		rdb := locks.Client()
-		l, err := core.New(rdb)
+		l, err := holdfast.New(rdb)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestLocksAreUnavailable(t *testing.T) {
 					t.Errorf("%d runs without a lock", n)
 				}
 				for _, e := range s.events {
-					if !errors.Is(e.Err, core.ErrUnavailable) {
+					if !errors.Is(e.Err, holdfast.ErrUnavailable) {
 						t.Errorf("got %+v", e)
 					}
 				}
@@ -83,7 +83,7 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 		locks := servertest.NewBubble(s.t)
 		rdb := locks.Client(func(o *redis.Options) { o.DialTimeout = time.Second })
 		link := locks.Link(rdb)
-		l, err := core.New(rdb)
+		l, err := holdfast.New(rdb)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 func TestWrongRedis(t *testing.T) {
 	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 		locks := servertest.NewBubble(s.t)
-		l, err := core.New(locks.Client())
+		l, err := holdfast.New(locks.Client())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func TestLostAnswers(t *testing.T) {
 			s.serve(s.guard(s.locker(), asynqlock.WithRedis(rdb)), succeed)
 			s.enqueue(pay(42), asynq.TaskID("gone"), asynq.MaxRetry(0))
 			time.Sleep(10 * time.Second)
-			if s.mu.Lock(); len(s.errs) != 1 || !errors.Is(s.errs[0], asynq.ErrTaskNotFound) || !errors.Is(s.errs[0], core.ErrNotAcquired) {
+			if s.mu.Lock(); len(s.errs) != 1 || !errors.Is(s.errs[0], asynq.ErrTaskNotFound) || !errors.Is(s.errs[0], holdfast.ErrNotAcquired) {
 				t.Errorf("ErrorHandler got %v", s.errs)
 			}
 			s.mu.Unlock()
@@ -229,7 +229,7 @@ func TestLostAnswers(t *testing.T) {
 				}
 				return servertest.Pass
 			})
-			l, err := core.New(rdb)
+			l, err := holdfast.New(rdb)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,7 +21,7 @@ type Part func(t *asynq.Task) ([]string, error)
 // case of the name counts, and of several fields of one name the last.
 //
 // A payload that is no JSON object, or has no such value there, will not get better: the task is archived at once, with
-// an error that matches [core.ErrInvalid] and [asynq.SkipRetry].
+// an error that matches [holdfast.ErrInvalid] and [asynq.SkipRetry].
 func Field(name string) Part {
 	if name == "" {
 		panic("asynqlock: Field without a name")
@@ -46,7 +46,7 @@ func Field(name string) Part {
 	}
 }
 
-// Parts is all of parts, in their order: Parts(Field("tenant"), Field("account")) makes core.Key(resource, tenant,
+// Parts is all of parts, in their order: Parts(Field("tenant"), Field("account")) makes holdfast.Key(resource, tenant,
 // account).
 func Parts(parts ...Part) Part {
 	if len(parts) == 0 {
@@ -85,7 +85,7 @@ func (g *Guard) key(t *asynq.Task) (string, error) {
 			return "", &keyError{fmt.Sprintf("an empty string names the %s of task %q", g.resource, t.Type())}
 		}
 	}
-	return core.Key(append([]string{g.resource}, parts...)...), nil
+	return holdfast.Key(append([]string{g.resource}, parts...)...), nil
 }
 
 // keyError is a task that names nothing to lock.
@@ -94,5 +94,5 @@ type keyError struct{ reason string }
 func (e *keyError) Error() string { return "asynqlock: " + e.reason }
 
 func (e *keyError) Is(target error) bool {
-	return target == core.ErrInvalid || target == asynq.SkipRetry
+	return target == holdfast.ErrInvalid || target == asynq.SkipRetry
 }

@@ -111,7 +111,7 @@ func TestRedisCluster(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	s := newShop(t, func() *redis.Client { return server.Client() })
 	s.until("the cluster", func() bool { return rdb.Set(t.Context(), "x", 1, time.Second).Err() == nil })
-	l, err := core.New(rdb)
+	l, err := holdfast.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
 			}
 			return nil
 		}
-		s.serve(s.guard(s.locker(core.WithTTL(time.Second))), deaf)
+		s.serve(s.guard(s.locker(holdfast.WithTTL(time.Second))), deaf)
 		s.enqueue(pay(42), asynq.Timeout(time.Second), asynq.MaxRetry(2))
 		s.until("archived by its timeouts", func() bool { return s.queued().Archived == 1 })
 		s.check(3, 1) // each run was one too long
@@ -99,11 +99,11 @@ func TestLostLock(t *testing.T) {
 		runs int
 		want []error // what ErrorHandler gets
 	}{
-		"success is a failure": {runs: 2, want: []error{core.ErrLost}},
-		"an error stays":       {own: errHandler, runs: 2, want: []error{core.ErrLost, errHandler}},
+		"success is a failure": {runs: 2, want: []error{holdfast.ErrLost}},
+		"an error stays":       {own: errHandler, runs: 2, want: []error{holdfast.ErrLost, errHandler}},
 		"unless told otherwise": {runs: 1, opts: []asynqlock.Option{
 			asynqlock.WithLost(func(_ context.Context, task *asynq.Task, lost error) error {
-				if task.Type() != "pay" || !errors.Is(lost, core.ErrLost) {
+				if task.Type() != "pay" || !errors.Is(lost, holdfast.ErrLost) {
 					return errors.New("wrong arguments")
 				}
 				return nil
@@ -120,11 +120,11 @@ func TestLostLock(t *testing.T) {
 					if s.ran() > 1 {
 						return nil
 					}
-					if err := rdb.Del(ctx, core.Key("account", "42")).Err(); err != nil {
+					if err := rdb.Del(ctx, holdfast.Key("account", "42")).Err(); err != nil {
 						t.Error(err)
 					}
 					<-ctx.Done() // a renewal finds out
-					if !errors.Is(context.Cause(ctx), core.ErrLost) {
+					if !errors.Is(context.Cause(ctx), holdfast.ErrLost) {
 						t.Errorf("the context ended with %v", context.Cause(ctx))
 					}
 					return c.own
@@ -151,7 +151,7 @@ func TestLostLock(t *testing.T) {
 // A Locker that is shut down before the server gives up the locks of its handlers when it loses patience.
 func TestLockerShutDownFirst(t *testing.T) {
 	bubble(t, func(s *shop) {
-		l, err := core.New(s.client())
+		l, err := holdfast.New(s.client())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestLockerShutDownFirst(t *testing.T) {
 			t.Errorf("Shutdown: %v", err)
 		}
 		s.until("the loss", func() bool { return s.of(asynqlock.Lost) == 1 })
-		if err := s.events[0].Err; !errors.Is(err, core.ErrLost) || !errors.Is(err, core.ErrClosed) {
+		if err := s.events[0].Err; !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
 		s.until("the deferral of the next try", func() bool { return s.of(asynqlock.Deferred) > 0 })
@@ -185,8 +185,8 @@ func TestContextOfTheHandler(t *testing.T) {
 		ran := make(chan struct{})
 		inner := same.Wrap(other.Wrap(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 			defer close(ran)
-			held := core.Held(ctx)
-			if len(held) != 2 || held[0].Key() != core.Key("customer", "c") || held[1].Key() != core.Key("account", "42") ||
+			held := holdfast.Held(ctx)
+			if len(held) != 2 || held[0].Key() != holdfast.Key("customer", "c") || held[1].Key() != holdfast.Key("account", "42") ||
 				held[0].Token() <= 0 {
 				t.Errorf("the context holds %v", held)
 			}

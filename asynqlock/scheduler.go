@@ -17,12 +17,12 @@ import (
 //
 // A tick is the nominal time, and the same on all replicas: "*/5 * * * *" has one at 12:05:00 in the location's time,
 // and "@every 5m" one at each multiple of 5 min since 1970, whenever the replica was started. Before it enqueues, a
-// replica claims the tick with [core.Locker.Claim], of core.Key("asynq", name): so the replicas need not have the same
+// replica claims the tick with [holdfast.Locker.Claim], of holdfast.Key("asynq", name): so the replicas need not have the same
 // time, a task may be over before a slow replica gets there, and replicas may come and go. At most one
 // enqueues, and one does, unless no replica reaches Redis in time or the one that has claimed dies before its next
 // command.
 type Scheduler struct {
-	locker *core.Locker
+	locker *holdfast.Locker
 	client *asynq.Client
 	cron   *cron.Cron
 	schedulerConfig
@@ -38,7 +38,7 @@ type Scheduler struct {
 
 // NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [ScheduleInto]. It
 // panics without a Locker, on a nil option, and where neither names a Redis.
-func NewScheduler(locker *core.Locker, opts ...SchedulerOption) *Scheduler {
+func NewScheduler(locker *holdfast.Locker, opts ...SchedulerOption) *Scheduler {
 	if locker == nil {
 		panic("asynqlock: NewScheduler without a locker")
 	}
@@ -65,7 +65,7 @@ func NewScheduler(locker *core.Locker, opts ...SchedulerOption) *Scheduler {
 // The task gets an ID of its own for each tick, the name and the Unix time: "invoices@1795271400". [Tick] reads it
 // for the handler. opts are asynq's, and may not name an ID.
 //
-// Errors: [core.ErrInvalid].
+// Errors: [holdfast.ErrInvalid].
 func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.Option) error {
 	if task == nil || task.Type() == "" {
 		return invalid("Register(%q) without a task", name)
@@ -107,9 +107,9 @@ func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.
 }
 
 // claimed is the name of what an entry's ticks are claimed of: not that of a lock or a cron job which is called like it.
-func claimed(name string) string { return core.Key("asynq", name) }
+func claimed(name string) string { return holdfast.Key("asynq", name) }
 
-// checkName has core judge it.
+// checkName has the Locker judge it.
 func (s *Scheduler) checkName(name string) error {
 	for _, n := range []string{name, claimed(name)} {
 		if err := s.locker.Check(n); err != nil {
@@ -119,7 +119,7 @@ func (s *Scheduler) checkName(name string) error {
 	return nil
 }
 
-// Unregister ends the ticks of name, on this replica. Of an entry that does not exist it returns a [core.ErrInvalid].
+// Unregister ends the ticks of name, on this replica. Of an entry that does not exist it returns a [holdfast.ErrInvalid].
 func (s *Scheduler) Unregister(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +197,7 @@ func (e *entry) at(due time.Time) {
 func (e *entry) tick(ctx context.Context, tick time.Time) TickEvent {
 	event := TickEvent{Kind: Missed, Name: e.name, Tick: tick}
 	end, _ := ctx.Deadline()
-	won, err := e.s.locker.Claim(ctx, claimed(e.name), tick, core.WithWait(max(0, time.Until(end))))
+	won, err := e.s.locker.Claim(ctx, claimed(e.name), tick, holdfast.WithWait(max(0, time.Until(end))))
 	if event.Err = err; err != nil {
 		return event
 	}

@@ -175,7 +175,7 @@ func TestReplicaAnHourOff(t *testing.T) {
 		}
 		for name, off := range map[string]*ticks{"ahead": &ahead, "behind": &behind} {
 			missed := off.of(asynqlock.Missed)
-			if len(missed) != 10 || !errors.Is(missed[0].Err, core.ErrTick) {
+			if len(missed) != 10 || !errors.Is(missed[0].Err, holdfast.ErrTick) {
 				t.Errorf("%s: got %+v", name, off.all())
 			}
 		}
@@ -197,7 +197,7 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 				b = bb
 				var k ticks
 				rdb := b.Client(func(o *redis.Options) { o.DialTimeout = time.Second })
-				l, err := core.New(rdb)
+				l, err := holdfast.New(rdb)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -224,7 +224,7 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 				if len(k.all()) != 1 || k.all()[0].Kind != c.kind {
 					t.Errorf("got %+v", k.all())
 				}
-				if c.kind == asynqlock.Missed && !errors.Is(k.all()[0].Err, core.ErrUnavailable) {
+				if c.kind == asynqlock.Missed && !errors.Is(k.all()[0].Err, holdfast.ErrUnavailable) {
 					t.Errorf("got %v", k.all()[0].Err)
 				}
 			})
@@ -262,7 +262,7 @@ func TestUnregister(t *testing.T) {
 		if err := sch.Unregister("a"); err != nil {
 			t.Error(err)
 		}
-		if err := sch.Unregister("a"); !errors.Is(err, core.ErrInvalid) {
+		if err := sch.Unregister("a"); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("got %v", err)
 		}
 		had := len(k.runs())
@@ -279,7 +279,7 @@ func TestSchedulerShutdownIsBounded(t *testing.T) {
 	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 		var k ticks
 		rdb := b.Client()
-		l, err := core.New(rdb)
+		l, err := holdfast.New(rdb)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +325,7 @@ func TestRegisterRefuses(t *testing.T) {
 		"an ID":          {"a", "@daily", task, []asynq.Option{asynq.TaskID("x")}},
 		"a NUL in names": {"a\x00", "@daily", task, nil},
 	} {
-		if err := sch.Register(c.name, c.spec, c.task, c.opts...); !errors.Is(err, core.ErrInvalid) {
+		if err := sch.Register(c.name, c.spec, c.task, c.opts...); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

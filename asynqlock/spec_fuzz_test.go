@@ -28,7 +28,7 @@ func FuzzSchedulerSpec(f *testing.F) {
 	f.Add("@daily", "a\x00b", int64(0), uint16(1))
 	f.Add("@daily", "x}", int64(951_782_400), uint16(999))
 	f.Add("30 2 * * *", "report", int64(1_711_846_800), uint16(7))
-	l, err := core.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})) // which nothing here asks
+	l, err := holdfast.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})) // which nothing here asks
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -40,15 +40,15 @@ func FuzzSchedulerSpec(f *testing.F) {
 		s := NewScheduler(l, ScheduleIn(berlin))
 		err := s.Register(name, spec, asynq.NewTask("pay", nil))
 		if err != nil {
-			if !errors.Is(err, core.ErrInvalid) || !strings.HasPrefix(err.Error(), "asynqlock: ") {
+			if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "asynqlock: ") {
 				t.Fatalf("%q: got %v, want ErrInvalid", spec, err)
 			}
-			if len(s.cron.Entries())+len(s.entries) > 0 || !errors.Is(s.Unregister(name), core.ErrInvalid) {
+			if len(s.cron.Entries())+len(s.entries) > 0 || !errors.Is(s.Unregister(name), holdfast.ErrInvalid) {
 				t.Fatalf("%q was refused and has an entry", spec)
 			}
 			return
 		}
-		if err := s.Register(name, "@daily", asynq.NewTask("pay", nil)); !errors.Is(err, core.ErrInvalid) || len(s.cron.Entries()) != 1 {
+		if err := s.Register(name, "@daily", asynq.NewTask("pay", nil)); !errors.Is(err, holdfast.ErrInvalid) || len(s.cron.Entries()) != 1 {
 			t.Fatalf("a second %q: %v", name, err)
 		}
 		has := s.cron.Entries()[0]

@@ -163,7 +163,7 @@ func TestUnnamedTaskIsNotArchivedSilently(t *testing.T) {
 			lacks := map[string]string{"heartbeat": `the payload of "heartbeat"`, "pay": `no field "account"`}[typ]
 			found := false
 			for _, e := range s.events {
-				found = found || e.Task.Type() == typ && errors.Is(e.Err, core.ErrInvalid) && strings.Contains(e.Err.Error(), lacks)
+				found = found || e.Task.Type() == typ && errors.Is(e.Err, holdfast.ErrInvalid) && strings.Contains(e.Err.Error(), lacks)
 			}
 			if line := strings.ReplaceAll(logged.String(), `\"`, `"`); !found || !strings.Contains(line, "type="+typ) || !strings.Contains(line, lacks) {
 				t.Errorf("%d: the hook heard %v, the log has %s", i, s.events, line)

@@ -73,7 +73,7 @@ type schedulerConfig struct {
 	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
 }
 
-func schedulerDefaults(locker *core.Locker) schedulerConfig {
+func schedulerDefaults(locker *holdfast.Locker) schedulerConfig {
 	return schedulerConfig{redis: locker.Client(), location: time.UTC, report: logMissed}
 }
 
@@ -144,7 +144,7 @@ type TickEvent struct {
 	Name string
 	Tick time.Time
 	Task *asynq.TaskInfo // where it was enqueued and Redis said so
-	Err  error           // where it was missed: core.ErrUnavailable, core.ErrTick for a clock that is off, asynq.ErrDuplicateTask, ...
+	Err  error           // where it was missed: holdfast.ErrUnavailable, holdfast.ErrTick for a clock that is off, asynq.ErrDuplicateTask, ...
 }
 
 func logMissed(e TickEvent) {
@@ -153,10 +153,10 @@ func logMissed(e TickEvent) {
 	}
 }
 
-// invalid is a core.ErrInvalid with its reason.
+// invalid is a holdfast.ErrInvalid with its reason.
 func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
 
 type invalidError struct{ reason string }
 
 func (e *invalidError) Error() string        { return "asynqlock: " + e.reason }
-func (e *invalidError) Is(target error) bool { return target == core.ErrInvalid }
+func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }

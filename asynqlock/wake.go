@@ -67,7 +67,7 @@ const (
 
 // note has the next release of the lock wake the task that found it busy, and reports whether that is written.
 func (g *Guard) note(ctx context.Context, busy error, queue, id string, d *DeferredError) bool {
-	var held *core.HeldError
+	var held *holdfast.HeldError
 	if !errors.As(busy, &held) {
 		return false // nobody has it, as far as one can see
 	}

@@ -17,7 +17,7 @@ import (
 
 // notesOf is the key of those that gave way to the lock of an account.
 func notesOf(account int) string {
-	return "asynqlock:deferred:" + core.Key("account", fmt.Sprint(account))
+	return "asynqlock:deferred:" + holdfast.Key("account", fmt.Sprint(account))
 }
 
 // A release wakes who gave way, and no task of which there is a note though it is no longer deferred.
@@ -110,7 +110,7 @@ func TestFirstDeferredIsWokenFirst(t *testing.T) {
 // A task that comes back by itself has no note any more when it ends, which would be looked at for nothing.
 func TestOwnNoteIsNotWaitedFor(t *testing.T) {
 	bubble(t, func(s *shop) {
-		free := s.hold(s.locker(core.WithTTL(time.Second)), 42)
+		free := s.hold(s.locker(holdfast.WithTTL(time.Second)), 42)
 		var ended time.Time
 		s.serve(s.guard(s.locker()), func(context.Context, *asynq.Task) error {
 			ended = time.Now()
@@ -161,17 +161,19 @@ func TestNothingAccumulates(t *testing.T) {
 // Whatever kind the Locker is of, its release wakes.
 func TestReleaseOfAnyLockerWakes(t *testing.T) {
 	t.Parallel()
-	for name, locker := range map[string]func(s *shop) (*core.Locker, error){
-		"with a prefix":    func(s *shop) (*core.Locker, error) { return core.New(s.client(), core.WithPrefix("app:{x}:")) },
-		"on another Redis": func(s *shop) (*core.Locker, error) { return core.New(servertest.NewBubble(s.t).Client()) },
-		"on several": func(s *shop) (*core.Locker, error) {
+	for name, locker := range map[string]func(s *shop) (*holdfast.Locker, error){
+		"with a prefix": func(s *shop) (*holdfast.Locker, error) {
+			return holdfast.New(s.client(), holdfast.WithPrefix("app:{x}:"))
+		},
+		"on another Redis": func(s *shop) (*holdfast.Locker, error) { return holdfast.New(servertest.NewBubble(s.t).Client()) },
+		"on several": func(s *shop) (*holdfast.Locker, error) {
 			var nodes []*redis.Client
 			for range 3 {
 				b := servertest.NewBubble(s.t)
 				b.Uptime(time.Hour)
 				nodes = append(nodes, b.Client())
 			}
-			return core.NewRedLock(nodes)
+			return holdfast.NewRedLock(nodes)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

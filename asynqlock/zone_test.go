@@ -107,7 +107,7 @@ func TestLifeOfAScheduler(t *testing.T) {
 
 		never := asynqlock.NewScheduler(s.locker())
 		s.end(never)
-		if err := never.Unregister("x"); !errors.Is(err, core.ErrInvalid) {
+		if err := never.Unregister("x"); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("got %v", err)
 		}
 		if err := never.Shutdown(context.Background()); err != nil {

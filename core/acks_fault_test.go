@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -62,11 +62,11 @@ func TestWaitForAcksUnderFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				lagging(t, b, 1, 10*time.Millisecond)
-				r := newReplica(t, b, core.WithTTL(ttl))
+				r := newReplica(t, b, holdfast.WithTTL(ttl))
 				warm(t, r)
 				test.do(r.link, b)
 				begin := time.Now()
-				lock, err := r.Acquire(background, "k", core.WithReplicaAcks(1, within))
+				lock, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(1, within))
 				if got := time.Since(begin); got > test.took+20*time.Millisecond {
 					t.Errorf("took %v, want at most %v", got, test.took)
 				}
@@ -75,13 +75,13 @@ func TestWaitForAcksUnderFaults(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if d := time.Until(lock.Deadline()); d > ttl-core.Margin(ttl)-10*time.Millisecond {
+					if d := time.Until(lock.Deadline()); d > ttl-holdfast.Margin(ttl)-10*time.Millisecond {
 						t.Errorf("deadline in %v: counted from the answer", d)
 					}
 					release(t, lock)
 				} else {
-					wantIs(t, err, core.ErrUnavailable)
-					if !contains(err, `"k"`, test.cause) || errors.Is(err, core.ErrLost) {
+					wantIs(t, err, holdfast.ErrUnavailable)
+					if !contains(err, `"k"`, test.cause) || errors.Is(err, holdfast.ErrLost) {
 						t.Errorf("got %v, want ErrUnavailable because %s", err, test.cause)
 					}
 					time.Sleep(time.Second)
@@ -108,14 +108,14 @@ func TestRefusedWaitFailsAtOnce(t *testing.T) {
 			return cmd == "WAIT"
 		})
 		begin := time.Now()
-		_, err := r.Acquire(background, "k", core.WithReplicaAcks(1, 10*time.Second))
-		wantIs(t, err, core.ErrUnavailable)
+		_, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(1, 10*time.Second))
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if !contains(err, "NOPERM") || time.Since(begin) != 0 || b.Commands()["wait"] != 1 {
 			t.Errorf("got %v after %v and %v", err, time.Since(begin), b.Commands())
 		}
 		reply = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
-		_, err = r.Acquire(background, "k", core.WithReplicaAcks(1, 2*time.Second))
-		wantIs(t, err, core.ErrUnavailable)
+		_, err = r.Acquire(background, "k", holdfast.WithReplicaAcks(1, 2*time.Second))
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if got := time.Since(begin); !contains(err, "UNBLOCKED") || got != 3*time.Second {
 			t.Errorf("got %v after %v, want it to be tried for 2s and a second of patience", err, got)
 		}
@@ -131,7 +131,7 @@ func TestRefusedWaitFailsAtOnce(t *testing.T) {
 func TestAcksThatComeTooLate(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 900*time.Millisecond)
-		r := newReplica(t, b, core.WithTTL(time.Second), core.WithoutRenewal(), core.WithReplicaAcks(1, 920*time.Millisecond))
+		r := newReplica(t, b, holdfast.WithTTL(time.Second), holdfast.WithoutRenewal(), holdfast.WithReplicaAcks(1, 920*time.Millisecond))
 		c := newReplica(t, b)
 		var mu sync.Mutex
 		var owners []string
@@ -170,15 +170,15 @@ func TestAcksThatComeTooLate(t *testing.T) {
 func TestLateGrantAsksForNoAcks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 0)
-		r := newReplica(t, b, core.WithReplicaAcks(1, time.Second))
-		lease := 15*time.Second - core.Margin(15*time.Second)
-		if core.JudgeLate(background, r.Locker, "k", lease) {
+		r := newReplica(t, b, holdfast.WithReplicaAcks(1, time.Second))
+		lease := 15*time.Second - holdfast.Margin(15*time.Second)
+		if holdfast.JudgeLate(background, r.Locker, "k", lease) {
 			t.Error("a lock past its lease")
 		}
 		if n := b.Commands()["wait"]; n != 0 {
 			t.Errorf("%d times WAIT for it", n)
 		}
-		if !core.JudgeLate(background, r.Locker, "k2", lease-time.Millisecond) {
+		if !holdfast.JudgeLate(background, r.Locker, "k2", lease-time.Millisecond) {
 			t.Error("no lock within its lease")
 		}
 		shutdown(t, r.Locker)
@@ -223,9 +223,9 @@ func TestAcksFollowAMovedSlot(t *testing.T) {
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 		defer func() { _ = rdb.Close(); time.Sleep(5 * time.Minute) }()
-		l := newLocker(t, rdb, core.WithReplicaAcks(1, time.Second))
+		l := newLocker(t, rdb, holdfast.WithReplicaAcks(1, time.Second))
 		lock := acquire(t, l, "foo")
-		if v, _ := b2.Redis.Get("foo"); v != core.Owner(lock) {
+		if v, _ := b2.Redis.Get("foo"); v != holdfast.Owner(lock) {
 			t.Errorf("on the new node: %q", v)
 		}
 		release(t, lock)

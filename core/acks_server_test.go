@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -17,11 +17,11 @@ func TestServerReplicaAcks(t *testing.T) {
 	master, replica := replicated(t)
 	rdb, copied := master.Client(), replica.Client()
 	l := newLocker(t, master.Client())
-	soon, long := core.WithReplicaAcks(1, 100*time.Millisecond), core.WithReplicaAcks(1, 10*time.Second)
+	soon, long := holdfast.WithReplicaAcks(1, 100*time.Millisecond), holdfast.WithReplicaAcks(1, 10*time.Second)
 
 	for range 20 {
 		lock := obtain(t, l, "k", long)
-		if got := copied.Get(background, "k").Val(); got != core.Owner(lock) {
+		if got := copied.Get(background, "k").Val(); got != holdfast.Owner(lock) {
 			t.Fatalf("the replica has %q", got)
 		}
 		release(t, lock)
@@ -31,7 +31,7 @@ func TestServerReplicaAcks(t *testing.T) {
 	if n := master.CommandStats(t); n["evalsha"] != 2 || n["eval"] != 1 || n["wait"] != 1 {
 		t.Errorf("commands: %v, want the acquisition, a renewal, a WAIT and the release", n)
 	}
-	fails(t, l, rdb, "two", "1 of 2 replicas acknowledged in 100ms", core.WithReplicaAcks(2, 100*time.Millisecond))
+	fails(t, l, rdb, "two", "1 of 2 replicas acknowledged in 100ms", holdfast.WithReplicaAcks(2, 100*time.Millisecond))
 
 	replica.Pause()
 	fails(t, l, rdb, "k", "0 of 1 replicas acknowledged in 100ms", soon)
@@ -61,7 +61,7 @@ func TestServerReplicaAcks(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, cancel)
 	begin := time.Now()
 	_, err := l.Acquire(ctx, "k", long)
-	wantIs(t, err, core.ErrUnavailable, context.Canceled)
+	wantIs(t, err, holdfast.ErrUnavailable, context.Canceled)
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("returned %v after it began, cancelled after 50ms", took)
 	}
@@ -76,7 +76,7 @@ func TestServerWithoutReplicasRefusesReplicaAcks(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	rdb := server.Client()
-	l := newLocker(t, server.Client(), core.WithReplicaAcks(1, 50*time.Millisecond))
+	l := newLocker(t, server.Client(), holdfast.WithReplicaAcks(1, 50*time.Millisecond))
 	for range 5 {
 		fails(t, l, rdb, "k", "0 of 1 replicas acknowledged in 50ms")
 	}
@@ -97,12 +97,12 @@ func TestServerGrantFromTheLineIsAcknowledged(t *testing.T) {
 			within = 100 * time.Millisecond
 		}
 		type result struct {
-			lock *core.Lock
+			lock *holdfast.Lock
 			err  error
 		}
 		got := make(chan result)
 		go func() {
-			lock, err := l.Acquire(background, "k", core.WithReplicaAcks(1, within), core.WithTTL(12*time.Second))
+			lock, err := l.Acquire(background, "k", holdfast.WithReplicaAcks(1, within), holdfast.WithTTL(12*time.Second))
 			got <- result{lock, err}
 		}()
 		until(t, "it waits in line", func() bool {
@@ -118,7 +118,7 @@ func TestServerGrantFromTheLineIsAcknowledged(t *testing.T) {
 		release(t, lock)
 		r := <-got
 		if paused {
-			wantIs(t, r.err, core.ErrUnavailable)
+			wantIs(t, r.err, holdfast.ErrUnavailable)
 			if !contains(r.err, "0 of 1 replicas") {
 				t.Errorf("got %v, %v, with the replica paused", r.lock, r.err)
 			}
@@ -160,7 +160,7 @@ func TestServerRenewalAlwaysReachesTheReplicas(t *testing.T) {
 		before := offset()
 		conn := master.Client().Conn()
 		defer conn.Close()
-		left, err := conn.Eval(background, core.RenewScript.Text(), []string{"k"}, "me", lease).Int64()
+		left, err := conn.Eval(background, holdfast.RenewScript.Text(), []string{"k"}, "me", lease).Int64()
 		if err != nil || left < 59_000-hang.Milliseconds() {
 			t.Fatalf("renew: %v, %v", left, err)
 		}
@@ -191,14 +191,14 @@ func TestServerClusterReplicaAcks(t *testing.T) {
 	until(t, "the replica is taken", func() bool { return direct.ClusterReplicate(background, id).Err() == nil })
 	linked(t, replica)
 
-	l := newLocker(t, rdb, core.WithReplicaAcks(1, 200*time.Millisecond))
-	lock := obtain(t, l, "foo", core.WithReplicaAcks(1, 10*time.Second)) // slot 12182, on the third node
+	l := newLocker(t, rdb, holdfast.WithReplicaAcks(1, 200*time.Millisecond))
+	lock := obtain(t, l, "foo", holdfast.WithReplicaAcks(1, 10*time.Second)) // slot 12182, on the third node
 	release(t, lock)
 	fails(t, l, rdb, "bar", "0 of 1 replicas acknowledged in 200ms") // slot 5061, on the first
 	replica.Pause()
 	fails(t, l, rdb, "foo", "0 of 1 replicas acknowledged in 200ms")
 	replica.Resume()
-	release(t, obtain(t, l, "foo", core.WithReplicaAcks(1, 10*time.Second)))
+	release(t, obtain(t, l, "foo", holdfast.WithReplicaAcks(1, 10*time.Second)))
 	shutdown(t, l)
 }
 
@@ -209,7 +209,7 @@ func TestServerRingReplicaAcks(t *testing.T) {
 	alone := servertest.Redis(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": master.Addr(), "b": alone.Addr()}})
 	defer rdb.Close()
-	l := newLocker(t, rdb, core.WithReplicaAcks(1, 10*time.Second))
+	l := newLocker(t, rdb, holdfast.WithReplicaAcks(1, 10*time.Second))
 	on := map[bool]string{}
 	for _, key := range []string{"k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9", "{k}10", "{l}11", "{m}12"} {
 		shard, err := rdb.GetShardClientForKey(key)
@@ -219,7 +219,7 @@ func TestServerRingReplicaAcks(t *testing.T) {
 		on[shard.Options().Addr == master.Addr()] = key
 	}
 	release(t, obtain(t, l, on[true]))
-	fails(t, l, rdb, on[false], "0 of 1 replicas", core.WithReplicaAcks(1, 50*time.Millisecond))
+	fails(t, l, rdb, on[false], "0 of 1 replicas", holdfast.WithReplicaAcks(1, 50*time.Millisecond))
 	shutdown(t, l)
 }
 
@@ -230,14 +230,14 @@ func gone(t *testing.T, rdb redis.UniversalClient, key string) {
 }
 
 // fails has an acquisition of key refused for want of replicas, within its own bounds, and nothing left of it.
-func fails(t *testing.T, l *core.Locker, rdb redis.UniversalClient, key, cause string, opts ...core.CallOption) {
+func fails(t *testing.T, l *holdfast.Locker, rdb redis.UniversalClient, key, cause string, opts ...holdfast.CallOption) {
 	t.Helper()
 	begin := time.Now()
 	lock, err := l.Acquire(background, key, opts...)
 	if lock != nil {
 		t.Fatalf("%s: acquired, want %q", key, cause)
 	}
-	wantIs(t, err, core.ErrUnavailable)
+	wantIs(t, err, holdfast.ErrUnavailable)
 	if !contains(err, key, cause) {
 		t.Errorf("%s: got %v, want %q", key, err, cause)
 	}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -18,9 +18,9 @@ import (
 func TestReplicaAcksCostTwoCommandsAndCountAsARenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 2, 3*time.Second)
-		var acquired []core.Event
-		r := newReplica(t, b, core.WithReplicaAcks(2, 5*time.Second), core.WithReentrancy(),
-			core.WithTrace(&core.Trace{Acquired: func(e core.Event) { acquired = append(acquired, e) }}))
+		var acquired []holdfast.Event
+		r := newReplica(t, b, holdfast.WithReplicaAcks(2, 5*time.Second), holdfast.WithReentrancy(),
+			holdfast.WithTrace(&holdfast.Trace{Acquired: func(e holdfast.Event) { acquired = append(acquired, e) }}))
 		warm(t, r)
 		begin := time.Now()
 		b.ResetCommands()
@@ -32,7 +32,7 @@ func TestReplicaAcksCostTwoCommandsAndCountAsARenewal(t *testing.T) {
 			t.Errorf("commands: %v, want the acquisition, a renewal and a WAIT", got)
 		}
 		// The wait is not added to the lease, on neither side.
-		if got, want := lock.Deadline(), begin.Add(15*time.Second-core.Margin(15*time.Second)); !got.Equal(want) {
+		if got, want := lock.Deadline(), begin.Add(15*time.Second-holdfast.Margin(15*time.Second)); !got.Equal(want) {
 			t.Errorf("deadline %v after the start, want %v", got.Sub(begin), want.Sub(begin))
 		}
 		if got := b.Redis.TTL("k"); got != 12*time.Second {
@@ -71,14 +71,14 @@ func TestTooFewAcksFailAndFreeTheKey(t *testing.T) {
 	} {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			set(t, b)
-			var failures []core.Event
-			r := newReplica(t, b, core.WithTrace(&core.Trace{NodeError: func(e core.Event) { failures = append(failures, e) }}))
+			var failures []holdfast.Event
+			r := newReplica(t, b, holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { failures = append(failures, e) }}))
 			c := newReplica(t, b)
 			begin := time.Now()
-			_, err := r.Acquire(background, "k", core.WithReplicaAcks(3, 100*time.Millisecond))
+			_, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(3, 100*time.Millisecond))
 			same(t, err, `holdfast: acquire "k": no verdict from redis: `+want)
-			wantIs(t, err, core.ErrUnavailable)
-			if errors.Is(err, core.ErrNotAcquired) || errors.Is(err, core.ErrLost) {
+			wantIs(t, err, holdfast.ErrUnavailable)
+			if errors.Is(err, holdfast.ErrNotAcquired) || errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("got %v, want nothing but ErrUnavailable", err)
 			}
 			if got := time.Since(begin); got != 100*time.Millisecond {
@@ -94,8 +94,8 @@ func TestTooFewAcksFailAndFreeTheKey(t *testing.T) {
 			err = r.Do(background, "k", func(context.Context) error {
 				t.Error("ran without enough acknowledgements")
 				return nil
-			}, core.WithReplicaAcks(3, 100*time.Millisecond))
-			wantIs(t, err, core.ErrUnavailable)
+			}, holdfast.WithReplicaAcks(3, 100*time.Millisecond))
+			wantIs(t, err, holdfast.ErrUnavailable)
 			synctest.Wait()
 			release(t, acquire(t, c.Locker, "k"))
 			release(t, acquire(t, r.Locker, "k"))
@@ -111,7 +111,7 @@ func TestTooFewAcksFailAndFreeTheKey(t *testing.T) {
 func TestNoReplicaIsAFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		_, err := r.TryAcquire(background, "k", core.WithReplicaAcks(1, time.Second))
+		_, err := r.TryAcquire(background, "k", holdfast.WithReplicaAcks(1, time.Second))
 		same(t, err, `holdfast: acquire "k": no verdict from redis: 0 of 1 replicas acknowledged in 1s`)
 		synctest.Wait()
 		if b.Redis.Exists("k") {
@@ -124,7 +124,7 @@ func TestNoReplicaIsAFailure(t *testing.T) {
 func TestWaitForAcksEndsWithItsCaller(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 5*time.Second)
-		r := newReplica(t, b, core.WithReplicaAcks(1, 10*time.Second))
+		r := newReplica(t, b, holdfast.WithReplicaAcks(1, 10*time.Second))
 		for name, want := range map[string]error{"deadline": context.DeadlineExceeded, "cancel": context.Canceled} {
 			ctx, cancel := context.WithTimeout(background, 2*time.Second)
 			if name == "cancel" {
@@ -132,7 +132,7 @@ func TestWaitForAcksEndsWithItsCaller(t *testing.T) {
 			}
 			begin := time.Now()
 			_, err := r.Acquire(ctx, "k")
-			wantIs(t, err, core.ErrUnavailable, want)
+			wantIs(t, err, holdfast.ErrUnavailable, want)
 			if got := time.Since(begin); got > 2*time.Second || name == "cancel" && got != time.Second {
 				t.Errorf("%s: returned after %v", name, got)
 			}
@@ -148,8 +148,8 @@ func TestWaitForAcksEndsWithItsCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeout(background, 4*time.Second)
 		defer cancel()
 		_, err := r.Acquire(ctx, "held")
-		wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
-		if errors.Is(err, core.ErrNotAcquired) {
+		wantIs(t, err, holdfast.ErrUnavailable, context.DeadlineExceeded)
+		if errors.Is(err, holdfast.ErrNotAcquired) {
 			t.Errorf("got %v, nobody else had it", err)
 		}
 
@@ -160,7 +160,7 @@ func TestWaitForAcksEndsWithItsCaller(t *testing.T) {
 			down <- time.Since(begin)
 		})
 		_, err = r.Acquire(background, "k")
-		wantIs(t, err, core.ErrClosed)
+		wantIs(t, err, holdfast.ErrClosed)
 		if got := time.Since(begin); got != time.Second {
 			t.Errorf("returned %v after the start, want 1s, with Shutdown", got)
 		}
@@ -178,14 +178,14 @@ func TestWaitForAcksEndsWithItsCaller(t *testing.T) {
 func TestGrantFromTheLineWaitsForAcks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 4*time.Second) // longer than a grant's first lease
-		holder, r := newReplica(t, b), newReplica(t, b, core.WithTTL(30*time.Second))
+		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTTL(30*time.Second))
 		warm(t, r)
 		for _, within := range []time.Duration{10 * time.Second, time.Second} {
 			lock := acquire(t, holder.Locker, "k")
-			got := make(chan *core.Lock)
+			got := make(chan *holdfast.Lock)
 			go func() {
-				lock, err := r.Acquire(background, "k", core.WithReplicaAcks(1, within))
-				if err != nil && (within != time.Second || !errors.Is(err, core.ErrUnavailable)) {
+				lock, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(1, within))
+				if err != nil && (within != time.Second || !errors.Is(err, holdfast.ErrUnavailable)) {
 					t.Errorf("within %v: %v", within, err)
 				}
 				got <- lock
@@ -211,7 +211,7 @@ func TestGrantFromTheLineWaitsForAcks(t *testing.T) {
 			if waited := time.Since(begin); waited != 4*time.Second {
 				t.Errorf("waited %v, want the 4s of the replica", waited)
 			}
-			if d := time.Until(next.Deadline()); d != 26*time.Second-core.Margin(30*time.Second) {
+			if d := time.Until(next.Deadline()); d != 26*time.Second-holdfast.Margin(30*time.Second) {
 				t.Errorf("deadline in %v, want the whole lease less 4s", d)
 			}
 			release(t, next)
@@ -227,12 +227,12 @@ func TestAcksAreNotHandedOverWithinAProcess(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 10*time.Millisecond)
 		r := newReplica(t, b)
-		enough, tooMany := core.WithReplicaAcks(1, time.Second), core.WithReplicaAcks(2, time.Second)
+		enough, tooMany := holdfast.WithReplicaAcks(1, time.Second), holdfast.WithReplicaAcks(2, time.Second)
 		lock := acquire(t, r.Locker, "k")
 		var order []string
 		var mu sync.Mutex
 		var wg sync.WaitGroup
-		for i, opts := range [][]core.CallOption{{enough}, {}, {enough}, {tooMany}, {}, {enough}, {tooMany}, {enough}} {
+		for i, opts := range [][]holdfast.CallOption{{enough}, {}, {enough}, {tooMany}, {}, {enough}, {tooMany}, {enough}} {
 			wg.Go(func() {
 				err := r.Do(background, "k", func(context.Context) error {
 					time.Sleep(time.Millisecond)
@@ -241,7 +241,7 @@ func TestAcksAreNotHandedOverWithinAProcess(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
-					wantIs(t, err, core.ErrUnavailable)
+					wantIs(t, err, holdfast.ErrUnavailable)
 					order = append(order, "failed")
 				}
 				order = append(order, strconv.Itoa(i))
@@ -274,15 +274,15 @@ func TestReplicaAcksWithAReentryID(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 10*time.Millisecond)
 		r, c := newReplica(t, b), newReplica(t, b)
-		id := core.WithReentryID("id")
-		one := acquire(t, r.Locker, "k", id, core.WithReplicaAcks(1, time.Second))
-		two := acquire(t, c.Locker, "k", id, core.WithReplicaAcks(1, time.Second))
+		id := holdfast.WithReentryID("id")
+		one := acquire(t, r.Locker, "k", id, holdfast.WithReplicaAcks(1, time.Second))
+		two := acquire(t, c.Locker, "k", id, holdfast.WithReplicaAcks(1, time.Second))
 		if n := b.Commands()["wait"]; n != 2 || one.Token() != two.Token() {
 			t.Errorf("%d times WAIT for two", n)
 		}
 		release(t, one)
-		_, err := r.TryAcquire(background, "k", id, core.WithReplicaAcks(2, time.Second))
-		wantIs(t, err, core.ErrUnavailable)
+		_, err := r.TryAcquire(background, "k", id, holdfast.WithReplicaAcks(2, time.Second))
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if !contains(err, "1 of 2 replicas") {
 			t.Error(err)
 		}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestDelayedAcquireDoesNotLeakAKey(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		_, err := r.Acquire(ctx, "k")
-		wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+		wantIs(t, err, holdfast.ErrUnavailable, context.DeadlineExceeded)
 		if d := time.Since(begin); d != 300*time.Millisecond {
 			t.Errorf("returned after %v, want with its context", d)
 		}
@@ -68,7 +68,7 @@ func TestDelayedAcquireDuringItsTenureChangesNothing(t *testing.T) {
 		warm(t, r)
 		until := make(chan struct{})
 		r.link.OnCommand(first("acquire", servertest.HoldRequest(until)))
-		lock, err := r.Acquire(background, "k", core.WithTTL(4*time.Second))
+		lock, err := r.Acquire(background, "k", holdfast.WithTTL(4*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestCancelledAcquireLeavesNoKey(t *testing.T) {
 				time.AfterFunc(50*time.Millisecond, cancel)
 				time.AfterFunc(100*time.Millisecond, func() { close(until) })
 				_, err := r.Acquire(ctx, "k")
-				wantIs(t, err, core.ErrUnavailable, context.Canceled)
+				wantIs(t, err, holdfast.ErrUnavailable, context.Canceled)
 				time.Sleep(2 * time.Second)
 				if b.Redis.Exists("k") {
 					t.Error("a cancelled acquire left the key behind")
@@ -129,7 +129,7 @@ func TestCancelledWaitSendsNoCleanUpAfterARefusal(t *testing.T) {
 		defer cancel()
 		time.AfterFunc(100*time.Millisecond, func() { close(until) })
 		_, err := c.TryAcquire(ctx, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		shutdown(t, c.Locker)
 		if n := c.link.Commands().Total(); n != 1 {
 			t.Errorf("got %d commands, want the acquire alone", n)
@@ -144,11 +144,11 @@ func TestAnswerAfterTheLeaseIsNotAHold(t *testing.T) {
 		r := newReplica(t, b)
 		warm(t, r)
 		r.link.DelayDown(150 * time.Millisecond)
-		lock, err := r.TryAcquire(background, "k", core.WithTTL(100*time.Millisecond))
+		lock, err := r.TryAcquire(background, "k", holdfast.WithTTL(100*time.Millisecond))
 		if err == nil {
 			t.Fatalf("got a lock with deadline in %v", time.Until(lock.Deadline()))
 		}
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		r.link.DelayDown(0)
 		time.Sleep(3 * time.Second)
 		if b.Redis.Exists("k") {
@@ -161,12 +161,12 @@ func TestAnswerAfterTheLeaseIsNotAHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		for _, ago := range []time.Duration{14100 * time.Millisecond, 15 * time.Second, time.Hour} {
-			if held := core.JudgeLate(background, r.Locker, "k", ago); held {
+			if held := holdfast.JudgeLate(background, r.Locker, "k", ago); held {
 				t.Errorf("an answer %v after its command made a lock of 15s", ago)
 			}
 			time.Sleep(time.Second) // it is undone
 		}
-		if held := core.JudgeLate(background, r.Locker, "k", 14*time.Second); !held {
+		if held := holdfast.JudgeLate(background, r.Locker, "k", 14*time.Second); !held {
 			t.Error("an answer 14s after its command did not make a lock of 15s")
 		}
 		shutdown(t, r.Locker)
@@ -182,7 +182,7 @@ func TestGrantForAnEndedContextIsGivenBack(t *testing.T) {
 		r := newReplica(t, b)
 		ended, cancel := context.WithCancel(background)
 		cancel()
-		if core.JudgeLate(ended, r.Locker, "k", 0) {
+		if holdfast.JudgeLate(ended, r.Locker, "k", 0) {
 			t.Error("got a lock with a context that has ended")
 		}
 		shutdown(t, r.Locker)

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"errors"
@@ -16,13 +16,13 @@ func TestAcquireGivesUpOnAnOutageOfALease(t *testing.T) {
 		r.link.Refuse(errors.New("connection refused"))
 		begin := time.Now()
 		_, err := r.Acquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if d := time.Since(begin); d < 15*time.Second || d > 17*time.Second {
 			t.Errorf("gave up after %v, want about 15s", d)
 		}
 		begin = time.Now()
 		_, err = r.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if d := time.Since(begin); d > time.Second {
 			t.Errorf("TryAcquire: %v", d)
 		}
@@ -56,8 +56,8 @@ func TestCleanUpEndsWithTheLeaseThatMayBeThere(t *testing.T) {
 			time.Sleep(time.Second) // a look goes unanswered
 			r.link.Reset()
 		})
-		_, err := r.Acquire(background, "k", core.WithWait(12*time.Second))
-		wantIs(t, err, core.ErrUnavailable)
+		_, err := r.Acquire(background, "k", holdfast.WithWait(12*time.Second))
+		wantIs(t, err, holdfast.ErrUnavailable)
 		shutdown(t, r.Locker)
 		if d := time.Since(begin); d > 20*time.Second { // with the pauses of the last try, which are random; from the end of the call it would be 27 s
 			t.Errorf("Shutdown returned after %v, want a lease after the last command that was sent, at 3s", d)
@@ -73,8 +73,8 @@ func TestAcquireWaitsWhileTheServerLoads(t *testing.T) {
 		warm(t, r)
 		b.Redis.SetError("LOADING Redis is loading the dataset in memory")
 		_, err := r.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
-		if !contains(err, `"k"`, "LOADING") || errors.Is(err, core.ErrNotAcquired) {
+		wantIs(t, err, holdfast.ErrUnavailable)
+		if !contains(err, `"k"`, "LOADING") || errors.Is(err, holdfast.ErrNotAcquired) {
 			t.Errorf("got %v, want the key and Redis' word in the text", err)
 		}
 		time.AfterFunc(3*time.Second, func() { b.Redis.SetError("") })

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func TestAcquireAndReleaseCostTwoCommandsAndARefusalOne(t *testing.T) {
 		if n := b.Commands().Total(); n != 1 {
 			t.Errorf("acquire: got %d commands, want 1", n)
 		}
-		if _, err := r.TryAcquire(background, "order:1"); !errors.Is(err, core.ErrNotAcquired) {
+		if _, err := r.TryAcquire(background, "order:1"); !errors.Is(err, holdfast.ErrNotAcquired) {
 			t.Errorf("got %v, want ErrNotAcquired", err)
 		}
 		if n := b.Commands().Total(); n != 2 {
@@ -74,7 +74,7 @@ func TestWaitEndsWithContextOrWithWait(t *testing.T) {
 			if got := time.Since(begin); got != d {
 				t.Errorf("returned after %v, want %v", got, d)
 			}
-			var held *core.HeldError
+			var held *holdfast.HeldError
 			if !errors.As(err, &held) || held.Key != "k" {
 				t.Errorf("got %v, want a *HeldError for k", err)
 			}
@@ -87,7 +87,7 @@ func TestWaitEndsWithContextOrWithWait(t *testing.T) {
 			_, err := c.Acquire(ctx, "k")
 			return err
 		})
-		wantIs(t, err, core.ErrNotAcquired, context.DeadlineExceeded)
+		wantIs(t, err, holdfast.ErrNotAcquired, context.DeadlineExceeded)
 
 		err = cause(time.Second, func() error {
 			ctx, cancel := context.WithCancel(background)
@@ -95,21 +95,21 @@ func TestWaitEndsWithContextOrWithWait(t *testing.T) {
 			_, err := c.Acquire(ctx, "k")
 			return err
 		})
-		wantIs(t, err, core.ErrNotAcquired, context.Canceled)
+		wantIs(t, err, holdfast.ErrNotAcquired, context.Canceled)
 
 		err = cause(700*time.Millisecond, func() error {
-			_, err := c.Acquire(background, "k", core.WithWait(700*time.Millisecond))
+			_, err := c.Acquire(background, "k", holdfast.WithWait(700*time.Millisecond))
 			return err
 		})
 		if errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: no context ended", err)
 		}
 		_ = cause(3*time.Second, func() error { // the last look is at the end, and is waited for
-			_, err := c.Acquire(background, "k", core.WithWait(3*time.Second))
+			_, err := c.Acquire(background, "k", holdfast.WithWait(3*time.Second))
 			return err
 		})
 		_ = cause(0, func() error {
-			_, err := c.Acquire(background, "k", core.WithWait(0))
+			_, err := c.Acquire(background, "k", holdfast.WithWait(0))
 			return err
 		})
 		_ = cause(0, func() error {
@@ -120,7 +120,7 @@ func TestWaitEndsWithContextOrWithWait(t *testing.T) {
 		ended, cancel := context.WithCancel(background)
 		cancel()
 		_, err = c.Acquire(ended, "k")
-		wantIs(t, err, core.ErrUnavailable, context.Canceled)
+		wantIs(t, err, holdfast.ErrUnavailable, context.Canceled)
 	})
 }
 
@@ -131,19 +131,19 @@ func TestSelfDeadlockIsRefusedAtOnce(t *testing.T) {
 		other := newReplica(t, b)
 		err := r.Do(background, "a", func(ctx context.Context) error {
 			return r.Do(ctx, "b", func(ctx context.Context) error {
-				if got := core.Held(ctx); len(got) != 2 || got[0].Key() != "b" || got[1].Key() != "a" {
+				if got := holdfast.Held(ctx); len(got) != 2 || got[0].Key() != "b" || got[1].Key() != "a" {
 					t.Errorf("Held: got %v, want b, a", got)
 				}
-				for _, l := range []*core.Locker{r.Locker, same} {
+				for _, l := range []*holdfast.Locker{r.Locker, same} {
 					_, err := l.Acquire(ctx, "a")
-					wantIs(t, err, core.ErrSelfDeadlock)
+					wantIs(t, err, holdfast.ErrSelfDeadlock)
 					_, err = l.TryAcquire(ctx, "b")
-					wantIs(t, err, core.ErrSelfDeadlock)
+					wantIs(t, err, holdfast.ErrSelfDeadlock)
 				}
 				_, err := other.TryAcquire(ctx, "a") // may be another Redis: asks
-				wantIs(t, err, core.ErrNotAcquired)
+				wantIs(t, err, holdfast.ErrNotAcquired)
 				_, err = r.TryAcquire(background, "a") // not its context: an ordinary rival
-				wantIs(t, err, core.ErrNotAcquired)
+				wantIs(t, err, holdfast.ErrNotAcquired)
 				return nil
 			})
 		})
@@ -158,7 +158,7 @@ func TestWaitMayBeHuge(t *testing.T) {
 		c := newReplica(t, b)
 		time.Sleep(time.Second)
 		c.link.Delay(2 * time.Millisecond)
-		l, err := c.Acquire(background, "k", core.WithWait(math.MaxInt64))
+		l, err := c.Acquire(background, "k", holdfast.WithWait(math.MaxInt64))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestSlowAnswerDoesNotUseUpTheWait(t *testing.T) {
 		c.link.Delay(60 * time.Millisecond)
 		lock := acquire(t, a.Locker, "k")
 		time.AfterFunc(70*time.Millisecond, func() { release(t, lock) })
-		got, err := c.Acquire(background, "k", core.WithWait(100*time.Millisecond))
+		got, err := c.Acquire(background, "k", holdfast.WithWait(100*time.Millisecond))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestGoRedisDoesNotResend(t *testing.T) {
 		})
 		b.ResetCommands()
 		_, err := r.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		shutdown(t, r.Locker)
 		if n := b.Commands().Total(); n != 4 {
 			t.Errorf("%d commands reached the server, want three tries and the clean-up", n)
@@ -246,7 +246,7 @@ func TestRestartedServerLearnsTheScriptsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		lock := acquire(t, r.Locker, "k")
-		value := core.Owner(lock)
+		value := holdfast.Owner(lock)
 		b.Restart()
 		_ = b.Redis.Set("k", value) // persistence kept the lock, not the scripts
 		b.Redis.SetTTL("k", 15*time.Second)
@@ -263,7 +263,7 @@ func TestRestartedServerLearnsTheScriptsAgain(t *testing.T) {
 // What one acquire and its release cost on a real server. internal/bench compares.
 func BenchmarkAcquireRelease(b *testing.B) {
 	server := servertest.Redis(b)
-	l, err := core.New(server.Client())
+	l, err := holdfast.New(server.Client())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -292,4 +292,4 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-func tokenText(lock *core.Lock) string { return strconv.FormatInt(lock.Token(), 10) }
+func tokenText(lock *holdfast.Lock) string { return strconv.FormatInt(lock.Token(), 10) }

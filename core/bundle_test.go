@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -20,11 +20,11 @@ import (
 // gathered has r release n locks and acquire n others together, by acquire, and calls then when all of them wait for the
 // lanes. It returns how many commands of each kind r sends from then on until all is answered, and the errors of the
 // releases and of the acquires, nil for one that worked.
-func gathered(t *testing.T, r *replica, n int, acquire func(i int) (*core.Lock, error), then func(servertest.Verdict), v servertest.Verdict) (kinds map[string]int, freed, taken []error) {
+func gathered(t *testing.T, r *replica, n int, acquire func(i int) (*holdfast.Lock, error), then func(servertest.Verdict), v servertest.Verdict) (kinds map[string]int, freed, taken []error) {
 	t.Helper()
-	var held []*core.Lock
+	var held []*holdfast.Lock
 	for i := range n {
-		lock, err := r.Acquire(background, fmt.Sprint("held", i), core.WithTTL(time.Minute))
+		lock, err := r.Acquire(background, fmt.Sprint("held", i), holdfast.WithTTL(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func gathered(t *testing.T, r *replica, n int, acquire func(i int) (*core.Lock, 
 	}
 	free := stuck(t, r)
 	freed, taken = make([]error, n), make([]error, n)
-	locks := make([]*core.Lock, n)
+	locks := make([]*holdfast.Lock, n)
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { freed[i] = held[i].Release(background) })
@@ -64,7 +64,7 @@ func gathered(t *testing.T, r *replica, n int, acquire func(i int) (*core.Lock, 
 		if lock == nil {
 			continue
 		}
-		if got, err := r.rdb.Get(background, lock.Key()).Result(); got != core.Owner(lock) || lock.Err() != nil || lock.Token() == 0 {
+		if got, err := r.rdb.Get(background, lock.Key()).Result(); got != holdfast.Owner(lock) || lock.Err() != nil || lock.Token() == 0 {
 			t.Errorf("lock %d: redis has %q, %v, and it says %v", i, got, err, lock.Err())
 		}
 		release(t, lock)
@@ -97,7 +97,7 @@ func TestBundleOfManyCallers(t *testing.T) {
 		r := newReplica(t, b)
 		warm(t, r)
 		for round := range 2 { // with new keys and with known ones
-			try := func(i int) (*core.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
+			try := func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
 			kinds, freed, taken := gathered(t, r, 5, try, nil, servertest.Pass)
 			none(t, "release", freed)
 			none(t, "acquire", taken)
@@ -120,16 +120,16 @@ func TestBundleLeavesOutWhatIsSpecial(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, other := newReplica(t, b), newReplica(t, b)
 		warm(t, r)
-		lock := acquire(t, other.Locker, "k1", core.WithLabel("other"))
+		lock := acquire(t, other.Locker, "k1", holdfast.WithLabel("other"))
 		b.Redis.HSet("k2", "a", "b")
-		try := func(i int) (*core.Lock, error) { return r.TryAcquire(background, fmt.Sprint("k", i)) }
+		try := func(i int) (*holdfast.Lock, error) { return r.TryAcquire(background, fmt.Sprint("k", i)) }
 		began := time.Now()
 		kinds, freed, taken := gathered(t, r, 4, try, nil, servertest.Pass)
 		if d := time.Since(began); d > 0 {
 			t.Errorf("it took %v, as if somebody had to ask twice", d)
 		}
 		none(t, "release", freed)
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(taken[1], &held) || held.Label != "other" {
 			t.Error(taken[1])
 		}
@@ -158,7 +158,7 @@ func TestBundleThatIsNotAnswered(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r := newReplica(t, b)
 			warm(t, r)
-			try := func(i int) (*core.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
+			try := func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
 			gathered(t, r, 5, try, nil, servertest.Pass) // the server knows the script from now on
 			kinds, freed, taken := gathered(t, r, 5, try, nil, v)
 			none(t, what+": release", freed)
@@ -179,10 +179,10 @@ func TestBundleOfCallersWhoLeft(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r, other := newReplica(t, b), newReplica(t, b)
 			warm(t, r)
-			gathered(t, r, 5, func(i int) (*core.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }, nil, servertest.Pass)
+			gathered(t, r, 5, func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }, nil, servertest.Pass)
 			lock := acquire(t, other.Locker, "k0") // the bundle leaves it to a command that comes too late
 			ctx, cancel := context.WithCancel(background)
-			try := func(i int) (*core.Lock, error) { return r.Acquire(ctx, fmt.Sprint("k", i)) }
+			try := func(i int) (*holdfast.Lock, error) { return r.Acquire(ctx, fmt.Sprint("k", i)) }
 			late := make(chan struct{})
 			then := func(servertest.Verdict) {
 				synctest.Wait()
@@ -223,7 +223,7 @@ func TestBundleThatIsRefused(t *testing.T) {
 			c.WriteError("NOPERM No permissions to access a key")
 			return true
 		})
-		try := func(i int) (*core.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
+		try := func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
 		for i, want := range []int64{1, 1, 2} {
 			kinds, freed, taken := gathered(t, r, 5, try, nil, servertest.Pass)
 			none(t, "release", freed)
@@ -260,10 +260,10 @@ func TestBundleThatFails(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(background, time.Second)
 			defer cancel()
-			try := func(i int) (*core.Lock, error) { return r.TryAcquire(ctx, fmt.Sprint("k", i)) }
+			try := func(i int) (*holdfast.Lock, error) { return r.TryAcquire(ctx, fmt.Sprint("k", i)) }
 			kinds, freed, taken := gathered(t, r, 5, try, nil, servertest.Pass)
 			for _, err := range append(freed, taken...) {
-				if err != nil && (!errors.Is(err, core.ErrUnavailable) || !strings.Contains(err.Error(), text)) {
+				if err != nil && (!errors.Is(err, holdfast.ErrUnavailable) || !strings.Contains(err.Error(), text)) {
 					t.Error(err)
 				}
 			}
@@ -284,7 +284,7 @@ func TestBundleThatFails(t *testing.T) {
 // Servers that serve no keys of several slots, or not all keys, or nobody yet who has not authenticated.
 func TestBundleOnServersWithLimits(t *testing.T) {
 	t.Parallel()
-	crowd := func(t *testing.T, l *core.Locker, key func(i int) string) (errs []error) {
+	crowd := func(t *testing.T, l *holdfast.Locker, key func(i int) string) (errs []error) {
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		for i := range 64 {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -68,7 +68,7 @@ func TestClaimCostsOneCommandAndItsMarkExpires(t *testing.T) {
 			t.Error("the mark is still there")
 		}
 		_, err := r.Claim(background, "job", now)
-		wantIs(t, err, core.ErrTick)
+		wantIs(t, err, holdfast.ErrTick)
 	})
 }
 
@@ -78,7 +78,7 @@ func TestTicksOutsideTheWindowLeaveTheMarkAlone(t *testing.T) {
 		now := time.Now()
 		for _, d := range []time.Duration{time.Hour, 10*time.Second + time.Millisecond, -time.Hour - time.Millisecond} {
 			ok, err := r.Claim(background, "job", now.Add(d))
-			wantIs(t, err, core.ErrTick)
+			wantIs(t, err, holdfast.ErrTick)
 			if ok || !contains(err, `"job"`) {
 				t.Errorf("%v off: got %v, %v", d, ok, err)
 			}
@@ -91,11 +91,11 @@ func TestTicksOutsideTheWindowLeaveTheMarkAlone(t *testing.T) {
 				t.Errorf("%v off: refused", d)
 			}
 		}
-		if !claim(t, r.Locker, now.Add(time.Minute), core.WithTickWindow(time.Minute, time.Minute)) {
+		if !claim(t, r.Locker, now.Add(time.Minute), holdfast.WithTickWindow(time.Minute, time.Minute)) {
 			t.Error("refused inside its own window")
 		}
-		_, err := r.Claim(background, "job", now.Add(-2*time.Minute), core.WithTickWindow(time.Minute, 0))
-		wantIs(t, err, core.ErrTick)
+		_, err := r.Claim(background, "job", now.Add(-2*time.Minute), holdfast.WithTickWindow(time.Minute, 0))
+		wantIs(t, err, holdfast.ErrTick)
 	})
 }
 
@@ -108,7 +108,7 @@ func TestMinGapKeepsTicksApart(t *testing.T) {
 		for d := time.Duration(0); d < time.Hour; d += time.Minute {
 			if phase := d % (10 * time.Minute); phase == 0 || phase == 3*time.Minute || phase == 7*time.Minute {
 				time.Sleep(time.Until(begin.Add(d)))
-				if claim(t, r.Locker, begin.Add(d), core.WithMinGap(10*time.Minute)) {
+				if claim(t, r.Locker, begin.Add(d), holdfast.WithMinGap(10*time.Minute)) {
 					granted++
 				}
 			}
@@ -117,20 +117,20 @@ func TestMinGapKeepsTicksApart(t *testing.T) {
 			t.Errorf("%d runs in an hour of ten-minute periods, want 6", granted)
 		}
 		// A gap longer than the window is remembered for as long.
-		if !claim(t, r.Locker, time.Now().Add(time.Second), core.WithTickWindow(time.Minute, time.Minute)) {
+		if !claim(t, r.Locker, time.Now().Add(time.Second), holdfast.WithTickWindow(time.Minute, time.Minute)) {
 			t.Error("refused")
 		}
-		_ = claim(t, r.Locker, time.Now().Add(2*time.Second), core.WithTickWindow(time.Minute, time.Minute), core.WithMinGap(0))
+		_ = claim(t, r.Locker, time.Now().Add(2*time.Second), holdfast.WithTickWindow(time.Minute, time.Minute), holdfast.WithMinGap(0))
 		time.Sleep(time.Hour)
-		if !claim(t, r.Locker, time.Now(), core.WithMinGap(24*time.Hour)) {
+		if !claim(t, r.Locker, time.Now(), holdfast.WithMinGap(24*time.Hour)) {
 			t.Error("refused")
 		}
 		time.Sleep(23 * time.Hour)
-		if claim(t, r.Locker, time.Now(), core.WithMinGap(24*time.Hour)) {
+		if claim(t, r.Locker, time.Now(), holdfast.WithMinGap(24*time.Hour)) {
 			t.Error("granted an hour before the gap was over")
 		}
 		time.Sleep(time.Hour)
-		if !claim(t, r.Locker, time.Now(), core.WithMinGap(24*time.Hour)) {
+		if !claim(t, r.Locker, time.Now(), holdfast.WithMinGap(24*time.Hour)) {
 			t.Error("refused after the gap")
 		}
 	})
@@ -166,7 +166,7 @@ func TestResentClaimIsRecognised(t *testing.T) {
 			return servertest.Pass
 		})
 		ok, err := r.Claim(background, "job", time.Now().Add(2*time.Second))
-		if wantIs(t, err, core.ErrUnavailable); ok {
+		if wantIs(t, err, holdfast.ErrUnavailable); ok {
 			t.Error("granted without knowing")
 		}
 		// The very tick went to somebody else: then it was never this call's.
@@ -202,7 +202,7 @@ func TestClaimReturnsInTime(t *testing.T) {
 		cancel()
 		b.ResetCommands()
 		_, err := r.Claim(ended, "job", time.Now().Add(time.Second))
-		wantIs(t, err, core.ErrUnavailable, context.Canceled)
+		wantIs(t, err, holdfast.ErrUnavailable, context.Canceled)
 		if n := b.Commands().Total(); n != 0 {
 			t.Error("a claim with an ended context used the tick up")
 		}
@@ -215,7 +215,7 @@ func TestClaimReturnsInTime(t *testing.T) {
 			}
 			begin := time.Now()
 			_, err := r.Claim(ctx, "job", time.Now().Add(time.Second))
-			wantIs(t, err, core.ErrUnavailable)
+			wantIs(t, err, holdfast.ErrUnavailable)
 			if d := time.Since(begin); d != limit {
 				t.Errorf("returned after %v, want %v", d, limit)
 			}
@@ -223,7 +223,7 @@ func TestClaimReturnsInTime(t *testing.T) {
 		r.link.Heal()
 		shutdown(t, r.Locker)
 		_, err = r.Claim(background, "job", time.Now())
-		wantIs(t, err, core.ErrClosed)
+		wantIs(t, err, holdfast.ErrClosed)
 	})
 }
 
@@ -237,14 +237,14 @@ func TestBadClaimsAreRefused(t *testing.T) {
 			"bad name":    func() (bool, error) { return r.Claim(background, "a}b", time.Now()) },
 			"zero tick":   func() (bool, error) { return r.Claim(background, "job", time.Time{}) },
 			"far tick":    func() (bool, error) { return r.Claim(background, "job", time.Unix(1<<40, 0)) },
-			"gap":         func() (bool, error) { return r.Claim(background, "job", time.Now(), core.WithMinGap(-1)) },
-			"behind":      func() (bool, error) { return r.Claim(background, "job", time.Now(), core.WithTickWindow(0, 0)) },
+			"gap":         func() (bool, error) { return r.Claim(background, "job", time.Now(), holdfast.WithMinGap(-1)) },
+			"behind":      func() (bool, error) { return r.Claim(background, "job", time.Now(), holdfast.WithTickWindow(0, 0)) },
 			"ahead": func() (bool, error) {
-				return r.Claim(background, "job", time.Now(), core.WithTickWindow(time.Hour, -1))
+				return r.Claim(background, "job", time.Now(), holdfast.WithTickWindow(time.Hour, -1))
 			},
 			"nil option": func() (bool, error) { return r.Claim(background, "job", time.Now(), nil) },
 		} {
-			if ok, err := call(); ok || !errors.Is(err, core.ErrInvalid) {
+			if ok, err := call(); ok || !errors.Is(err, holdfast.ErrInvalid) {
 				t.Errorf("%s: got %v, %v, want ErrInvalid", what, ok, err)
 			}
 		}
@@ -253,14 +253,14 @@ func TestBadClaimsAreRefused(t *testing.T) {
 		}
 		_, _ = b.Redis.Push("{job}:~mark", "x")
 		_, err := r.Claim(background, "job", time.Now())
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 	})
 }
 
 func TestServerGrantsEachTickOnce(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	lockers := make([]*core.Locker, 5)
+	lockers := make([]*holdfast.Locker, 5)
 	for i := range lockers {
 		lockers[i] = newLocker(t, server.Client())
 	}
@@ -304,12 +304,12 @@ func TestClaimThatWaits(t *testing.T) {
 	} {
 		for _, always := range []bool{false, true} { // the option of the call, or of the Locker
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				var of []core.Option
-				var opts []core.ClaimOption
+				var of []holdfast.Option
+				var opts []holdfast.ClaimOption
 				if c.wait > 0 && always {
-					of = append(of, core.WithWait(c.wait))
+					of = append(of, holdfast.WithWait(c.wait))
 				} else if c.wait > 0 {
-					opts = append(opts, core.WithWait(c.wait))
+					opts = append(opts, holdfast.WithWait(c.wait))
 				}
 				r, other := newReplica(t, b, of...), newReplica(t, b)
 				tick := time.Now().Add(time.Second)
@@ -332,7 +332,7 @@ func TestClaimThatWaits(t *testing.T) {
 					if !won || err != nil || took > c.away+c.took {
 						t.Errorf("%s: got %v, %v after %v", name, won, err, took)
 					}
-				} else if wantIs(t, err, core.ErrUnavailable); won || took > c.wait+2*time.Second {
+				} else if wantIs(t, err, holdfast.ErrUnavailable); won || took > c.wait+2*time.Second {
 					t.Errorf("%s: got %v after %v", name, won, took)
 				}
 				time.Sleep(c.away)
@@ -354,14 +354,14 @@ func TestShutdownEndsAClaimThatWaits(t *testing.T) {
 			}
 		})
 		began := time.Now()
-		_, err := r.Claim(background, "job", time.Now(), core.WithWait(time.Hour))
-		if wantIs(t, err, core.ErrClosed); time.Since(began) > 6*time.Second {
+		_, err := r.Claim(background, "job", time.Now(), holdfast.WithWait(time.Hour))
+		if wantIs(t, err, holdfast.ErrClosed); time.Since(began) > 6*time.Second {
 			t.Errorf("it took %v", time.Since(began))
 		}
 	})
 }
 
-func claim(t *testing.T, l *core.Locker, tick time.Time, opts ...core.ClaimOption) bool {
+func claim(t *testing.T, l *holdfast.Locker, tick time.Time, opts ...holdfast.ClaimOption) bool {
 	t.Helper()
 	ok, err := l.Claim(background, "job", tick, opts...)
 	if err != nil {

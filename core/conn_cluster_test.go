@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -19,12 +19,12 @@ import (
 func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := startCluster(t)
-	l, rival := newLocker(t, rdb, core.WithTTL(2*time.Second)), newLocker(t, rdb)
+	l, rival := newLocker(t, rdb, holdfast.WithTTL(2*time.Second)), newLocker(t, rdb)
 	keys := []string{"plain", "{tag}ged", "{whole}", "whole", "a{b", "a}b{c}d", "a{b}c{d}", "mit Leerzeichen", "é"}
 	for i := range 60 {
-		keys = append(keys, core.Key("order", strconv.Itoa(i)))
+		keys = append(keys, holdfast.Key("order", strconv.Itoa(i)))
 	}
-	locks := map[string]*core.Lock{}
+	locks := map[string]*holdfast.Lock{}
 	for _, key := range keys {
 		locks[key] = obtain(t, l, key)
 		if _, err := rival.TryAcquire(background, key); err == nil {
@@ -70,7 +70,7 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 func TestServerClusterSlotMigration(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := startCluster(t)
-	l := newLocker(t, rdb, core.WithTTL(3*time.Second))
+	l := newLocker(t, rdb, holdfast.WithTTL(3*time.Second))
 	lock := obtain(t, l, "foo") // slot 12182, on the third node
 	const slot = 12182
 	from, to := nodes[2].Client(), nodes[0].Client()
@@ -131,11 +131,11 @@ func TestServerClusterNodeThatDiesIsLookedForAtOnce(t *testing.T) {
 			})
 			defer rdb.Close()
 			const ttl = 6 * time.Second
-			l := newLocker(t, rdb, core.WithTTL(ttl))
-			var locks []*core.Lock
+			l := newLocker(t, rdb, holdfast.WithTTL(ttl))
+			var locks []*holdfast.Lock
 			for i := range n {
 				lock := obtain(t, l, fmt.Sprint("k", i))
-				heir.Client().Set(background, lock.Key(), core.Owner(lock), ttl)
+				heir.Client().Set(background, lock.Key(), holdfast.Owner(lock), ttl)
 				locks = append(locks, lock)
 			}
 			dies.Kill()

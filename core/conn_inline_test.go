@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func TestInlineCommands(t *testing.T) {
 		seen := &stacks{caller: "TestInlineCommands"}
 		r.rdb.AddHook(seen)
 		other.rdb.AddHook(seen)
-		cycle := func(r *replica, ctx context.Context, opts ...core.CallOption) {
+		cycle := func(r *replica, ctx context.Context, opts ...holdfast.CallOption) {
 			t.Helper()
 			synctest.Wait() // a lane answers before it is free
 			lock, err := r.Acquire(ctx, "k", opts...)
@@ -92,7 +92,7 @@ func TestInlineCommands(t *testing.T) {
 		defer cancel()
 		cycle(r, short)
 		check("with little time", 2, 0)
-		cycle(r, background, core.WithTTL(500*time.Millisecond))
+		cycle(r, background, holdfast.WithTTL(500*time.Millisecond))
 		check("with a short lease", 2, 0)
 		r.link.Delay(40 * time.Millisecond)
 		cycle(r, background)
@@ -167,7 +167,7 @@ func TestInlineCallsReturnWithASilentServer(t *testing.T) {
 				case "Release":
 					err = lock.Release(ctx)
 				}
-				wantIs(t, err, core.ErrUnavailable)
+				wantIs(t, err, holdfast.ErrUnavailable)
 				if took := time.Since(began); took > limit {
 					t.Errorf("%s, %s: took %v, want at most %v", what, how, took, limit)
 				}
@@ -197,8 +197,8 @@ func TestInlineAnswersThatAreLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, _ := b.Redis.Get("k"); got != core.Owner(lock) {
-				t.Errorf("held as %q, want %q", got, core.Owner(lock))
+			if got, _ := b.Redis.Get("k"); got != holdfast.Owner(lock) {
+				t.Errorf("held as %q, want %q", got, holdfast.Owner(lock))
 			}
 			time.Sleep(20 * time.Second) // and callers run their commands again
 			r.link.OnCommand(first("forget", fault))
@@ -223,7 +223,7 @@ func TestInlineShutdown(t *testing.T) {
 		go func() { time.Sleep(time.Second); r.link.Heal() }()
 		_ = r.Shutdown(background)
 		res := <-c
-		wantIs(t, res.err, core.ErrClosed)
+		wantIs(t, res.err, holdfast.ErrClosed)
 		if d := res.at.Sub(began); d > 250*time.Millisecond {
 			t.Errorf("the caller was told after %v", d)
 		}
@@ -334,13 +334,13 @@ func TestInlineHookThatPanics(t *testing.T) {
 							args = append(args, "")
 						}
 					}
-					if core.ScriptName(args) == when && n.Add(1) == 1 {
+					if holdfast.ScriptName(args) == when && n.Add(1) == 1 {
 						panic("hook")
 					}
 					return err
 				}
 			}))
-			under := core.Under(r.Locker)
+			under := holdfast.Under(r.Locker)
 			panics(t, func() {
 				l, err := r.Acquire(background, "k")
 				if err != nil {
@@ -351,7 +351,7 @@ func TestInlineHookThatPanics(t *testing.T) {
 			})
 			synctest.Wait()
 			time.Sleep(2 * time.Second)
-			if n := core.Under(r.Locker); n != under {
+			if n := holdfast.Under(r.Locker); n != under {
 				t.Errorf("%s: %d under way, want %d", when, n, under)
 			}
 			if b.Redis.Exists("k") {
@@ -386,9 +386,9 @@ func TestInlineTryAcquireKeepsItsTime(t *testing.T) {
 				return servertest.HoldReply(nil)
 			})
 			began := time.Now()
-			_, err := r.TryAcquire(background, "k", core.WithTTL(time.Second))
+			_, err := r.TryAcquire(background, "k", holdfast.WithTTL(time.Second))
 			took := time.Since(began)
-			wantIs(t, err, core.ErrUnavailable)
+			wantIs(t, err, holdfast.ErrUnavailable)
 			if took > 250*time.Millisecond {
 				t.Errorf("inline %v: TryAcquire took %v, want at most 250ms", inl, took)
 			}
@@ -438,7 +438,7 @@ func TestLanesLeaveConnections(t *testing.T) {
 		var sample atomic.Value
 		for i := range 100 {
 			all.Go(func() {
-				lk, err := r.TryAcquire(background, fmt.Sprint("k", i), core.WithTrace(&core.Trace{NodeError: func(e core.Event) { node.Add(1); sample.CompareAndSwap(nil, e.Err) }}))
+				lk, err := r.TryAcquire(background, fmt.Sprint("k", i), holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { node.Add(1); sample.CompareAndSwap(nil, e.Err) }}))
 				if err != nil {
 					failed.Add(1)
 					return

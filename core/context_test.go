@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -38,25 +38,25 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
 			t.Errorf("got %v, want the lock held until Release", err)
 		}
-		if err := core.Err(ctx); err != nil {
+		if err := holdfast.Err(ctx); err != nil {
 			t.Errorf("Err of its context, which has ended: %v, want nil while the lock is held", err)
 		}
-		if len(core.Held(ctx)) != 1 {
+		if len(holdfast.Held(ctx)) != 1 {
 			t.Error("Held lost the lock with the context")
 		}
 		if err := lock.Release(parent); err != nil {
 			t.Errorf("Release with an ended context: %v", err)
 		}
-		if len(core.Held(ctx)) != 0 {
+		if len(holdfast.Held(ctx)) != 0 {
 			t.Error("Held still has a released lock")
 		}
-		if err := core.Err(ctx); !errors.Is(err, core.ErrLost) || !strings.Contains(err.Error(), `"k"`) {
+		if err := holdfast.Err(ctx); !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), `"k"`) {
 			t.Errorf("Err of its context: got %v, want a loss of k", err)
 		}
-		if err := core.Err(parent); err != nil {
+		if err := holdfast.Err(parent); err != nil {
 			t.Errorf("Err of a context from before: %v", err)
 		}
-		if err := lock.Err(); err == nil || errors.Is(err, core.ErrLost) {
+		if err := lock.Err(); err == nil || errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Err after Release: got %v, want an error other than ErrLost", err)
 		}
 		if err := lock.Release(background); err != nil {
@@ -70,7 +70,7 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 func TestContextOutlivesThatOfTheAcquisition(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		lockIt := func(ctx context.Context) (*core.Lock, error) {
+		lockIt := func(ctx context.Context) (*holdfast.Lock, error) {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			return r.Acquire(ctx, "k")
@@ -93,8 +93,8 @@ func TestContextOutlivesThatOfTheAcquisition(t *testing.T) {
 		later := lock.Context(background)
 		_ = b.Redis.Set("k", "somebody else's")
 		time.Sleep(6 * time.Second)
-		wantIs(t, context.Cause(later), core.ErrLost)
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, context.Cause(later), holdfast.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 	})
 }
 
@@ -109,7 +109,7 @@ func TestContextsOfALongHoldAreLetGo(t *testing.T) {
 			parent, cancel := context.WithCancel(background)
 			lock.Context(parent)
 			cancel()
-			most = max(most, core.Contexts(lock))
+			most = max(most, holdfast.Contexts(lock))
 		}
 		if most > 8 {
 			t.Errorf("%d contexts are kept, of which one is alive", most)
@@ -126,7 +126,7 @@ func TestReleasedLockCancelsItsContext(t *testing.T) {
 		r := newReplica(t, b)
 		lock := acquire(t, r.Locker, "k")
 		release(t, lock)
-		if ctx := lock.Context(background); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), core.ErrLost) {
+		if ctx := lock.Context(background); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), holdfast.ErrLost) {
 			t.Errorf("got Err %v, cause %v", ctx.Err(), context.Cause(ctx))
 		}
 		if err := lock.Extend(background, time.Minute); err == nil {
@@ -160,19 +160,19 @@ func TestContextOfALockThatEndsMeanwhile(t *testing.T) {
 
 func TestReentrancyNestsByContext(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, c := newReplica(t, b, core.WithReentrancy()), newReplica(t, b)
+		r, c := newReplica(t, b, holdfast.WithReentrancy()), newReplica(t, b)
 		warm(t, r)
 		err := r.Do(background, "k", func(ctx context.Context) error {
-			outer := core.Held(ctx)[0]
+			outer := holdfast.Held(ctx)[0]
 			b.ResetCommands()
 			err := r.Do(ctx, "k", func(ctx context.Context) error {
-				held := core.Held(ctx)
+				held := holdfast.Held(ctx)
 				if len(held) != 1 || held[0] == outer || held[0].Token() != outer.Token() || held[0].Err() != nil {
 					t.Errorf("Held inside: %v, want the nested handle alone, with the outer token", held)
 				}
 				return r.Do(ctx, "other", func(ctx context.Context) error {
 					return r.Do(ctx, "k", func(ctx context.Context) error {
-						if held := core.Held(ctx); len(held) != 2 || held[0].Key() != "k" || held[1].Key() != "other" {
+						if held := holdfast.Held(ctx); len(held) != 2 || held[0].Key() != "k" || held[1].Key() != "other" {
 							t.Errorf("Held in the innermost: %v", held)
 						}
 						return nil
@@ -193,12 +193,12 @@ func TestReentrancyNestsByContext(t *testing.T) {
 		// Only where it is on, and only for the context that holds.
 		err = c.Do(background, "k", func(ctx context.Context) error {
 			_, err := c.TryAcquire(ctx, "k")
-			wantIs(t, err, core.ErrSelfDeadlock)
-			_, err = c.TryAcquire(background, "k", core.WithReentrancy())
-			wantIs(t, err, core.ErrNotAcquired)
+			wantIs(t, err, holdfast.ErrSelfDeadlock)
+			_, err = c.TryAcquire(background, "k", holdfast.WithReentrancy())
+			wantIs(t, err, holdfast.ErrNotAcquired)
 			_, err = r.TryAcquire(ctx, "k") // another client, perhaps another Redis
-			wantIs(t, err, core.ErrNotAcquired)
-			nested, err := c.TryAcquire(ctx, "k", core.WithReentrancy())
+			wantIs(t, err, holdfast.ErrNotAcquired)
+			nested, err := c.TryAcquire(ctx, "k", holdfast.WithReentrancy())
 			if err != nil {
 				return err
 			}
@@ -214,7 +214,7 @@ func TestReentrancyNestsByContext(t *testing.T) {
 
 func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithReentrancy())
+		r := newReplica(t, b, holdfast.WithReentrancy())
 		outer := acquire(t, r.Locker, "k")
 		nested, err := r.TryAcquire(outer.Context(background), "k")
 		if err != nil {
@@ -225,10 +225,10 @@ func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
 		if nested.Err() != nil || nested.Context(background).Err() != nil || !b.Redis.Exists("k") {
 			t.Errorf("the nested handle lost the hold: %v", nested.Err())
 		}
-		if outer.Err() == nil || errors.Is(outer.Err(), core.ErrLost) {
+		if outer.Err() == nil || errors.Is(outer.Err(), holdfast.ErrLost) {
 			t.Errorf("Err of a released handle: %v", outer.Err())
 		}
-		if held := core.Held(nested.Context(background)); len(held) != 1 || held[0] != nested {
+		if held := holdfast.Held(nested.Context(background)); len(held) != 1 || held[0] != nested {
 			t.Errorf("Held: %v", held)
 		}
 		time.Sleep(time.Minute)
@@ -246,7 +246,7 @@ func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
 
 func TestLossEndsNestedHandles(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithReentrancy())
+		r := newReplica(t, b, holdfast.WithReentrancy())
 		outer := acquire(t, r.Locker, "k")
 		nested, _ := r.TryAcquire(outer.Context(background), "k")
 		apart, _ := r.TryAcquire(context.WithoutCancel(outer.Context(background)), "k")
@@ -257,18 +257,18 @@ func TestLossEndsNestedHandles(t *testing.T) {
 		}
 		_ = b.Redis.Set("k", "somebody else's")
 		time.Sleep(6 * time.Second)
-		for i, lock := range []*core.Lock{outer, nested, apart} {
+		for i, lock := range []*holdfast.Lock{outer, nested, apart} {
 			if !isDone(lock.Context(background)) {
 				t.Errorf("handle %d: Done is open after the loss", i)
 			}
-			wantIs(t, lock.Err(), core.ErrLost)
-			wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
-			wantIs(t, lock.Release(background), core.ErrLost)
+			wantIs(t, lock.Err(), holdfast.ErrLost)
+			wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrLost)
+			wantIs(t, lock.Release(background), holdfast.ErrLost)
 		}
 		// Past the deadline the context's Err needs no timer, for a nested one either.
-		outer = acquire(t, r.Locker, "l", core.WithoutRenewal())
+		outer = acquire(t, r.Locker, "l", holdfast.WithoutRenewal())
 		apart, _ = r.TryAcquire(context.WithoutCancel(outer.Context(background)), "l")
-		core.StopTimer(r.Locker)
+		holdfast.StopTimer(r.Locker)
 		time.Sleep(time.Until(outer.Deadline()))
 		if isDone(apart.Context(background)) || apart.Context(background).Err() == nil {
 			t.Error("Err of a nested context is nil at the deadline")
@@ -278,7 +278,7 @@ func TestLossEndsNestedHandles(t *testing.T) {
 
 func TestConcurrentNesting(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithReentrancy())
+		r := newReplica(t, b, holdfast.WithReentrancy())
 		outer := acquire(t, r.Locker, "k")
 		var wg sync.WaitGroup
 		for range 50 {
@@ -308,7 +308,7 @@ func TestConcurrentNesting(t *testing.T) {
 
 func TestHandlersMayNestDuringShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithReentrancy())
+		r := newReplica(t, b, holdfast.WithReentrancy())
 		outer := acquire(t, r.Locker, "k")
 		done := make(chan error)
 		go func() { done <- r.Shutdown(background) }()

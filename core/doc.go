@@ -1,4 +1,4 @@
-// Package core is a lock in Redis for Go services that run on several replicas. Every acquisition carries a
+// Package holdfast is a lock in Redis for Go services that run on several replicas. Every acquisition carries a
 // fencing token, so that a database can refuse a holder that was paused past its lease.
 //
 //	locker, err := holdfast.New(rdb)
@@ -169,4 +169,4 @@
 // Acquiring, renewing and releasing are one Lua script each. An acquisition is a tenure with an owner id of
 // its own, the value of the key; what makes lost, resent and delayed commands harmless is written down in
 // ARCHITECTURE.md, in this folder, with the words, the packages below and the way of a reply, file by file.
-package core
+package holdfast

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 func TestReentryIDAcrossProcesses(t *testing.T) {
 	for _, firstOut := range []int{0, 1, 2} {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			id := core.WithReentryID("job-7")
+			id := holdfast.WithReentryID("job-7")
 			var rs []*replica
-			var locks []*core.Lock
+			var locks []*holdfast.Lock
 			for range 3 {
 				rs = append(rs, newReplica(t, b))
 			}
@@ -26,8 +26,8 @@ func TestReentryIDAcrossProcesses(t *testing.T) {
 			for _, r := range rs[1:] { // in front of those who wait
 				locks = append(locks, got(t, call(background, r, "k", id)))
 			}
-			_, err := stranger.TryAcquire(background, "k", core.WithReentryID("job-8"))
-			wantIs(t, err, core.ErrNotAcquired)
+			_, err := stranger.TryAcquire(background, "k", holdfast.WithReentryID("job-8"))
+			wantIs(t, err, holdfast.ErrNotAcquired)
 			for _, lk := range locks {
 				if lk.Token() != locks[0].Token() {
 					t.Errorf("tokens %d and %d", lk.Token(), locks[0].Token())
@@ -67,7 +67,7 @@ func TestReentryIDAndResends(t *testing.T) {
 	for name, v := range map[string]servertest.Verdict{"reply lost": servertest.LoseReply, "request lost": servertest.LoseRequest} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				id := core.WithReentryID("job")
+				id := holdfast.WithReentryID("job")
 				one, two := newReplica(t, b), newReplica(t, b)
 				warm(t, one)
 				warm(t, two)
@@ -93,14 +93,14 @@ func TestReentryIDAndResends(t *testing.T) {
 // One that dies holds the lock no longer than its own lease; one that hangs is told that the others went on.
 func TestReentryIDAndTheDead(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		id := core.WithReentryID("job")
+		id := holdfast.WithReentryID("job")
 		one, two, three := newReplica(t, b), newReplica(t, b), newReplica(t, b)
 		a := acquire(t, one.Locker, "k", id)
 		c := acquire(t, two.Locker, "k", id)
 		behind := call(background, three, "k")
 		one.link.CutUp()
 		time.Sleep(20 * time.Second)
-		wantIs(t, a.Err(), core.ErrLost)
+		wantIs(t, a.Err(), holdfast.ErrLost)
 		if err := c.Err(); err != nil {
 			t.Errorf("the living one: %v", err)
 		}
@@ -110,7 +110,7 @@ func TestReentryIDAndTheDead(t *testing.T) {
 		next := got(t, behind)
 		one.link.Heal()
 		time.Sleep(time.Second)
-		wantIs(t, a.Release(background), core.ErrLost)
+		wantIs(t, a.Release(background), holdfast.ErrLost)
 		if err := next.Extend(background, time.Minute); err != nil {
 			t.Errorf("after the release of the dead one: %v", err)
 		}
@@ -122,14 +122,14 @@ func TestReentryIDAndTheDead(t *testing.T) {
 // One context may enter again under the id it holds the lock with, also within a process that queues for it.
 func TestReentryIDWithinAProcess(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		id := core.WithReentryID("job")
+		id := holdfast.WithReentryID("job")
 		r := newReplica(t, b)
 		openInbox(t, b, r)
 		outer := got(t, call(background, r, "k", id))
 		plain := call(background, r, "k")
 		inner := got(t, call(outer.Context(background), r, "k", id))
 		_, err := r.Acquire(outer.Context(background), "k")
-		wantIs(t, err, core.ErrSelfDeadlock)
+		wantIs(t, err, holdfast.ErrSelfDeadlock)
 		release(t, inner)
 		notYet(t, plain)
 		if err := outer.Err(); err != nil {
@@ -156,7 +156,7 @@ func TestReentryIDWithinAProcess(t *testing.T) {
 // A grant that is delivered late, when its tenure is over and others hold the lock under its owner id, frees nothing.
 func TestReentryIDAndAStrayGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		id := core.WithReentryID("job")
+		id := holdfast.WithReentryID("job")
 		r, two := newReplica(t, b), newReplica(t, b)
 		openInbox(t, b, r)
 		lock := acquire(t, two.Locker, "k")
@@ -180,7 +180,7 @@ func TestReentryIDAndAStrayGrant(t *testing.T) {
 // An acquire that arrives after its own tenure was undone lets nobody in.
 func TestReentryIDAndADelayedAcquire(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		id := core.WithReentryID("job")
+		id := holdfast.WithReentryID("job")
 		one, two := newReplica(t, b), newReplica(t, b)
 		warm(t, one)
 		warm(t, two)
@@ -202,11 +202,11 @@ func TestReentryIDAndADelayedAcquire(t *testing.T) {
 // A member that leaves takes the rest of its lease along: the lock lives for as long as the others need it.
 func TestReentryIDLeavesNoLeaseBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		id := core.WithReentryID("job-7")
+		id := holdfast.WithReentryID("job-7")
 		short, long, dead, stranger := newReplica(t, b), newReplica(t, b), newReplica(t, b), newReplica(t, b)
-		first := acquire(t, short.Locker, "k", id, core.WithTTL(time.Second))
-		second := acquire(t, long.Locker, "k", id, core.WithTTL(time.Hour))
-		third := acquire(t, dead.Locker, "k", id, core.WithTTL(time.Minute))
+		first := acquire(t, short.Locker, "k", id, holdfast.WithTTL(time.Second))
+		second := acquire(t, long.Locker, "k", id, holdfast.WithTTL(time.Hour))
+		third := acquire(t, dead.Locker, "k", id, holdfast.WithTTL(time.Minute))
 		time.Sleep(10 * time.Second)
 		release(t, second)
 		if ttl := b.Redis.TTL("k"); ttl > time.Minute {
@@ -217,7 +217,7 @@ func TestReentryIDLeavesNoLeaseBehind(t *testing.T) {
 		if err := first.Err(); err != nil {
 			t.Fatal(err)
 		}
-		another := acquire(t, long.Locker, "k", id, core.WithTTL(time.Hour))
+		another := acquire(t, long.Locker, "k", id, holdfast.WithTTL(time.Hour))
 		release(t, another)
 		if fields, _ := b.Redis.HKeys("{k}:~entry"); len(fields) != 4 { // of, id, token and the first
 			t.Errorf("the dead are still listed: %q", fields)
@@ -231,13 +231,13 @@ func TestReentryIDLeavesNoLeaseBehind(t *testing.T) {
 		short.link.CutUp() // the last one dies, too
 		time.Sleep(time.Second)
 		lock := acquire(t, stranger.Locker, "k")
-		wantIs(t, first.Err(), core.ErrLost)
-		wantIs(t, third.Err(), core.ErrLost)
+		wantIs(t, first.Err(), holdfast.ErrLost)
+		wantIs(t, third.Err(), holdfast.ErrLost)
 		release(t, lock)
 		short.link.Heal()
 		dead.link.Heal()
-		for _, lk := range []*core.Lock{first, third} {
-			wantIs(t, lk.Release(background), core.ErrLost)
+		for _, lk := range []*holdfast.Lock{first, third} {
+			wantIs(t, lk.Release(background), holdfast.ErrLost)
 		}
 		empty(t, b, short, long, dead, stranger)
 	})
@@ -248,8 +248,8 @@ func TestReentryIDWhereTheHashIsOfAnotherType(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		b.Redis.Set("{k}:~entry", "somebody's")
-		_, err := r.TryAcquire(background, "k", core.WithReentryID("job"))
-		wantIs(t, err, core.ErrUnavailable)
+		_, err := r.TryAcquire(background, "k", holdfast.WithReentryID("job"))
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if !contains(err, "WRONGTYPE") {
 			t.Errorf("got %v, want the reason", err)
 		}
@@ -269,7 +269,7 @@ func TestReentryIDWhereTheHashIsOfAnotherType(t *testing.T) {
 func TestReentryIDWhereTheHashBecomesOfAnotherType(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k", core.WithReentryID("job"))
+		lock := acquire(t, r.Locker, "k", holdfast.WithReentryID("job"))
 		b.Redis.Del("{k}:~entry")
 		b.Redis.Set("{k}:~entry", "somebody's")
 		release(t, lock)

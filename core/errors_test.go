@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, c := newReplica(t, b), newReplica(t, b, core.WithLabel("api-1"), core.WithoutRenewal())
+		r, c := newReplica(t, b), newReplica(t, b, holdfast.WithLabel("api-1"), holdfast.WithoutRenewal())
 		lock := acquire(t, c.Locker, "order:1")
 		_, err := r.TryAcquire(background, "order:1")
 		same(t, err, `holdfast: "order:1" is held elsewhere by api-1, 15s of its lease left`)
@@ -35,26 +35,26 @@ func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
 
 func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		a := newReplica(t, b, core.WithLabel("api-1"), core.WithPrefix("shop:"), core.WithoutRenewal())
-		c := newReplica(t, b, core.WithPrefix("shop:"))
-		lock := acquire(t, a.Locker, "order:1", core.WithTTL(10*time.Second))
+		a := newReplica(t, b, holdfast.WithLabel("api-1"), holdfast.WithPrefix("shop:"), holdfast.WithoutRenewal())
+		c := newReplica(t, b, holdfast.WithPrefix("shop:"))
+		lock := acquire(t, a.Locker, "order:1", holdfast.WithTTL(10*time.Second))
 		time.Sleep(4 * time.Second)
 
 		_, err := c.TryAcquire(background, "order:1")
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(err, &held) {
 			t.Fatalf("got %v, want a *HeldError", err)
 		}
-		if want := (core.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); *held != want {
+		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); *held != want {
 			t.Errorf("got %+v, want %+v", *held, want)
 		}
 		state, err := c.Inspect(background, "order:1")
-		if want := (core.State{Key: "shop:order:1", Held: true, Label: "api-1", TimeLeft: 6 * time.Second, Token: lock.Token()}); err != nil || state != want {
+		if want := (holdfast.State{Key: "shop:order:1", Held: true, Label: "api-1", TimeLeft: 6 * time.Second, Token: lock.Token()}); err != nil || state != want {
 			t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
 		}
 		release(t, lock)
 		state, err = c.Inspect(background, "order:1")
-		if want := (core.State{Key: "shop:order:1", Token: lock.Token()}); err != nil || state != want {
+		if want := (holdfast.State{Key: "shop:order:1", Token: lock.Token()}); err != nil || state != want {
 			t.Errorf("Inspect of a free lock: got %+v, %v, want %+v", state, err, want)
 		}
 	})
@@ -69,15 +69,15 @@ func TestServerRefusals(t *testing.T) {
 		t.Cleanup(cancel)
 		return ctx
 	}
-	check := func(t *testing.T, l *core.Locker, word string, permanent bool) {
+	check := func(t *testing.T, l *holdfast.Locker, word string, permanent bool) {
 		t.Helper()
 		_, err := l.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
-		if !contains(err, `"k"`, word) || errors.Is(err, core.ErrNotAcquired) || errors.Is(err, core.ErrLost) {
+		wantIs(t, err, holdfast.ErrUnavailable)
+		if !contains(err, `"k"`, word) || errors.Is(err, holdfast.ErrNotAcquired) || errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("TryAcquire: got %v, want ErrUnavailable with %q", err, word)
 		}
 		_, err = l.Acquire(ctx(), "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if errors.Is(err, context.DeadlineExceeded) == permanent {
 			t.Errorf("Acquire: got %v; waiting can help: %v", err, !permanent)
 		}
@@ -89,13 +89,13 @@ func TestServerRefusals(t *testing.T) {
 		rdb.LPush(background, "k", "x")
 		check(t, l, "WRONGTYPE", true)
 		_, err := l.Inspect(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 
 		lock := acquire(t, l, "m")
 		rdb.Del(background, "m")
 		rdb.LPush(background, "m", "x")
-		wantIs(t, lock.Extend(background, time.Minute), core.ErrLost)
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Extend(background, time.Minute), holdfast.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		if rdb.LLen(background, "m").Val() != 1 {
 			t.Error("the foreign list is gone")
 		}
@@ -118,16 +118,16 @@ func TestServerRefusals(t *testing.T) {
 	t.Run("READONLY", func(t *testing.T) {
 		t.Parallel()
 		rdb := servertest.Redis(t).Client()
-		l := newLocker(t, rdb, core.WithTTL(8*time.Second))
+		l := newLocker(t, rdb, holdfast.WithTTL(8*time.Second))
 		lock := obtain(t, l, "held")
 		if err := rdb.Do(background, "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 			t.Fatal(err)
 		}
 		check(t, l, "READONLY", false)
 		// A replica that lags would not have the key: that is no loss, as long as the lease runs.
-		for _, script := range []core.Script{core.RenewScript, core.ForgetScript} {
+		for _, script := range []holdfast.Script{holdfast.RenewScript, holdfast.ForgetScript} {
 			args := []any{"lagging", "me", 1000}
-			if script == core.ForgetScript {
+			if script == holdfast.ForgetScript {
 				args = forgetArgs("me", 70, 0)
 			}
 			if got, err := script.Run(background, rdb, args...); !contains(err, "READONLY") {
@@ -135,9 +135,9 @@ func TestServerRefusals(t *testing.T) {
 			}
 		}
 		err := lock.Extend(ctx(), time.Minute)
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		within(t, "the loss", func() { <-lock.Context(background).Done() })
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		_ = lock.Release(background)
 	})
 	t.Run("NOAUTH", func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestServerRefusals(t *testing.T) {
 	t.Run("nobody there", func(t *testing.T) {
 		t.Parallel()
 		server := servertest.Redis(t)
-		l := newLocker(t, server.Client(), core.WithTTL(4*time.Second)) // a clean-up may go on for that long
+		l := newLocker(t, server.Client(), holdfast.WithTTL(4*time.Second)) // a clean-up may go on for that long
 		server.Kill()
 		check(t, l, "connection refused", false)
 		shutdown(t, l)
@@ -188,14 +188,14 @@ func TestServerACL(t *testing.T) {
 	}
 	l := newLocker(t, server.Client(func(o *redis.Options) {
 		o.Username, o.Password, o.DisableIdentity = "app", "p", true
-	}), core.WithTTL(2*time.Second), core.WithLocalHandover(0, 0), core.WithTrace(&core.Trace{NodeError: func(e core.Event) {
+	}), holdfast.WithTTL(2*time.Second), holdfast.WithLocalHandover(0, 0), holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) {
 		t.Errorf("%s: %v", e.Key, e.Err)
 	}}))
 	lock := obtain(t, l, "job:1")
 	if err := lock.Extend(background, 2*time.Second); err != nil {
 		t.Error(err)
 	}
-	next := make(chan *core.Lock, 2)
+	next := make(chan *holdfast.Lock, 2)
 	for range cap(next) { // one of them at least looks again when the inbox is open
 		go func() { next <- obtain(t, l, "job:1") }()
 	}
@@ -212,13 +212,13 @@ func TestServerACL(t *testing.T) {
 	for range cap(next) {
 		release(t, <-next)
 	}
-	id := core.WithReentryID("id")
+	id := holdfast.WithReentryID("id")
 	one, two := obtain(t, l, "job:2", id), obtain(t, l, "job:2", id)
 	if err := one.Extend(background, time.Minute); err != nil {
 		t.Error(err)
 	}
 	release(t, one)
 	release(t, two)
-	release(t, obtain(t, l, "job:1", core.WithReplicaAcks(1, 10*time.Second), core.WithTTL(15*time.Second)))
+	release(t, obtain(t, l, "job:1", holdfast.WithReplicaAcks(1, 10*time.Second), holdfast.WithTTL(15*time.Second)))
 	shutdown(t, l)
 }

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -41,20 +41,20 @@ func FuzzDamagedKeys(f *testing.F) {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	f.Cleanup(func() { _ = rdb.Close(); m.Close() })
-	locker, err := core.New(rdb)
+	locker, err := holdfast.New(rdb)
 	if err != nil {
 		f.Fatal(err)
 	}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, fence, entry, mark, waiter string) {
-		run := func(s core.Script, args ...any) any {
+		run := func(s holdfast.Script, args ...any) any {
 			v, err := s.Run(background, rdb, args...)
 			if err != nil {
 				t.Fatalf("fence %q, entry %q of %q: %v", fence, entry, waiter, err)
 			}
 			return v
 		}
-		acquire := func(owner string) any { return run(core.AcquireScript, acquireArgs(owner, 5000)...) }
+		acquire := func(owner string) any { return run(holdfast.AcquireScript, acquireArgs(owner, 5000)...) }
 		step := func() int64 { now = now.Add(time.Second); m.SetTime(now); return now.UnixMicro() }
 		conn, err := m.Dial() // there is nothing to flush before
 		if err != nil {
@@ -105,10 +105,10 @@ func FuzzDamagedKeys(f *testing.F) {
 				t.Fatalf("fence %q: got token %d, and then %v", fence, v, again)
 			}
 			forget := []any{"k", fenceKey, "{k}:~gone:two", lineKey, waitKey, "two", v, 60_000, 0}
-			if got := run(core.ForgetScript, forget...); got != int64(1) {
+			if got := run(holdfast.ForgetScript, forget...); got != int64(1) {
 				t.Fatalf("fence %q: released: %v", fence, got)
 			}
-			got := run(core.ForgetScript, forget...)
+			got := run(holdfast.ForgetScript, forget...)
 			if since := strings.Fields(fence); got == int64(3) && len(since) > 2 && len(since[2]) > 9 {
 				break // it says to know nothing of tokens as small as this
 			}
@@ -138,7 +138,7 @@ func FuzzDamagedKeys(f *testing.F) {
 		} else if !exhausted(v) {
 			t.Fatalf("fence %q: %v", fence, v)
 		}
-		if text := fmt.Sprint(run(core.InspectScript, "k", fenceKey, lineKey)); text[:7] != "[three " && v != int64(-2) {
+		if text := fmt.Sprint(run(holdfast.InspectScript, "k", fenceKey, lineKey)); text[:7] != "[three " && v != int64(-2) {
 			t.Fatalf("fence %q: inspect %s", fence, text)
 		}
 

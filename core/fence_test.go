@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -70,7 +70,7 @@ func TestTokensOfConcurrentHoldersAreUniqueAndOrdered(t *testing.T) {
 					for range 10 {
 						err := r.Do(background, "k", func(ctx context.Context) error {
 							mu.Lock()
-							tokens = append(tokens, core.Held(ctx)[0].Token()) // in the order of the holds
+							tokens = append(tokens, holdfast.Held(ctx)[0].Token()) // in the order of the holds
 							mu.Unlock()
 							return nil
 						})
@@ -114,7 +114,7 @@ func TestTokensAreExactUpTo2To53(t *testing.T) {
 		}
 		set(top)
 		_, err := r.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if err == nil || !contains(err, `"k"`, "2^53") {
 			t.Errorf("got %v, want the key and the reason in the text", err)
 		}
@@ -123,7 +123,7 @@ func TestTokensAreExactUpTo2To53(t *testing.T) {
 		}
 		begin := time.Now()
 		_, err = r.Acquire(background, "k") // waiting cannot help
-		if wantIs(t, err, core.ErrUnavailable); time.Since(begin) > 0 {
+		if wantIs(t, err, holdfast.ErrUnavailable); time.Since(begin) > 0 {
 			t.Errorf("gave up after %v", time.Since(begin))
 		}
 	})
@@ -147,7 +147,7 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 			losses := 0
 			loss := rnd.Float64() / 2
 			last := int64(0)
-			run := func(s core.Script, args ...any) any {
+			run := func(s holdfast.Script, args ...any) any {
 				v, err := s.Run(background, rdb, args...)
 				if err != nil {
 					t.Fatal(err)
@@ -157,12 +157,12 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 			for i := range 40 {
 				tn := &tenure{owner: fmt.Sprint("o", i)}
 				args := []any{"k", fenceKey, "{k}:~gone:" + tn.owner, lineKey, waitKey, tn.owner, "1000 60000 1"}
-				tn.token, _ = run(core.AcquireScript, args...).(int64)
+				tn.token, _ = run(holdfast.AcquireScript, args...).(int64)
 				if tn.token <= last {
 					t.Fatalf("token %d after %d", tn.token, last)
 				}
 				last = tn.token
-				if again := run(core.AcquireScript, args...); again != tn.token {
+				if again := run(holdfast.AcquireScript, args...); again != tn.token {
 					t.Fatalf("resent acquire: %v", again)
 				}
 				switch {
@@ -170,7 +170,7 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 					b.Redis.Del("k")
 					losses++
 				default:
-					if v := run(core.ForgetScript, "k", fenceKey, "{k}:~gone:"+tn.owner, lineKey, waitKey, tn.owner, tn.token, 60000, 0); v != int64(1) {
+					if v := run(holdfast.ForgetScript, "k", fenceKey, "{k}:~gone:"+tn.owner, lineKey, waitKey, tn.owner, tn.token, 60000, 0); v != int64(1) {
 						t.Fatal(v)
 					}
 					tn.released = true
@@ -181,7 +181,7 @@ func TestFenceTellsHowEachTenureEnded(t *testing.T) {
 				tn.losses = losses
 				all = append(all, tn)
 				for _, o := range all {
-					v := run(core.ForgetScript, "k", fenceKey, "{k}:~gone:"+o.owner, lineKey, waitKey, o.owner, o.token, 60000, 0).(int64)
+					v := run(holdfast.ForgetScript, "k", fenceKey, "{k}:~gone:"+o.owner, lineKey, waitKey, o.owner, o.token, 60000, 0).(int64)
 					since := losses - o.losses
 					ok := v == 3 && since >= 8 || o.released && v == 2 || !o.released && v == 0
 					if !ok {
@@ -207,11 +207,11 @@ func TestDamagedFenceCountsAsNone(t *testing.T) {
 		release(t, lock)
 		_, _ = b.Redis.Push("{l}:~fence", "a list")
 		_, err := r.TryAcquire(background, "l")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if !contains(err, `"l"`, "WRONGTYPE") || b.Redis.Exists("l") {
 			t.Errorf("got %v", err)
 		}
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if errors.As(err, &held) {
 			t.Error("reported as held")
 		}
@@ -229,13 +229,13 @@ func TestKeyInUseThatBecomesSomethingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := r.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if list, err := b.Redis.List("k"); err != nil || len(list) != 1 {
 			t.Errorf("the list is %v, %v", list, err)
 		}
 		b.Redis.Del("k")
 
-		id := core.WithReentryID("job")
+		id := holdfast.WithReentryID("job")
 		one := acquire(t, r.Locker, "k", id)
 		two := acquire(t, other.Locker, "k", id)
 		if one.Token() != two.Token() {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func TestDeadlineOfAGrant(t *testing.T) {
 		for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 15 * time.Second, 3 * time.Minute} {
 			t.Run(name+"/"+ttl.String(), func(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
-					holder, r := newReplica(t, b), newReplica(t, b, core.WithTTL(ttl))
+					holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTTL(ttl))
 					warm(t, r)
 					lock := acquire(t, holder.Locker, "k")
 					delay(r.link, min(ttl/6, 400*time.Millisecond))
@@ -71,15 +71,15 @@ func TestDeadlineOfAGrant(t *testing.T) {
 func TestGrantWithOtherLeases(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		opts []core.CallOption
+		opts []holdfast.CallOption
 		fail int64         // how many renewals fail at first
 		held time.Duration // for at least, and no more than 3 s longer
 	}{
-		{"without renewal", []core.CallOption{core.WithoutRenewal()}, 0, 14 * time.Second},
-		{"without renewal, at the third try", []core.CallOption{core.WithoutRenewal()}, 2, 14 * time.Second},
-		{"without renewal, shorter than a first lease", []core.CallOption{core.WithoutRenewal(), core.WithTTL(time.Second)}, 0, 900 * time.Millisecond},
-		{"bounded", []core.CallOption{core.WithMaxHold(20 * time.Second)}, 0, 19 * time.Second},
-		{"bounded by the lease", []core.CallOption{core.WithMaxHold(15 * time.Second)}, 0, 14 * time.Second},
+		{"without renewal", []holdfast.CallOption{holdfast.WithoutRenewal()}, 0, 14 * time.Second},
+		{"without renewal, at the third try", []holdfast.CallOption{holdfast.WithoutRenewal()}, 2, 14 * time.Second},
+		{"without renewal, shorter than a first lease", []holdfast.CallOption{holdfast.WithoutRenewal(), holdfast.WithTTL(time.Second)}, 0, 900 * time.Millisecond},
+		{"bounded", []holdfast.CallOption{holdfast.WithMaxHold(20 * time.Second)}, 0, 19 * time.Second},
+		{"bounded by the lease", []holdfast.CallOption{holdfast.WithMaxHold(15 * time.Second)}, 0, 14 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -104,7 +104,7 @@ func TestGrantWithOtherLeases(t *testing.T) {
 				if d := time.Since(begin); d < c.held || d > c.held+3*time.Second {
 					t.Errorf("held for %v", d)
 				}
-				wantIs(t, granted.Release(background), core.ErrLost)
+				wantIs(t, granted.Release(background), holdfast.ErrLost)
 				w.end()
 				empty(t, b, holder, r)
 			})
@@ -191,7 +191,7 @@ func TestLateGrant(t *testing.T) {
 					<-granted.Context(background).Done() // it cannot renew it
 					r.link.OnCommand(nil)
 					r.link.Reset()
-					wantIs(t, granted.Release(background), core.ErrLost)
+					wantIs(t, granted.Release(background), holdfast.ErrLost)
 				} else {
 					notYet(t, waits)
 					r.link.OnCommand(nil)
@@ -308,7 +308,7 @@ func TestGrantAfterTheServersClockWasSet(t *testing.T) {
 				holder, r := newReplica(t, b), newReplica(t, b)
 				warm(t, r)
 				b.Skew(0)
-				lock := acquire(t, holder.Locker, "k", core.WithTTL(time.Minute))
+				lock := acquire(t, holder.Locker, "k", holdfast.WithTTL(time.Minute))
 				c := call(background, r, "k")
 				time.Sleep(1500 * time.Millisecond)
 				b.Skew(step)
@@ -319,7 +319,7 @@ func TestGrantAfterTheServersClockWasSet(t *testing.T) {
 				for range 10_000 {
 					b.Skew(step) // the time goes on
 					value, _ := b.Redis.Get("k")
-					if late := time.Until(granted.Deadline()) - b.Redis.TTL("k"); late > 0 || value != core.Owner(granted) {
+					if late := time.Until(granted.Deadline()) - b.Redis.TTL("k"); late > 0 || value != holdfast.Owner(granted) {
 						t.Fatalf("the deadline is %v later than the lease of %q", late, value)
 					}
 					time.Sleep(time.Millisecond)
@@ -348,7 +348,7 @@ func TestGrantAfterASuspension(t *testing.T) {
 					time.Sleep(500 * time.Millisecond)
 					r.link.DelayDown(10 * time.Millisecond)
 					release(t, lock)
-					core.SkewWall(r.Locker, skew)
+					holdfast.SkewWall(r.Locker, skew)
 					if rival { // the first lease is over by the server's clock
 						b.Redis.Del("k")
 						theirs := acquire(t, other.Locker, "k")
@@ -375,7 +375,7 @@ func TestGrantReachesALabelWithSpaces(t *testing.T) {
 	for _, label := range []string{"api 7f9c", "a b c d e", " ", "1 2 k", "Größe · 7"} {
 		t.Run(label, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder, r := newReplica(t, b, core.WithLabel(label)), newReplica(t, b, core.WithLabel(label))
+				holder, r := newReplica(t, b, holdfast.WithLabel(label)), newReplica(t, b, holdfast.WithLabel(label))
 				warm(t, r)
 				w := watchKey(t, b, "k")
 				lock := acquire(t, holder.Locker, "k")
@@ -403,7 +403,7 @@ func TestGrantAfterItsLeaseLeavesNoToken(t *testing.T) {
 		lock := acquire(t, other.Locker, "k")
 		late := make(chan struct{})
 		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.HoldReply(late) })
-		one := call(background, r, "k", core.WithTTL(200*time.Millisecond))
+		one := call(background, r, "k", holdfast.WithTTL(200*time.Millisecond))
 		release(t, lock)
 		missed, err := other.Inspect(background, "k")
 		if err != nil || missed.Token <= lock.Token() {

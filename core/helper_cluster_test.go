@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"net"

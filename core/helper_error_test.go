@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"errors"
@@ -43,8 +43,8 @@ type reported struct {
 	errs []error
 }
 
-func (r *reported) trace() *core.Trace {
-	return &core.Trace{NodeError: func(e core.Event) {
+func (r *reported) trace() *holdfast.Trace {
+	return &holdfast.Trace{NodeError: func(e holdfast.Event) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.errs = append(r.errs, e.Err)

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 // kind tells the scripts apart on the wire, by their number of keys and of arguments.
-func kind(args []string) string { return core.ScriptName(args) }
+func kind(args []string) string { return holdfast.ScriptName(args) }
 
 // first judges the first command of a kind and passes the others.
 func first(want string, v servertest.Verdict) func([]string) servertest.Verdict {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -21,16 +21,16 @@ type watch struct {
 	done chan struct{}
 
 	mu    sync.Mutex // guards all below; not held while a lock is asked
-	locks []*core.Lock
+	locks []*holdfast.Lock
 	last  int64
 	looks int
 }
 
 func (w *watch) look() {
 	w.mu.Lock()
-	locks := append([]*core.Lock(nil), w.locks...)
+	locks := append([]*holdfast.Lock(nil), w.locks...)
 	w.mu.Unlock()
-	var held *core.Lock
+	var held *holdfast.Lock
 	for _, lk := range locks {
 		deadline := time.Until(lk.Deadline()) // before Redis is asked: it may be moved in between
 		if lk.Err() != nil {
@@ -43,7 +43,7 @@ func (w *watch) look() {
 		value, _ := w.b.Redis.Get(w.key)
 		switch ttl := w.b.Redis.TTL(w.key); {
 		case lk.Err() != nil: // meanwhile
-		case value != core.Owner(lk):
+		case value != holdfast.Owner(lk):
 			w.t.Errorf("token %d counts as held, and redis has %q", lk.Token(), value)
 		case deadline > ttl:
 			w.t.Errorf("token %d: the deadline is %v later than the lease", lk.Token(), deadline-ttl)
@@ -55,7 +55,7 @@ func (w *watch) look() {
 }
 
 // add has lk watched, from now on.
-func (w *watch) add(lk *core.Lock) {
+func (w *watch) add(lk *holdfast.Lock) {
 	w.t.Helper()
 	w.mu.Lock()
 	if lk.Token() <= w.last {
@@ -68,7 +68,7 @@ func (w *watch) add(lk *core.Lock) {
 }
 
 // get waits for the lock that a call comes to, has it watched and returns it and how long that took.
-func (w *watch) get(c <-chan result) (*core.Lock, time.Duration) {
+func (w *watch) get(c <-chan result) (*holdfast.Lock, time.Duration) {
 	w.t.Helper()
 	begin := time.Now()
 	lk := got(w.t, c)
@@ -125,7 +125,7 @@ func watchKey(t *testing.T, b *servertest.Bubble, key string) *watch {
 }
 
 // lineUp has n processes wait for the key, in this order, and able to be told of grants.
-func lineUp(t *testing.T, b *servertest.Bubble, n int, key string, opts ...core.Option) ([]*replica, []<-chan result) {
+func lineUp(t *testing.T, b *servertest.Bubble, n int, key string, opts ...holdfast.Option) ([]*replica, []<-chan result) {
 	t.Helper()
 	rs, calls := make([]*replica, n), make([]<-chan result, n)
 	for i := range n {

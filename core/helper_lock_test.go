@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 var background = context.Background()
 
 // acquire takes a lock that nobody has.
-func acquire(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
+func acquire(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.CallOption) *holdfast.Lock {
 	t.Helper()
 	lock, err := l.TryAcquire(context.Background(), key, opts...)
 	if err != nil {
@@ -25,7 +25,7 @@ func acquire(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) 
 }
 
 // obtain is acquire for a machine that may be busy: it waits.
-func obtain(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
+func obtain(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.CallOption) *holdfast.Lock {
 	t.Helper()
 	lock, err := l.Acquire(background, key, opts...)
 	if err != nil {
@@ -36,13 +36,13 @@ func obtain(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *
 
 // result is what one call came to.
 type result struct {
-	lock *core.Lock
+	lock *holdfast.Lock
 	err  error
 	at   time.Time
 }
 
 // call starts Acquire and returns where its result arrives. It stands in line when call returns.
-func call(ctx context.Context, r *replica, key string, opts ...core.CallOption) <-chan result {
+func call(ctx context.Context, r *replica, key string, opts ...holdfast.CallOption) <-chan result {
 	c := make(chan result, 1)
 	go func() {
 		lock, err := r.Acquire(ctx, key, opts...)
@@ -53,7 +53,7 @@ func call(ctx context.Context, r *replica, key string, opts ...core.CallOption) 
 }
 
 // wait has r wait for the lock, in a goroutine that sends it.
-func wait(t *testing.T, r *replica, key string, to chan<- *core.Lock, opts ...core.CallOption) {
+func wait(t *testing.T, r *replica, key string, to chan<- *holdfast.Lock, opts ...holdfast.CallOption) {
 	go func() {
 		lock, err := r.Acquire(background, key, opts...)
 		if err != nil {
@@ -64,7 +64,7 @@ func wait(t *testing.T, r *replica, key string, to chan<- *core.Lock, opts ...co
 }
 
 // got returns the lock that a call came to.
-func got(t *testing.T, c <-chan result) *core.Lock {
+func got(t *testing.T, c <-chan result) *holdfast.Lock {
 	t.Helper()
 	select {
 	case r := <-c:
@@ -91,14 +91,14 @@ func notYet(t *testing.T, c <-chan result) {
 
 // contend has l acquire key and returns when it has seen the key held. The channel is closed without a lock
 // where it fails.
-func contend(t *testing.T, l *core.Locker, key string) <-chan *core.Lock {
+func contend(t *testing.T, l *holdfast.Locker, key string) <-chan *holdfast.Lock {
 	t.Helper()
-	got, seen := make(chan *core.Lock, 1), make(chan struct{})
+	got, seen := make(chan *holdfast.Lock, 1), make(chan struct{})
 	var once sync.Once
 	go func() {
 		defer close(got)
-		trace := &core.Trace{Waiting: func(core.Event) { once.Do(func() { close(seen) }) }}
-		lock, err := l.Acquire(t.Context(), key, core.WithTrace(trace))
+		trace := &holdfast.Trace{Waiting: func(holdfast.Event) { once.Do(func() { close(seen) }) }}
+		lock, err := l.Acquire(t.Context(), key, holdfast.WithTrace(trace))
 		if err == nil {
 			got <- lock
 		} else if t.Context().Err() == nil {
@@ -110,7 +110,7 @@ func contend(t *testing.T, l *core.Locker, key string) <-chan *core.Lock {
 }
 
 // won waits for the lock that contend is after.
-func won(t *testing.T, got <-chan *core.Lock) (lock *core.Lock) {
+func won(t *testing.T, got <-chan *holdfast.Lock) (lock *holdfast.Lock) {
 	t.Helper()
 	within(t, "the rival gets the lock", func() { lock = <-got })
 	if lock == nil {
@@ -120,7 +120,7 @@ func won(t *testing.T, got <-chan *core.Lock) (lock *core.Lock) {
 }
 
 // release frees a lock that was not lost.
-func release(t *testing.T, lock *core.Lock) {
+func release(t *testing.T, lock *holdfast.Lock) {
 	t.Helper()
 	if err := lock.Release(context.Background()); err != nil {
 		t.Fatalf("Release: %v", err)
@@ -128,10 +128,10 @@ func release(t *testing.T, lock *core.Lock) {
 }
 
 // notLate fails if lk counts as held for longer than Redis keeps the key.
-func notLate(t *testing.T, b *servertest.Bubble, lk *core.Lock) {
+func notLate(t *testing.T, b *servertest.Bubble, lk *holdfast.Lock) {
 	t.Helper()
-	if v, _ := b.Redis.Get(lk.Key()); v != core.Owner(lk) {
-		t.Errorf("redis has the lock as %q's, not as %q's", v, core.Owner(lk))
+	if v, _ := b.Redis.Get(lk.Key()); v != holdfast.Owner(lk) {
+		t.Errorf("redis has the lock as %q's, not as %q's", v, holdfast.Owner(lk))
 	}
 	if left, ttl := time.Until(lk.Deadline()), b.Redis.TTL(lk.Key()); left > ttl {
 		t.Errorf("the deadline is in %v, the lease ends in %v", left, ttl)
@@ -139,17 +139,17 @@ func notLate(t *testing.T, b *servertest.Bubble, lk *core.Lock) {
 }
 
 // shutdown ends l and fails the test where something stays under way.
-func shutdown(t *testing.T, l *core.Locker) {
+func shutdown(t *testing.T, l *holdfast.Locker) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := l.Shutdown(ctx); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
-	if n := core.Under(l); n != 0 {
+	if n := holdfast.Under(l); n != 0 {
 		t.Errorf("%d calls or holds under way after Shutdown", n)
 	}
-	if n := core.Scheduled(l); n != 0 {
+	if n := holdfast.Scheduled(l); n != 0 {
 		t.Errorf("%d holds in the scheduler after Shutdown", n)
 	}
 }

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"strings"
@@ -28,13 +28,13 @@ var processor sync.Mutex
 
 // replica is one process: a Locker with a client and a link of its own.
 type replica struct {
-	*core.Locker
+	*holdfast.Locker
 	rdb  *redis.Client
 	link *servertest.Link
 }
 
 // newReplica starts a process on the server of b.
-func newReplica(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replica {
+func newReplica(t *testing.T, b *servertest.Bubble, opts ...holdfast.Option) *replica {
 	t.Helper()
 	rdb := b.Client()
 	return &replica{newLocker(t, rdb, opts...), rdb, b.Link(rdb)}
@@ -42,16 +42,16 @@ func newReplica(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replic
 
 // newInline is newReplica with a client that looks at deadlines while it reads, so that a command runs on its caller's
 // goroutine while no other is under way.
-func newInline(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replica {
+func newInline(t *testing.T, b *servertest.Bubble, opts ...holdfast.Option) *replica {
 	t.Helper()
 	rdb := b.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = true })
 	return &replica{newLocker(t, rdb, opts...), rdb, b.Link(rdb)}
 }
 
-// newLocker is core.New where nothing is wrong.
-func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...core.Option) *core.Locker {
+// newLocker is holdfast.New where nothing is wrong.
+func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...holdfast.Option) *holdfast.Locker {
 	t.Helper()
-	l, err := core.New(rdb, opts...)
+	l, err := holdfast.New(rdb, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,10 +84,10 @@ func empty(t *testing.T, b *servertest.Bubble, rs ...*replica) {
 	t.Helper()
 	for _, r := range rs {
 		synctest.Wait()
-		if n := core.Queues(r.Locker); n != 0 {
+		if n := holdfast.Queues(r.Locker); n != 0 {
 			t.Errorf("%d queues left", n)
 		}
-		if n := core.Tenures(r.Locker); n != 0 {
+		if n := holdfast.Tenures(r.Locker); n != 0 {
 			t.Errorf("%d tenures left in the inbox", n)
 		}
 		shutdown(t, r.Locker)

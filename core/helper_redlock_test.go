@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 // masters are independent servers in one bubble.
 type masters []*servertest.Bubble
 
-func (ms masters) voter(t *testing.T, opts ...core.Option) *voter {
+func (ms masters) voter(t *testing.T, opts ...holdfast.Option) *voter {
 	t.Helper()
 	v := &voter{}
 	var clients []*redis.Client
@@ -24,7 +24,7 @@ func (ms masters) voter(t *testing.T, opts ...core.Option) *voter {
 		clients = append(clients, rdb)
 		v.links = append(v.links, m.Link(rdb))
 	}
-	l, err := core.NewRedLock(clients, opts...)
+	l, err := holdfast.NewRedLock(clients, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,12 +68,12 @@ func bubbleOf(t *testing.T, n int, fn func(t *testing.T, ms masters)) {
 
 // voter is one process: a Locker with a client and a link to each master.
 type voter struct {
-	*core.Locker
+	*holdfast.Locker
 	links []*servertest.Link
 }
 
 // releaseAll releases a lock and waits until it is free on all masters, and for the next token.
-func releaseAll(t *testing.T, lock *core.Lock) {
+func releaseAll(t *testing.T, lock *holdfast.Lock) {
 	t.Helper()
 	release(t, lock)
 	time.Sleep(time.Millisecond)
@@ -91,7 +91,7 @@ func (f fleet) clients() (all []*redis.Client) {
 }
 
 // locker is one process. Servers of a test are too young to vote, so there is no quarantine unless opts have one.
-func (f fleet) locker(t *testing.T, opts ...core.Option) *core.Locker {
+func (f fleet) locker(t *testing.T, opts ...holdfast.Option) *holdfast.Locker {
 	t.Helper()
 	return quorum(t, f.clients(), opts...)
 }
@@ -156,9 +156,9 @@ func startFleet(t *testing.T, n int, args ...string) (f fleet) {
 }
 
 // quorum is a Locker of these masters, without a quarantine unless opts have one.
-func quorum(t *testing.T, clients []*redis.Client, opts ...core.Option) *core.Locker {
+func quorum(t *testing.T, clients []*redis.Client, opts ...holdfast.Option) *holdfast.Locker {
 	t.Helper()
-	l, err := core.NewRedLock(clients, append([]core.Option{core.WithQuarantine(0)}, opts...)...)
+	l, err := holdfast.NewRedLock(clients, append([]holdfast.Option{holdfast.WithQuarantine(0)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,10 +166,10 @@ func quorum(t *testing.T, clients []*redis.Client, opts ...core.Option) *core.Lo
 }
 
 // young is what err says about masters in quarantine.
-func young(t *testing.T, err error) *core.QuarantineError {
+func young(t *testing.T, err error) *holdfast.QuarantineError {
 	t.Helper()
-	var e *core.QuarantineError
-	wantIs(t, err, core.ErrUnavailable)
+	var e *holdfast.QuarantineError
+	wantIs(t, err, holdfast.ErrUnavailable)
 	if !errors.As(err, &e) {
 		t.Fatalf("got %v, want a QuarantineError", err)
 	}

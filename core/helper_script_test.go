@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -71,7 +71,7 @@ func (s *scripted) answer(cmd redis.Cmder) error {
 		text, _ := a.(string)
 		args = append(args, text)
 	}
-	v, ok := s.replies[core.ScriptName(args)]
+	v, ok := s.replies[holdfast.ScriptName(args)]
 	if err, is := v.(replyError); is {
 		cmd.SetErr(err)
 		return err

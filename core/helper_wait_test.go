@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func until(t *testing.T, what string, cond func() bool) {
 
 // awaitRenewal waits until each lease has been lengthened, or its lock is gone. Deadline weighs two clocks, so that
 // it moves by some nanoseconds of its own.
-func awaitRenewal(t *testing.T, locks ...*core.Lock) {
+func awaitRenewal(t *testing.T, locks ...*holdfast.Lock) {
 	t.Helper()
 	var first []time.Time
 	for _, lock := range locks {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 func TestExtendLengthensAndNeverShortens(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k", core.WithTTL(10*time.Second))
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(10*time.Second))
 		before := lock.Deadline()
 		if err := lock.Extend(background, time.Minute); err != nil {
 			t.Fatal(err)
@@ -20,7 +20,7 @@ func TestExtendLengthensAndNeverShortens(t *testing.T) {
 		if got := b.Redis.TTL("k"); got != time.Minute {
 			t.Errorf("TTL after Extend: got %v, want 1m", got)
 		}
-		if got, want := time.Until(lock.Deadline()), time.Minute-core.Margin(time.Minute); got != want {
+		if got, want := time.Until(lock.Deadline()), time.Minute-holdfast.Margin(time.Minute); got != want {
 			t.Errorf("Deadline after Extend: in %v, want %v", got, want)
 		}
 		if err := lock.Extend(background, time.Second); err != nil {
@@ -37,11 +37,11 @@ func TestExtendLengthensAndNeverShortens(t *testing.T) {
 		if err := lock.Err(); err != nil {
 			t.Errorf("after the extension: %v", err)
 		}
-		wantIs(t, lock.Extend(background, time.Millisecond), core.ErrInvalid)
-		wantIs(t, lock.Extend(background, 25*time.Hour), core.ErrInvalid)
+		wantIs(t, lock.Extend(background, time.Millisecond), holdfast.ErrInvalid)
+		wantIs(t, lock.Extend(background, 25*time.Hour), holdfast.ErrInvalid)
 		ended, cancel := context.WithCancel(background)
 		cancel()
-		wantIs(t, lock.Extend(ended, time.Minute), core.ErrUnavailable, context.Canceled)
+		wantIs(t, lock.Extend(ended, time.Minute), holdfast.ErrUnavailable, context.Canceled)
 		release(t, lock)
 	})
 }
@@ -52,7 +52,7 @@ func TestExtendAfterReleaseSaysThatTheLockIsGone(t *testing.T) {
 		lock := acquire(t, r.Locker, "k")
 		release(t, lock)
 		err := lock.Extend(background, time.Minute)
-		wantIs(t, err, core.ErrLost)
+		wantIs(t, err, holdfast.ErrLost)
 		if !contains(err, "extend", `"k"`, "released") {
 			t.Errorf("got %v", err)
 		}
@@ -63,7 +63,7 @@ func TestExtendTriesAgainSoonAfterALongSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		warm(t, r)
-		lock := acquire(t, r.Locker, "k", core.WithTTL(10*time.Minute), core.WithoutRenewal())
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(10*time.Minute), holdfast.WithoutRenewal())
 		n := 0
 		r.link.OnCommand(func(args []string) servertest.Verdict {
 			if kind(args) != "renew" {
@@ -93,7 +93,7 @@ func TestExtendWithoutRenewalIsLeftAtThat(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		warm(t, r)
-		lock := acquire(t, r.Locker, "k", core.WithoutRenewal())
+		lock := acquire(t, r.Locker, "k", holdfast.WithoutRenewal())
 		time.Sleep(13 * time.Second)
 		r.link.ResetCommands()
 		if err := lock.Extend(background, 5*time.Second); err != nil {

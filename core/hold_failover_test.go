@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -37,12 +37,12 @@ func TestServerSentinelFailoverKeepsAReplicatedLock(t *testing.T) {
 	t.Parallel()
 	p := startSentinel(t)
 	l, rival := newLocker(t, p.client(t)), newLocker(t, p.client(t))
-	lock := obtain(t, l, "k", core.WithTTL(30*time.Second), core.WithReplicaAcks(1, 20*time.Second))
+	lock := obtain(t, l, "k", holdfast.WithTTL(30*time.Second), holdfast.WithReplicaAcks(1, 20*time.Second))
 
 	p.master.Kill()
 	p.promoted(t)
 	until(t, "the lock is extended on the new master", func() bool { return lock.Extend(background, time.Minute) == nil })
-	if _, err := rival.Acquire(background, "k", core.WithWait(time.Second)); err == nil {
+	if _, err := rival.Acquire(background, "k", holdfast.WithWait(time.Second)); err == nil {
 		t.Error("two holders after the failover")
 	}
 	if err := lock.Err(); err != nil {
@@ -136,7 +136,7 @@ func (c *replicatedCluster) swap(t *testing.T) {
 // The leases of the locks that must survive outlast an election that fails and the next one, 4 s later.
 func failOverByHand(t *testing.T, c *replicatedCluster) {
 	var told report
-	l, rival := newLocker(t, c.client(t), core.WithTTL(9*time.Second), core.WithTrace(told.trace())), newLocker(t, c.client(t))
+	l, rival := newLocker(t, c.client(t), holdfast.WithTTL(9*time.Second), holdfast.WithTrace(told.trace())), newLocker(t, c.client(t))
 	lock := obtain(t, l, replicatedKey)
 	waiter := contend(t, rival, replicatedKey)
 
@@ -160,17 +160,17 @@ func failOverByHand(t *testing.T, c *replicatedCluster) {
 func failOverReplicated(t *testing.T, c *replicatedCluster) {
 	c.closeWhenIncomplete(t, "no")
 	var long, short, elsewhere report
-	l, rival := newLocker(t, c.client(t), core.WithTTL(2*time.Second)), newLocker(t, c.client(t))
-	lock := obtain(t, l, replicatedKey, core.WithTTL(9*time.Second), core.WithTrace(long.trace()))
-	brief := obtain(t, l, "{"+replicatedKey+"}brief", core.WithMaxHold(4*time.Second), core.WithTrace(short.trace()))
-	others := obtainOthers(t, l, core.WithTrace(elsewhere.trace()))
+	l, rival := newLocker(t, c.client(t), holdfast.WithTTL(2*time.Second)), newLocker(t, c.client(t))
+	lock := obtain(t, l, replicatedKey, holdfast.WithTTL(9*time.Second), holdfast.WithTrace(long.trace()))
+	brief := obtain(t, l, "{"+replicatedKey+"}brief", holdfast.WithMaxHold(4*time.Second), holdfast.WithTrace(short.trace()))
+	others := obtainOthers(t, l, holdfast.WithTrace(elsewhere.trace()))
 	waiter, heir := contend(t, rival, lock.Key()), contend(t, rival, brief.Key())
 	c.replicated(t)
 
 	c.master.Kill()
 	c.promoted(t)
 	next := won(t, heir)
-	wantIs(t, brief.Err(), core.ErrLost)
+	wantIs(t, brief.Err(), holdfast.ErrLost)
 	if next.Token() <= brief.Token() {
 		t.Errorf("token %d after %d", next.Token(), brief.Token())
 	}
@@ -186,7 +186,7 @@ func failOverReplicated(t *testing.T, c *replicatedCluster) {
 	}
 	keeps(t, c, lock)
 	handsOver(t, rival, lock, waiter)
-	wantIs(t, brief.Release(background), core.ErrLost)
+	wantIs(t, brief.Release(background), holdfast.ErrLost)
 	shutdown(t, l)
 	shutdown(t, rival)
 	long.wantNoLoss(t)
@@ -202,7 +202,7 @@ func failOverReplicated(t *testing.T, c *replicatedCluster) {
 // other slots outlast that.
 func failOverUnreplicated(t *testing.T, c *replicatedCluster) {
 	c.closeWhenIncomplete(t, "yes")
-	l := newLocker(t, c.client(t), core.WithTTL(6*time.Second))
+	l := newLocker(t, c.client(t), holdfast.WithTTL(6*time.Second))
 	others := obtainOthers(t, l)
 	loseInFailover(t, &c.pair, replicatedKey)
 	releaseOthers(t, others)
@@ -220,13 +220,13 @@ func (c *replicatedCluster) closeWhenIncomplete(t *testing.T, yes string) {
 }
 
 // keeps checks that lock is held, and that the new master thinks so too.
-func keeps(t *testing.T, c *replicatedCluster, lock *core.Lock) {
+func keeps(t *testing.T, c *replicatedCluster, lock *holdfast.Lock) {
 	t.Helper()
 	if err := lock.Err(); err != nil {
 		t.Fatal(err)
 	}
 	rdb := c.master.Client()
-	if got := rdb.Get(background, lock.Key()).Val(); got != core.Owner(lock) {
+	if got := rdb.Get(background, lock.Key()).Val(); got != holdfast.Owner(lock) {
 		t.Errorf("the key has %q on the new master, want the holder's", got)
 	}
 	deadline := lock.Deadline()
@@ -237,9 +237,9 @@ func keeps(t *testing.T, c *replicatedCluster, lock *core.Lock) {
 }
 
 // handsOver checks that nobody can have lock before it is released, and that the waiter can then.
-func handsOver(t *testing.T, rival *core.Locker, lock *core.Lock, waiter <-chan *core.Lock) {
+func handsOver(t *testing.T, rival *holdfast.Locker, lock *holdfast.Lock, waiter <-chan *holdfast.Lock) {
 	t.Helper()
-	if _, err := rival.TryAcquire(background, lock.Key()); !errors.Is(err, core.ErrNotAcquired) {
+	if _, err := rival.TryAcquire(background, lock.Key()); !errors.Is(err, holdfast.ErrNotAcquired) {
 		t.Errorf("TryAcquire after the failover: got %v, want ErrNotAcquired", err)
 	}
 	if !waits(waiter) {
@@ -253,16 +253,16 @@ func handsOver(t *testing.T, rival *core.Locker, lock *core.Lock, waiter <-chan 
 	release(t, next)
 }
 
-func obtainOthers(t *testing.T, l *core.Locker, opts ...core.CallOption) []*core.Lock {
+func obtainOthers(t *testing.T, l *holdfast.Locker, opts ...holdfast.CallOption) []*holdfast.Lock {
 	t.Helper()
-	var locks []*core.Lock
+	var locks []*holdfast.Lock
 	for _, key := range otherKeys {
 		locks = append(locks, obtain(t, l, key, opts...))
 	}
 	return locks
 }
 
-func releaseOthers(t *testing.T, locks []*core.Lock) {
+func releaseOthers(t *testing.T, locks []*holdfast.Lock) {
 	t.Helper()
 	for _, lock := range locks {
 		if err := lock.Release(background); err != nil {
@@ -272,26 +272,26 @@ func releaseOthers(t *testing.T, locks []*core.Lock) {
 }
 
 // waits tells whether contend has not got the lock yet.
-func waits(got <-chan *core.Lock) bool { return len(got) == 0 }
+func waits(got <-chan *holdfast.Lock) bool { return len(got) == 0 }
 
 // report collects what a Trace tells.
 type report struct {
 	mu     sync.Mutex
-	lost   []core.Event
+	lost   []holdfast.Event
 	at     time.Time // of the first loss
-	failed []core.Event
+	failed []holdfast.Event
 }
 
-func (r *report) trace() *core.Trace {
-	return &core.Trace{
-		Lost: func(e core.Event) {
+func (r *report) trace() *holdfast.Trace {
+	return &holdfast.Trace{
+		Lost: func(e holdfast.Event) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.lost = append(r.lost, e); len(r.lost) == 1 {
 				r.at = time.Now()
 			}
 		},
-		NodeError: func(e core.Event) {
+		NodeError: func(e holdfast.Event) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.failed = append(r.failed, e)
@@ -312,10 +312,10 @@ func (r *report) wantNoLoss(t *testing.T) {
 func loseInFailover(t *testing.T, p *pair, key string) {
 	const ttl = 9 * time.Second
 	var told report
-	l, rival := newLocker(t, p.client(t), core.WithTTL(ttl), core.WithTrace(told.trace())), newLocker(t, p.client(t))
+	l, rival := newLocker(t, p.client(t), holdfast.WithTTL(ttl), holdfast.WithTrace(told.trace())), newLocker(t, p.client(t))
 	p.replicated(t)
 	p.replica.CutReplication(t)
-	lock, silent := obtain(t, l, key), obtain(t, l, "{"+key+"}silent", core.WithoutRenewal())
+	lock, silent := obtain(t, l, key), obtain(t, l, "{"+key+"}silent", holdfast.WithoutRenewal())
 	waiter := contend(t, rival, key)
 	deadline := lock.Deadline()
 	if !waits(waiter) {
@@ -330,20 +330,20 @@ func loseInFailover(t *testing.T, p *pair, key string) {
 		t.Errorf("token %d after %d", next.Token(), lock.Token())
 	}
 	within(t, "the holder is told", func() { <-lock.Context(background).Done() })
-	wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
-	wantIs(t, lock.Err(), core.ErrLost)
-	wantIs(t, lock.Release(background), core.ErrLost)
-	wantIs(t, silent.Release(background), core.ErrLost)
+	wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrLost)
+	wantIs(t, lock.Err(), holdfast.ErrLost)
+	wantIs(t, lock.Release(background), holdfast.ErrLost)
+	wantIs(t, silent.Release(background), holdfast.ErrLost)
 
 	shutdown(t, l)
 	if len(told.lost) != 1 || told.lost[0].Key != key || told.lost[0].Token != lock.Token() {
 		t.Fatalf("Trace.Lost: got %+v, want once %q with token %d", told.lost, key, lock.Token())
 	}
-	wantIs(t, told.lost[0].Err, core.ErrLost)
+	wantIs(t, told.lost[0].Err, holdfast.ErrLost)
 	if !told.at.Before(deadline) {
 		t.Error("told at the end of the lease and not by a renewal")
 	}
-	if late := told.at.Sub(begin); late > ttl/3+core.Patience(ttl) {
+	if late := told.at.Sub(begin); late > ttl/3+holdfast.Patience(ttl) {
 		t.Errorf("told %v after the rival had the lock, want a third of the lease, %v", late, ttl/3)
 	}
 
@@ -352,7 +352,7 @@ func loseInFailover(t *testing.T, p *pair, key string) {
 		t.Errorf("the second holder: %v", err)
 	}
 	rdb := p.replica.Client()
-	if got := rdb.Get(background, key).Val(); got != core.Owner(next) {
+	if got := rdb.Get(background, key).Val(); got != holdfast.Owner(next) {
 		t.Errorf("the key has %q, want the second holder's", got)
 	}
 	release(t, next)

@@ -1,6 +1,6 @@
 //go:build unix
 
-package core_test
+package holdfast_test
 
 import (
 	"bufio"
@@ -23,7 +23,7 @@ func TestPausedHolder(t *testing.T) {
 	if addr == "" {
 		t.Skip("runs as a child of TestPausedProcessKnowsAtOnce")
 	}
-	l := newLocker(t, redis.NewClient(&redis.Options{Addr: addr}), core.WithTTL(time.Second))
+	l := newLocker(t, redis.NewClient(&redis.Options{Addr: addr}), holdfast.WithTTL(time.Second))
 	lock := obtain(t, l, "k")
 	fmt.Println("held", lock.Token())
 	for last := time.Now(); ; {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -17,13 +17,13 @@ func TestSuspendedMachineVerifiesTheHold(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r, c := newReplica(t, b), newReplica(t, b)
 			lock := acquire(t, r.Locker, "k")
-			core.SkewWall(r.Locker, time.Minute)
+			holdfast.SkewWall(r.Locker, time.Minute)
 			b.Redis.Del("k") // expired by the server's clock
 			rival := acquire(t, c.Locker, "k")
 			if lock.Context(background).Err() == nil {
 				t.Error("the context's Err is nil while a rival holds")
 			}
-			wantIs(t, lock.Err(), core.ErrLost)
+			wantIs(t, lock.Err(), holdfast.ErrLost)
 			release(t, rival)
 		})
 	})
@@ -31,7 +31,7 @@ func TestSuspendedMachineVerifiesTheHold(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r := newReplica(t, b)
 			lock := acquire(t, r.Locker, "k")
-			core.SkewWall(r.Locker, time.Hour)
+			holdfast.SkewWall(r.Locker, time.Hour)
 			b.ResetCommands()
 			for range 100 {
 				if err := lock.Err(); err != nil {
@@ -51,8 +51,8 @@ func TestSuspendedMachineVerifiesTheHold(t *testing.T) {
 	t.Run("little is left of the lease", func(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r := newReplica(t, b)
-			lock := acquire(t, r.Locker, "k", core.WithoutRenewal(), core.WithTTL(10*time.Second))
-			core.SkewWall(r.Locker, time.Minute)
+			lock := acquire(t, r.Locker, "k", holdfast.WithoutRenewal(), holdfast.WithTTL(10*time.Second))
+			holdfast.SkewWall(r.Locker, time.Minute)
 			b.Redis.SetTTL("k", 2*time.Second)
 			if err := lock.Err(); err != nil {
 				t.Fatal(err)
@@ -61,17 +61,17 @@ func TestSuspendedMachineVerifiesTheHold(t *testing.T) {
 				t.Errorf("deadline in %v, Redis has it for 2s", got)
 			}
 			time.Sleep(2 * time.Second)
-			wantIs(t, lock.Err(), core.ErrLost)
+			wantIs(t, lock.Err(), holdfast.ErrLost)
 		})
 	})
 	t.Run("redis does not answer", func(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r := newReplica(t, b)
 			lock := acquire(t, r.Locker, "k")
-			core.SkewWall(r.Locker, time.Minute)
+			holdfast.SkewWall(r.Locker, time.Minute)
 			r.link.CutUp()
 			begin := time.Now()
-			wantIs(t, lock.Err(), core.ErrLost)
+			wantIs(t, lock.Err(), holdfast.ErrLost)
 			if d := time.Since(begin); d != time.Second {
 				t.Errorf("Err took %v, want 1s", d)
 			}
@@ -84,12 +84,12 @@ func TestSuspensionIsSeenAfterTheClockWasSetBack(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, c := newReplica(t, b), newReplica(t, b)
 		lock := acquire(t, r.Locker, "k")
-		core.SkewWall(r.Locker, -time.Hour)
+		holdfast.SkewWall(r.Locker, -time.Hour)
 		time.Sleep(58 * time.Second) // renewed many times
-		core.SkewWall(r.Locker, 10*time.Minute)
+		holdfast.SkewWall(r.Locker, 10*time.Minute)
 		b.Redis.Del("k") // expired by the server's clock
 		rival := acquire(t, c.Locker, "k")
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		release(t, rival)
 	})
 }
@@ -99,9 +99,9 @@ func TestSuspensionDuringAcquireHandsOutNoLostLock(t *testing.T) {
 		r, c := newReplica(t, b), newReplica(t, b)
 		warm(t, r)
 		r.link.DelayDown(100 * time.Millisecond)
-		rival := make(chan *core.Lock, 1)
+		rival := make(chan *holdfast.Lock, 1)
 		time.AfterFunc(50*time.Millisecond, func() {
-			core.SkewWall(r.Locker, time.Minute)
+			holdfast.SkewWall(r.Locker, time.Minute)
 			b.Redis.Del("k")
 			rival <- acquire(t, c.Locker, "k")
 		})
@@ -116,8 +116,8 @@ func TestSuspensionDuringAcquireHandsOutNoLostLock(t *testing.T) {
 func TestDeadlineAfterAShortSuspension(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k", core.WithTTL(time.Minute), core.WithoutRenewal())
-		core.SkewWall(r.Locker, 50*time.Second)
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(time.Minute), holdfast.WithoutRenewal())
+		holdfast.SkewWall(r.Locker, 50*time.Second)
 		b.Redis.SetTTL("k", 10*time.Second)
 		if d := time.Until(lock.Deadline()); d > 10*time.Second {
 			t.Errorf("deadline in %v, lease in 10s", d)
@@ -128,14 +128,14 @@ func TestDeadlineAfterAShortSuspension(t *testing.T) {
 
 func TestVerificationAfterTheDeadlineDoesNotRevive(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(time.Second))
+		r := newReplica(t, b, holdfast.WithTTL(time.Second))
 		warm(t, r)
 		lock := acquire(t, r.Locker, "k")
-		core.StopTimer(r.Locker) // timers are late
+		holdfast.StopTimer(r.Locker) // timers are late
 		time.Sleep(900 * time.Millisecond)
-		core.SkewWall(r.Locker, time.Minute)
+		holdfast.SkewWall(r.Locker, time.Minute)
 		r.link.DelayDown(100 * time.Millisecond)
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		r.link.DelayDown(0)
 		_ = lock.Release(background)
 	})
@@ -146,7 +146,7 @@ func TestCallsReturnByTheirContextAfterASuspension(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r := newReplica(t, b)
 			lock := acquire(t, r.Locker, "k")
-			core.SkewWall(r.Locker, time.Minute)
+			holdfast.SkewWall(r.Locker, time.Minute)
 			r.link.CutUp()
 			parent := background
 			if what == "acquire" {
@@ -180,7 +180,7 @@ func TestLockIsNotForgottenWhileItIsReleased(t *testing.T) {
 		func() {
 			lock := acquire(t, r.Locker, "k")
 			time.Sleep(4800 * time.Millisecond)
-			core.SkewWall(r.Locker, time.Minute)
+			holdfast.SkewWall(r.Locker, time.Minute)
 			r.link.DelayDown(400 * time.Millisecond)
 			go func() { done <- lock.Release(background) }()
 		}()
@@ -199,17 +199,17 @@ func TestLockIsNotForgottenWhileItIsReleased(t *testing.T) {
 func TestSuspendedMachineIsAskedAboutByTwo(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		bubbleOf(t, n, func(t *testing.T, ms masters) {
-			v := ms.voter(t, core.WithQuarantine(0))
+			v := ms.voter(t, holdfast.WithQuarantine(0))
 			defer func() { time.Sleep(5 * time.Minute) }()
 			lock := acquire(t, v.Locker, "k")
 			for _, l := range v.links {
 				l.CutDown()
 			}
-			core.SkewWall(v.Locker, time.Hour)
+			holdfast.SkewWall(v.Locker, time.Hour)
 			began := time.Now()
 			var all sync.WaitGroup
 			for range 2 {
-				all.Go(func() { wantIs(t, lock.Err(), core.ErrLost) })
+				all.Go(func() { wantIs(t, lock.Err(), holdfast.ErrLost) })
 			}
 			all.Wait()
 			if took := time.Since(began); took > time.Second {
@@ -218,7 +218,7 @@ func TestSuspendedMachineIsAskedAboutByTwo(t *testing.T) {
 			for _, l := range v.links {
 				l.Heal()
 			}
-			wantIs(t, lock.Release(background), core.ErrLost)
+			wantIs(t, lock.Release(background), holdfast.ErrLost)
 			shutdown(t, v.Locker)
 		})
 	}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -46,25 +46,25 @@ func TestHolderKnowsBeforeARivalHolds(t *testing.T) {
 
 func TestLossIsSeenAtOnceWhenRedisHasAnotherOwner(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		var got []core.Event
-		r := newReplica(t, b, core.WithTrace(&core.Trace{Lost: func(e core.Event) { got = append(got, e) }}))
+		var got []holdfast.Event
+		r := newReplica(t, b, holdfast.WithTrace(&holdfast.Trace{Lost: func(e holdfast.Event) { got = append(got, e) }}))
 		lock := acquire(t, r.Locker, "k")
 		_ = b.Redis.Set("k", "somebody else's")
 		time.Sleep(5100 * time.Millisecond) // the next renewal
 		if !isDone(lock.Context(background)) {
 			t.Error("the context is live after a renewal found another owner")
 		}
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		if lock.Deadline().After(time.Now()) {
 			t.Error("a lost lock has a deadline to come")
 		}
-		wantIs(t, lock.Extend(background, time.Minute), core.ErrLost)
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Extend(background, time.Minute), holdfast.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		time.Sleep(time.Second)
 		if v, _ := b.Redis.Get("k"); v != "somebody else's" {
 			t.Errorf("the other owner's key is now %q", v)
 		}
-		if len(got) != 1 || got[0].Key != "k" || got[0].Token != lock.Token() || !errors.Is(got[0].Err, core.ErrLost) {
+		if len(got) != 1 || got[0].Key != "k" || got[0].Token != lock.Token() || !errors.Is(got[0].Err, holdfast.ErrLost) {
 			t.Errorf("Trace.Lost: got %+v", got)
 		}
 	})
@@ -74,32 +74,32 @@ func TestLossIsSeenAtOnceWhenRedisHasAnotherOwner(t *testing.T) {
 func TestRenewalAfterTheDeadlineDoesNotRevive(t *testing.T) {
 	// Nobody had noticed the deadline when the reply came: the process was stopped, or its timers are late.
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(time.Second))
+		r := newReplica(t, b, holdfast.WithTTL(time.Second))
 		warm(t, r)
 		lock := acquire(t, r.Locker, "k")
 		r.link.CutDown()
 		time.Sleep(850 * time.Millisecond)
-		core.StopTimer(r.Locker)
+		holdfast.StopTimer(r.Locker)
 		time.Sleep(100 * time.Millisecond)
 		r.link.Heal()
 		time.Sleep(100 * time.Millisecond)
-		wantIs(t, lock.Err(), core.ErrLost)
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 	})
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(time.Second))
+		r := newReplica(t, b, holdfast.WithTTL(time.Second))
 		warm(t, r)
 		lock := acquire(t, r.Locker, "k")
 		r.link.CutDown()
 		time.Sleep(950 * time.Millisecond) // the server renewed all the while; nobody here can know
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		r.link.Heal()
 		time.Sleep(200 * time.Millisecond)
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		if !isDone(lock.Context(background)) {
 			t.Error("the context came back to life")
 		}
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		time.Sleep(100 * time.Millisecond)
 		if b.Redis.Exists("k") {
 			t.Error("the handler is through and has released: the key should be gone")
@@ -110,8 +110,8 @@ func TestRenewalAfterTheDeadlineDoesNotRevive(t *testing.T) {
 
 func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest.Link), set func(*redis.Options), ttl time.Duration) {
 	rdb := b.Client(set)
-	holder := newLocker(t, rdb, core.WithTTL(ttl))
-	rival := newReplica(t, b, core.WithTTL(ttl))
+	holder := newLocker(t, rdb, holdfast.WithTTL(ttl))
+	rival := newReplica(t, b, holdfast.WithTTL(ttl))
 	lock, err := holder.Acquire(background, "k")
 	if err != nil {
 		t.Fatal(err)
@@ -122,11 +122,11 @@ func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest
 	}
 	cut(b.Link(rdb))
 	begin := time.Now()
-	var stolen *core.Lock
+	var stolen *holdfast.Lock
 	for stolen == nil {
 		stolen, err = rival.TryAcquire(background, "k")
 		if stolen == nil {
-			var held *core.HeldError
+			var held *holdfast.HeldError
 			if !errors.As(err, &held) {
 				t.Fatal(err)
 			}
@@ -140,11 +140,11 @@ func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest
 	if !isDone(lock.Context(background)) {
 		t.Error("two holders: the rival has the lock and the holder's Done is open")
 	}
-	wantIs(t, lock.Err(), core.ErrLost)
+	wantIs(t, lock.Err(), holdfast.ErrLost)
 	if err := lock.Context(background).Err(); err != context.Canceled { //nolint:errorlint // the contract of Context.Err
 		t.Errorf("the context's Err: got %v, want context.Canceled", err)
 	}
-	wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
+	wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrLost)
 	if lock.Deadline().After(time.Now()) {
 		t.Error("a lost lock has a deadline to come")
 	}
@@ -154,8 +154,8 @@ func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest
 	b.Link(rdb).Refuse(nil)
 	b.Link(rdb).Heal()
 	time.Sleep(25 * time.Second) // everything that was on its way arrives
-	wantIs(t, lock.Err(), core.ErrLost)
-	wantIs(t, lock.Release(background), core.ErrLost)
+	wantIs(t, lock.Err(), holdfast.ErrLost)
+	wantIs(t, lock.Release(background), holdfast.ErrLost)
 	time.Sleep(5 * time.Second)
 	if err := stolen.Err(); err != nil {
 		t.Errorf("the rival lost the lock to the old holder's late commands: %v", err)

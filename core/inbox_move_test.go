@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func TestInboxFollowsAnAddressThatMoves(t *testing.T) {
 			var told [4]reported
 			var rs []*replica
 			for i := range told {
-				rs = append(rs, m.follow(core.WithTrace(told[i].trace())))
+				rs = append(rs, m.follow(holdfast.WithTrace(told[i].trace())))
 			}
 			handOvers(t, rs, "k", time.Second)
 			before := handOvers(t, rs, "k", 3*time.Second)
@@ -73,7 +73,7 @@ func TestInboxThatIsNeverHeard(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		misleadSubscriptions(b)
 		var told reported
-		holder, r := newReplica(t, b), newReplica(t, b, core.WithTrace(told.trace()))
+		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTrace(told.trace()))
 		w := watchKey(t, b, "k")
 		for i := range 2 {
 			lock := acquire(t, holder.Locker, "k")
@@ -112,7 +112,7 @@ type moving struct {
 
 // follow is a client that goes where the address leads; what it is subscribed to stays where it is. go-redis' client
 // for Sentinel does the same: it makes the connections of its pool anew, and no others.
-func (m *moving) follow(opts ...core.Option) *replica {
+func (m *moving) follow(opts ...holdfast.Option) *replica {
 	m.t.Helper()
 	from, to := m.old.NewLink(), m.new.NewLink()
 	rdb := m.new.Client(func(o *redis.Options) {
@@ -138,10 +138,10 @@ func (m *moving) follow(opts ...core.Option) *replica {
 }
 
 // move has the address lead to the new server, which has all that the old one had.
-func (m *moving) move(locks ...*core.Lock) {
+func (m *moving) move(locks ...*holdfast.Lock) {
 	m.moved.Store(true)
 	for _, lk := range locks {
-		_ = m.new.Redis.Set(lk.Key(), core.Owner(lk))
+		_ = m.new.Redis.Set(lk.Key(), holdfast.Owner(lk))
 		m.new.Redis.SetTTL(lk.Key(), m.old.Redis.TTL(lk.Key()))
 	}
 }

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -22,9 +22,9 @@ func TestServerSentinelFailoverWhereTheOldMasterLives(t *testing.T) {
 	p := startSentinel(t)
 	const n = 4
 	var told [n]reported
-	var ls []*core.Locker
+	var ls []*holdfast.Locker
 	for i := range n {
-		ls = append(ls, newLocker(t, p.client(t), core.WithTrace(told[i].trace())))
+		ls = append(ls, newLocker(t, p.client(t), holdfast.WithTrace(told[i].trace())))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -94,9 +94,9 @@ func TestServerThatRefusesToPublish(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told reported
-	process := func() *core.Locker {
+	process := func() *holdfast.Locker {
 		rdb := server.Client(func(o *redis.Options) { o.Username, o.Password, o.DisableIdentity = "u", "secret", true })
-		return newLocker(t, rdb, core.WithTrace(told.trace()))
+		return newLocker(t, rdb, holdfast.WithTrace(told.trace()))
 	}
 	a, b, admin := process(), process(), server.Client()
 	lock := obtain(t, a, "k")
@@ -142,7 +142,7 @@ func TestServerInboxAtAReplica(t *testing.T) {
 
 	var master atomic.Value // where a name or a virtual address leads to
 	master.Store(first.Addr())
-	process := func() *core.Locker {
+	process := func() *holdfast.Locker {
 		rdb := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, master.Load().(string))
 		}})
@@ -151,7 +151,7 @@ func TestServerInboxAtAReplica(t *testing.T) {
 	}
 	holder, a, b := process(), process(), process()
 	lock := obtain(t, holder, "k")
-	locks := make(chan *core.Lock, 2)
+	locks := make(chan *holdfast.Lock, 2)
 	waiting := func(n int) {
 		t.Helper()
 		until(t, "the waiters are in line", func() bool {
@@ -187,7 +187,7 @@ func TestServerInboxAtAReplica(t *testing.T) {
 	release(t, next)
 	within(t, "the last", func() { next = <-locks })
 	release(t, next)
-	for _, l := range []*core.Locker{holder, a, b} {
+	for _, l := range []*holdfast.Locker{holder, a, b} {
 		shutdown(t, l)
 	}
 }
@@ -202,7 +202,7 @@ func TestServerInboxIsKilled(t *testing.T) {
 			admin, own := server.Client(), server.Client(func(o *redis.Options) { o.Protocol = protocol })
 			holder, waiter := newLocker(t, server.Client()), newLocker(t, own)
 			lock := obtain(t, holder, "k")
-			locks := make(chan *core.Lock, 1)
+			locks := make(chan *holdfast.Lock, 1)
 			wait(t, &replica{Locker: waiter}, "k", locks)
 			for range 4 {
 				until(t, "the inbox is open", func() bool {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func TestRefusedSubscription(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				var told reported
-				holder, r := newReplica(t, b), newReplica(t, b, core.WithTrace(told.trace()))
+				holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTrace(told.trace()))
 				warm(t, r)
 				w := watchKey(t, b, "k")
 				turn := func() (waited time.Duration) {
@@ -93,7 +93,7 @@ func TestRefusedPublishing(t *testing.T) {
 func TestSilentInbox(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var told reported
-		holder, r := newReplica(t, b), newReplica(t, b, core.WithTrace(told.trace()))
+		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTrace(told.trace()))
 		openInbox(t, b, r)
 		conns := r.link.Conns()
 		r.link.OnCommand(func(args []string) servertest.Verdict {
@@ -141,9 +141,9 @@ func TestWaitingIsCheap(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 15 * time.Second} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b, core.WithTTL(ttl))
+				holder := newReplica(t, b, holdfast.WithTTL(ttl))
 				lock := acquire(t, holder.Locker, "k")
-				rs, calls := lineUp(t, b, 5, "k", core.WithTTL(ttl))
+				rs, calls := lineUp(t, b, 5, "k", holdfast.WithTTL(ttl))
 				time.Sleep(10 * time.Second)
 				b.ResetCommands()
 				time.Sleep(100 * time.Second)
@@ -197,17 +197,17 @@ func TestUnsteadySubscription(t *testing.T) {
 func TestInboxThatNobodyNeeds(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var told reported
-		holder, r := newReplica(t, b), newReplica(t, b, core.WithTrace(told.trace()))
+		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTrace(told.trace()))
 		openInbox(t, b, r)
 		time.Sleep(time.Minute)
-		under := core.Under(r.Locker)
+		under := holdfast.Under(r.Locker)
 		r.link.Refuse(errRefused)
 		r.link.Reset()
 		time.Sleep(10 * time.Minute)
 		if n := told.count("SUBSCRIBE"); n == 0 || n > 10 {
 			t.Errorf("%d reports in ten minutes: %v", n, told.all())
 		}
-		if n := core.Under(r.Locker); n != 0 || under == 0 {
+		if n := holdfast.Under(r.Locker); n != 0 || under == 0 {
 			t.Errorf("%d under way, %d before", n, under)
 		}
 		r.link.Refuse(nil)
@@ -233,7 +233,7 @@ func TestClientThatCannotSubscribe(t *testing.T) {
 		holder := newReplica(t, b)
 		lock := acquire(t, holder.Locker, "k")
 		rdb := b.Client()
-		r := &replica{newLocker(t, unsubscribable{rdb}, core.WithTrace(told.trace())), rdb, b.Link(rdb)}
+		r := &replica{newLocker(t, unsubscribable{rdb}, holdfast.WithTrace(told.trace())), rdb, b.Link(rdb)}
 		c := call(background, r, "k")
 		time.Sleep(10 * time.Second)
 		w := watchKey(t, b, "k")
@@ -280,8 +280,8 @@ func TestStrangeMessages(t *testing.T) {
 		if err := errors.Join(lock.Err(), theirs.Err()); err != nil {
 			t.Error(err)
 		}
-		for _, lk := range []*core.Lock{lock, theirs} {
-			if v, _ := b.Redis.Get(lk.Key()); v != core.Owner(lk) {
+		for _, lk := range []*holdfast.Lock{lock, theirs} {
+			if v, _ := b.Redis.Get(lk.Key()); v != holdfast.Owner(lk) {
 				t.Errorf("%s is now %q", lk.Key(), v)
 			}
 		}
@@ -324,7 +324,7 @@ func TestShutdownOfAnInbox(t *testing.T) {
 						r.link.Heal()
 						release(t, res.lock)
 					} else {
-						wantIs(t, res.err, core.ErrClosed)
+						wantIs(t, res.err, holdfast.ErrClosed)
 					}
 					if d := time.Since(begin) - at; d > 80*time.Millisecond {
 						t.Errorf("the waiter was told after %v", d)
@@ -337,7 +337,7 @@ func TestShutdownOfAnInbox(t *testing.T) {
 						t.Error(err)
 					}
 					synctest.Wait()
-					if n := core.Under(r.Locker); n != 0 {
+					if n := holdfast.Under(r.Locker); n != 0 {
 						t.Errorf("%d under way", n)
 					}
 					time.Sleep(time.Second)
@@ -360,12 +360,12 @@ func TestClientClosedUnderAWaiter(t *testing.T) {
 		_ = r.rdb.Close()
 		begin := time.Now()
 		res := <-c
-		wantIs(t, res.err, core.ErrUnavailable)
+		wantIs(t, res.err, holdfast.ErrUnavailable)
 		if d := time.Since(begin); d > 2*time.Second {
 			t.Errorf("told after %v", d)
 		}
 		time.Sleep(30 * time.Second)
-		if n := core.Under(r.Locker); n != 0 {
+		if n := holdfast.Under(r.Locker); n != 0 {
 			t.Errorf("%d under way", n)
 		}
 		shutdown(t, r.Locker)
@@ -390,7 +390,7 @@ func TestServerThatLetsNoScriptPublish(t *testing.T) {
 				if cluster {
 					client = opaque{rdb}
 				}
-				rs = append(rs, &replica{newLocker(t, client, core.WithTrace(told[i].trace())), rdb, b.Link(rdb)})
+				rs = append(rs, &replica{newLocker(t, client, holdfast.WithTrace(told[i].trace())), rdb, b.Link(rdb)})
 			}
 			w := watchKey(t, b, "k")
 			var last int64

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -22,11 +22,11 @@ import (
 
 func TestInspectAllTellsOfEachKeyWhatInspectDoes(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithPrefix("p:"), core.WithLabel("me"))
+		r := newReplica(t, b, holdfast.WithPrefix("p:"), holdfast.WithLabel("me"))
 		held, freed := acquire(t, r.Locker, "held"), acquire(t, r.Locker, "freed")
 		release(t, freed)
-		waited := make(chan *core.Lock)
-		go func() { waited <- obtain(t, newReplica(t, b, core.WithPrefix("p:")).Locker, "held") }()
+		waited := make(chan *holdfast.Lock)
+		go func() { waited <- obtain(t, newReplica(t, b, holdfast.WithPrefix("p:")).Locker, "held") }()
 		synctest.Wait()
 		r.rdb.Set(background, "p:foreign", "somebody", 0)
 		r.rdb.LPush(background, "p:list", "x")
@@ -40,17 +40,17 @@ func TestInspectAllTellsOfEachKeyWhatInspectDoes(t *testing.T) {
 			if s.Key = "p:" + key; got[i].State != s {
 				t.Errorf("%q: got %+v, Inspect has %+v", key, got[i].State, s)
 			}
-			if fmt.Sprint(got[i].err) != fmt.Sprint(err) || errors.Is(got[i].err, core.ErrInvalid) != errors.Is(err, core.ErrInvalid) ||
-				errors.Is(got[i].err, core.ErrUnavailable) != errors.Is(err, core.ErrUnavailable) {
+			if fmt.Sprint(got[i].err) != fmt.Sprint(err) || errors.Is(got[i].err, holdfast.ErrInvalid) != errors.Is(err, holdfast.ErrInvalid) ||
+				errors.Is(got[i].err, holdfast.ErrUnavailable) != errors.Is(err, holdfast.ErrUnavailable) {
 				t.Errorf("%q: got %v, Inspect has %v", key, got[i].err, err)
 			}
 		}
-		want := core.State{Key: "p:held", Held: true, Label: "me", TimeLeft: 15 * time.Second, Token: held.Token(), Waiting: 1}
+		want := holdfast.State{Key: "p:held", Held: true, Label: "me", TimeLeft: 15 * time.Second, Token: held.Token(), Waiting: 1}
 		if got[0].State != want {
 			t.Errorf("got %+v, want %+v", got[0].State, want)
 		}
-		wantIs(t, got[1].err, core.ErrInvalid)
-		wantIs(t, got[7].err, core.ErrUnavailable)
+		wantIs(t, got[1].err, holdfast.ErrInvalid)
+		wantIs(t, got[7].err, holdfast.ErrUnavailable)
 		release(t, held)
 		release(t, <-waited)
 	})
@@ -124,10 +124,10 @@ func TestInspectAllWaitsOnceForAServerThatIsSilent(t *testing.T) {
 			}
 		}
 		r.link.CutDown()
-		within(background, time.Second, core.ErrUnavailable)
+		within(background, time.Second, holdfast.ErrUnavailable)
 		ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 		defer cancel()
-		within(ctx, 100*time.Millisecond, core.ErrUnavailable, context.DeadlineExceeded)
+		within(ctx, 100*time.Millisecond, holdfast.ErrUnavailable, context.DeadlineExceeded)
 		r.link.Heal()
 		for _, k := range inspectAll(background, r.Locker, keys[:10]...) {
 			if k.err != nil {
@@ -144,7 +144,7 @@ func TestInspectAllDoesNotGoOnDiallingAServerThatIsGone(t *testing.T) {
 		b.Link(rdb).Refuse(errors.New("no route"))
 		rdb.AddHook(dialHook(func() { dials++ }))
 		for _, k := range inspectAll(background, l, manyKeys(200)...) {
-			wantIs(t, k.err, core.ErrUnavailable)
+			wantIs(t, k.err, holdfast.ErrUnavailable)
 			if !contains(k.err, "no route", fmt.Sprintf("%q", k.Key)) {
 				t.Errorf("got %v", k.err)
 			}
@@ -179,7 +179,7 @@ func TestInspectAllAsksAgainWhereAServerFailedToServe(t *testing.T) {
 				t.Errorf("%q: %v", k.Key, k.err)
 			}
 		}
-		wantIs(t, got[1].err, core.ErrUnavailable)
+		wantIs(t, got[1].err, holdfast.ErrUnavailable)
 		if asked["k1"] != 1 || asked["k2"] != 1 || asked["slow"] != 3 || asked["bad"] != 3 {
 			t.Errorf("asked %v", asked)
 		}
@@ -197,7 +197,7 @@ func TestInspectAllLeavesTheLockerFreeBetweenPipelines(t *testing.T) {
 			if n++; n <= 128 && err != nil {
 				t.Errorf("%q: %v", s.Key, err)
 			} else if n > 128 {
-				wantIs(t, err, core.ErrClosed)
+				wantIs(t, err, holdfast.ErrClosed)
 			}
 		}
 		if n != 130 {
@@ -205,7 +205,7 @@ func TestInspectAllLeavesTheLockerFreeBetweenPipelines(t *testing.T) {
 		}
 		var none context.Context
 		for _, k := range inspectAll(none, r.Locker, "k", "k2") {
-			wantIs(t, k.err, core.ErrInvalid)
+			wantIs(t, k.err, holdfast.ErrInvalid)
 		}
 		if got := inspectAll(background, r.Locker); got != nil {
 			t.Errorf("without keys: %v", got)
@@ -219,7 +219,7 @@ func TestServerInspectAll(t *testing.T) {
 	t.Parallel()
 	srv := servertest.Redis(t)
 	l := newLocker(t, srv.Client())
-	lock := obtain(t, l, "k7", core.WithLabel("me"))
+	lock := obtain(t, l, "k7", holdfast.WithLabel("me"))
 	srv.Client().LPush(background, "k9", "x")
 	for range 2 { // the server learns the script from the first
 		var got []looked
@@ -230,7 +230,7 @@ func TestServerInspectAll(t *testing.T) {
 		})
 		for i, k := range got {
 			if i == 9 {
-				wantIs(t, k.err, core.ErrUnavailable)
+				wantIs(t, k.err, holdfast.ErrUnavailable)
 			} else if k.err != nil || k.Held != (i == 7) || i == 7 && (k.Label != "me" || k.Token != lock.Token()) {
 				t.Errorf("%d: %+v, %v", i, k.State, k.err)
 			}
@@ -284,7 +284,7 @@ func TestInspectAllTellsOfOneShardWhileAnotherIsSilent(t *testing.T) {
 				good++
 				continue
 			}
-			wantIs(t, k.err, core.ErrUnavailable)
+			wantIs(t, k.err, holdfast.ErrUnavailable)
 		}
 		if took := time.Since(began); took > 1100*time.Millisecond {
 			t.Errorf("took %v, want the second that the silent shard is waited for once", took)
@@ -298,10 +298,10 @@ func TestInspectAllTellsOfOneShardWhileAnotherIsSilent(t *testing.T) {
 
 func TestInspectAllTellsWhatMostMastersSay(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		v := ms.voter(t, core.WithQuarantine(0))
+		v := ms.voter(t, holdfast.WithQuarantine(0))
 		defer func() { time.Sleep(5 * time.Minute) }()
 		keys := manyKeys(140)
-		lock := acquire(t, v.Locker, "k5", core.WithLabel("me"))
+		lock := acquire(t, v.Locker, "k5", holdfast.WithLabel("me"))
 		inspectAll(background, v.Locker, "k5")
 		ms[0].Redis.Del("k5")                 // one has forgotten it,
 		_ = ms[1].Redis.Set("k6", "somebody") // and one of them alone has another
@@ -331,12 +331,12 @@ func TestInspectAllTellsWhatMostMastersSay(t *testing.T) {
 		}
 		v.links[0].CutDown()
 		ms[0].ResetCommands()
-		_ = ms[1].Redis.Set("k5", core.Owner(lock)+"x")
+		_ = ms[1].Redis.Set("k5", holdfast.Owner(lock)+"x")
 		wantSplit := inspectAll(background, v.Locker, "k5")[0] // one silent, and the two others do not agree
 		if wantSplit.err != nil || wantSplit.Held {
 			t.Errorf("held by nobody on most masters: %+v, %v", wantSplit.State, wantSplit.err)
 		}
-		_ = ms[1].Redis.Set("k5", core.Owner(lock))
+		_ = ms[1].Redis.Set("k5", holdfast.Owner(lock))
 		ms[2].Redis.Del("k8")
 		check("one silent", len(keys), time.Second)
 		if n := ms[0].Commands()["evalsha"]; n > 129 {
@@ -344,8 +344,8 @@ func TestInspectAllTellsWhatMostMastersSay(t *testing.T) {
 		}
 		v.links[1].CutDown()
 		for _, k := range inspectAll(background, v.Locker, "k5", "k6") {
-			wantIs(t, k.err, core.ErrUnavailable)
-			if errors.Is(k.err, core.ErrInvalid) || !contains(k.err, fmt.Sprintf("%q", k.Key), "no answer in time") {
+			wantIs(t, k.err, holdfast.ErrUnavailable)
+			if errors.Is(k.err, holdfast.ErrInvalid) || !contains(k.err, fmt.Sprintf("%q", k.Key), "no answer in time") {
 				t.Errorf("two silent: %v", k.err)
 			}
 		}
@@ -365,7 +365,7 @@ func TestServerInspectAllAsksTheShardsOfARing(t *testing.T) {
 	l := newLocker(t, rdb)
 	keys := manyKeys(20)
 	for _, key := range keys {
-		obtain(t, l, key, core.WithTTL(time.Minute), core.WithoutRenewal())
+		obtain(t, l, key, holdfast.WithTTL(time.Minute), holdfast.WithoutRenewal())
 	}
 	until(t, "all are held", func() bool { // a busy machine may take longer than a second to answer
 		n := 0
@@ -389,14 +389,14 @@ func TestServerInspectAllAsksTheShardsOfARing(t *testing.T) {
 
 func TestInspectAllRefusesMastersThatAreOneServer(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		l, err := core.NewRedLock([]*redis.Client{b.Client(), b.Client(), b.Client()}, core.WithQuarantine(0))
+		l, err := holdfast.NewRedLock([]*redis.Client{b.Client(), b.Client(), b.Client()}, holdfast.WithQuarantine(0))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = l.TryAcquire(background, "k") // by which it comes to light
-		wantIs(t, err, core.ErrInvalid)
+		wantIs(t, err, holdfast.ErrInvalid)
 		for _, k := range inspectAll(background, l, "k", "k2") {
-			wantIs(t, k.err, core.ErrInvalid, core.ErrUnavailable)
+			wantIs(t, k.err, holdfast.ErrInvalid, holdfast.ErrUnavailable)
 		}
 		shutdown(t, l)
 	})
@@ -404,11 +404,11 @@ func TestInspectAllRefusesMastersThatAreOneServer(t *testing.T) {
 
 // looked is one of the pairs that InspectAll yields.
 type looked struct {
-	core.State
+	holdfast.State
 	err error
 }
 
-func inspectAll(ctx context.Context, l *core.Locker, keys ...string) (all []looked) {
+func inspectAll(ctx context.Context, l *holdfast.Locker, keys ...string) (all []looked) {
 	for s, err := range l.InspectAll(ctx, keys...) {
 		all = append(all, looked{s, err})
 	}
@@ -473,7 +473,7 @@ func (dialHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // Of several masters one hangs: it is waited for once, and not asked for the keys behind.
 func TestInspectAllGivesUpOneMasterThatHangs(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		v := ms.voter(t, core.WithQuarantine(0))
+		v := ms.voter(t, holdfast.WithQuarantine(0))
 		defer func() { time.Sleep(5 * time.Minute) }()
 		keys := manyKeys(5000)
 		inspectAll(background, v.Locker, "k5")
@@ -484,7 +484,7 @@ func TestInspectAllGivesUpOneMasterThatHangs(t *testing.T) {
 		v.links[0].CutDown()
 		var most int64
 		for range v.InspectAll(background, keys...) {
-			most = max(most, core.Under(v.Locker))
+			most = max(most, holdfast.Under(v.Locker))
 		}
 		if n := ms[0].Commands()["evalsha"]; n > 130 || most > 5 {
 			t.Errorf("%d commands to the master that hangs, want those of one pipeline; %d calls under way", n, most)
@@ -508,7 +508,7 @@ func TestInspectAllOfAnEndedContextAsksNobody(t *testing.T) {
 			if !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
-			most = max(most, core.Under(r.Locker))
+			most = max(most, holdfast.Under(r.Locker))
 		}
 		time.Sleep(20 * time.Second)
 		if n := b.Commands().Total(); n != 0 || most != 0 {
@@ -529,7 +529,7 @@ func TestInspectAllDoesNotGoOnDiallingAMasterThatIsGone(t *testing.T) {
 				rdb.AddHook(dialHook(func() { dials.Add(1) }))
 			}
 		}
-		l, err := core.NewRedLock(clients, core.WithQuarantine(0))
+		l, err := holdfast.NewRedLock(clients, holdfast.WithQuarantine(0))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"crypto/sha256"
@@ -26,16 +26,16 @@ func TestKeyJoinsUnambiguously(t *testing.T) {
 		"me@example.com/a-b_c.d+=,": {"me@example.com/a-b_c.d+=,"},
 		"%C3%A9:%FF":                {"é", "\xff"},
 	} {
-		if got := core.Key(parts...); got != want {
+		if got := holdfast.Key(parts...); got != want {
 			t.Errorf("Key(%q): got %q, want %q", parts, got, want)
 		}
 	}
 	long := strings.Repeat("x", 300)
-	a, b := core.Key("order", long+"1"), core.Key("order", long+"2")
+	a, b := holdfast.Key("order", long+"1"), holdfast.Key("order", long+"2")
 	if a == b || len(a) > 256 || !strings.HasPrefix(a, "order:xxx") || !strings.Contains(a, "#") {
 		t.Errorf("long keys: %q, %q", a, b)
 	}
-	if edge := core.Key(strings.Repeat("x", 256)); edge != strings.Repeat("x", 256) {
+	if edge := holdfast.Key(strings.Repeat("x", 256)); edge != strings.Repeat("x", 256) {
 		t.Errorf("256 bytes were hashed: %q", edge)
 	}
 }
@@ -43,17 +43,17 @@ func TestKeyJoinsUnambiguously(t *testing.T) {
 func TestKeyRules(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		prefixed := newReplica(t, b, core.WithPrefix("shop:"))
+		prefixed := newReplica(t, b, holdfast.WithPrefix("shop:"))
 		for _, key := range []string{"", "a\x00b", strings.Repeat("x", 513), "a}b", "{}x", "x{}", "{k}:~fence", "a:~b", "}"} {
 			_, err := r.TryAcquire(background, key)
-			wantIs(t, err, core.ErrInvalid)
+			wantIs(t, err, holdfast.ErrInvalid)
 			_, err = r.Acquire(background, key)
-			wantIs(t, err, core.ErrInvalid)
+			wantIs(t, err, holdfast.ErrInvalid)
 			_, err = r.Inspect(background, key)
-			wantIs(t, err, core.ErrInvalid)
+			wantIs(t, err, holdfast.ErrInvalid)
 		}
 		_, err := prefixed.TryAcquire(background, "")
-		wantIs(t, err, core.ErrInvalid)
+		wantIs(t, err, holdfast.ErrInvalid)
 		if n := b.Commands().Total(); n != 0 {
 			t.Errorf("%d commands for keys that can never work", n)
 		}
@@ -79,7 +79,7 @@ func TestTaggedAndPlainNameAreTwoLocks(t *testing.T) {
 			t.Errorf("released, reply lost: %v", err)
 		}
 		b.Redis.Del("{x}")
-		wantIs(t, other.Release(background), core.ErrLost)
+		wantIs(t, other.Release(background), holdfast.ErrLost)
 	})
 }
 
@@ -95,7 +95,7 @@ func FuzzKeyReadsBack(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		parts := strings.Split(text, "\n")
-		key := core.Key(parts...)
+		key := holdfast.Key(parts...)
 		if whole, hash, hashed := strings.Cut(key, "#"); hashed {
 			full := reference(parts)
 			sum := sha256.Sum256([]byte(full))
@@ -119,7 +119,7 @@ func FuzzKeyReadsBack(f *testing.F) {
 				t.Fatalf("%q: got %q", parts, key)
 			}
 		}
-		if names, err := core.NameKeys(key); err != nil && key != "" || len(key) > 256 || err == nil && hashed(names[1]) != key {
+		if names, err := holdfast.NameKeys(key); err != nil && key != "" || len(key) > 256 || err == nil && hashed(names[1]) != key {
 			t.Fatalf("%q: %q is no key: %v", parts, key, err)
 		}
 	})
@@ -136,14 +136,14 @@ func FuzzNamesOfTwoLocks(f *testing.F) {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, one, two string) {
-		a, err1 := core.NameKeys(one)
-		b, err2 := core.NameKeys(two)
+		a, err1 := holdfast.NameKeys(one)
+		b, err2 := holdfast.NameKeys(two)
 		for key, err := range map[string]error{one: err1, two: err2} {
 			if usable(key) != (err == nil) {
 				t.Fatalf("%q: %v", key, err)
 			}
 			if err != nil {
-				wantIs(t, err, core.ErrInvalid)
+				wantIs(t, err, holdfast.ErrInvalid)
 			}
 		}
 		if err1 != nil || err2 != nil || one == two {
@@ -167,17 +167,17 @@ func FuzzKey(f *testing.F) {
 	f.Add("{}", "}", "%7B", "\x00")
 	f.Add(strings.Repeat("é", 200), "1", strings.Repeat("é", 200), "2")
 	f.Fuzz(func(t *testing.T, a, b, c, d string) {
-		k1, k2 := core.Key(a, b), core.Key(c, d)
+		k1, k2 := holdfast.Key(a, b), holdfast.Key(c, d)
 		if (k1 == k2) != (a == c && b == d) {
 			t.Errorf("Key(%q, %q) = %q, Key(%q, %q) = %q", a, b, k1, c, d, k2)
 		}
-		if core.Key(a, b, c) == k1 {
+		if holdfast.Key(a, b, c) == k1 {
 			t.Errorf("three parts make the key of two: %q", k1)
 		}
 		if len(k1) > 256 || strings.ContainsAny(k1, "{}\x00~") || !utf8.ValidString(k1) {
 			t.Errorf("unusable key %q", k1)
 		}
-		if _, err := core.NameKeys(k1); err != nil {
+		if _, err := holdfast.NameKeys(k1); err != nil {
 			t.Errorf("Key made a key that is refused: %v", err)
 		}
 	})
@@ -189,16 +189,16 @@ func FuzzCompanionSlots(f *testing.F) {
 		f.Add(k)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
-		names, err := core.NameKeys(key)
+		names, err := holdfast.NameKeys(key)
 		if err != nil {
-			wantIs(t, err, core.ErrInvalid)
+			wantIs(t, err, holdfast.ErrInvalid)
 			return
 		}
 		for _, n := range names[1:] {
 			if hashed(n) != hashed(key) {
 				t.Errorf("%q is hashed as %q, its companion %q as %q", key, hashed(key), n, hashed(n))
 			}
-			if _, err := core.NameKeys(n); err == nil {
+			if _, err := holdfast.NameKeys(n); err == nil {
 				t.Errorf("the companion %q of %q is a lock's name too", n, key)
 			}
 		}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 // What waits for a lane travels together; what was called off by then does not travel at all.
 func TestCommandsTravelTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(time.Minute))
+		r := newReplica(t, b, holdfast.WithTTL(time.Minute))
 		warm(t, r)
 		free := stuck(t, r)
 		b.ResetCommands()
 		ctx, cancel := context.WithCancel(background)
 		var all sync.WaitGroup
-		var locks [10]*core.Lock
+		var locks [10]*holdfast.Lock
 		for i := range locks {
 			all.Go(func() {
 				lock, err := r.TryAcquire(background, "k"+strconv.Itoa(i))
@@ -37,7 +37,7 @@ func TestCommandsTravelTogether(t *testing.T) {
 			all.Go(func() {
 				_, err := r.TryAcquire(ctx, "gone"+strconv.Itoa(i))
 				wantIs(t, err, context.Canceled)
-				wantIs(t, err, core.ErrUnavailable)
+				wantIs(t, err, holdfast.ErrUnavailable)
 			})
 		}
 		synctest.Wait()
@@ -56,7 +56,7 @@ func TestCommandsTravelTogether(t *testing.T) {
 			release(t, lock)
 		}
 		// As many releases as lanes and 10 more; and the 10 acquires in one or two bundles, whose script is new to the server.
-		alone := int64(core.MinLanes + 10)
+		alone := int64(holdfast.MinLanes + 10)
 		if n := b.Commands().Total(); n < alone+2 || n > alone+4 {
 			t.Errorf("%d commands, want %d to %d: %v", n, alone+2, alone+4, b.Commands())
 		}
@@ -80,12 +80,12 @@ func TestCommandsPassALaneThatHangs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := time.Since(began); d > core.Patience(15*time.Second)+100*time.Millisecond {
+		if d := time.Since(began); d > holdfast.Patience(15*time.Second)+100*time.Millisecond {
 			t.Errorf("it took %v", d)
 		}
 		began = time.Now()
 		release(t, lock)
-		if d := time.Since(began); d > core.Patience(15*time.Second)+100*time.Millisecond {
+		if d := time.Since(began); d > holdfast.Patience(15*time.Second)+100*time.Millisecond {
 			t.Errorf("the release took %v", d)
 		}
 		free()
@@ -137,13 +137,13 @@ func TestLanesDropWhatWasGivenUp(t *testing.T) {
 // Commands that travel together and that a hook of the client stops have failed, and are tried again: in a bundle as well as
 // in a pipeline, as releases of locks with a re-entry id do.
 func TestTogetherWhatAHookStops(t *testing.T) {
-	for what, opts := range map[string][]core.CallOption{"bundle": nil, "pipeline": {core.WithReentryID("id")}} {
+	for what, opts := range map[string][]holdfast.CallOption{"bundle": nil, "pipeline": {holdfast.WithReentryID("id")}} {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			r := newReplica(t, b)
 			warm(t, r)
 			h := &breaker{}
 			r.rdb.AddHook(h)
-			var locks [3]*core.Lock
+			var locks [3]*holdfast.Lock
 			for i := range locks {
 				locks[i] = acquire(t, r.Locker, "k"+strconv.Itoa(i), opts...)
 			}
@@ -188,7 +188,7 @@ func TestCommandMeetsTheEndOfARest(t *testing.T) {
 			if d := time.Since(began); d > 10*time.Millisecond {
 				t.Fatalf("release %d took %v", i, d)
 			}
-			time.Sleep(core.LaneRest)
+			time.Sleep(holdfast.LaneRest)
 		}
 	})
 }
@@ -240,12 +240,12 @@ func stuck(t *testing.T, r *replica) (free func()) {
 		return servertest.Pass
 	})
 	var all sync.WaitGroup
-	var locks [core.MinLanes]*core.Lock
+	var locks [holdfast.MinLanes]*holdfast.Lock
 	for i := range locks {
 		all.Go(func() {
 			var err error
-			locks[i], err = r.TryAcquire(background, "stuck"+strconv.Itoa(i), core.WithTTL(time.Minute))
-			if err != nil && !errors.Is(err, core.ErrUnavailable) { // it may have taken too long
+			locks[i], err = r.TryAcquire(background, "stuck"+strconv.Itoa(i), holdfast.WithTTL(time.Minute))
+			if err != nil && !errors.Is(err, holdfast.ErrUnavailable) { // it may have taken too long
 				t.Error(err)
 			}
 		})

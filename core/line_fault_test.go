@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"fmt"
@@ -76,7 +76,7 @@ func TestLineOfTheDeaf(t *testing.T) {
 			t.Errorf("the living waited for %v behind the deaf, want one lease and a little", waited)
 		}
 		for i, r := range rs[:3] {
-			wantIs(t, (<-calls[i]).err, core.ErrUnavailable)
+			wantIs(t, (<-calls[i]).err, holdfast.ErrUnavailable)
 			r.link.OnCommand(nil)
 		}
 		release(t, next)
@@ -90,9 +90,9 @@ func TestLostGrantIsFound(t *testing.T) {
 	for _, ttl := range []time.Duration{500 * time.Millisecond, 3 * time.Second, 15 * time.Second} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b, core.WithTTL(ttl))
+				holder := newReplica(t, b, holdfast.WithTTL(ttl))
 				lock := acquire(t, holder.Locker, "k")
-				rs, calls := lineUp(t, b, 3, "k", core.WithTTL(ttl))
+				rs, calls := lineUp(t, b, 3, "k", holdfast.WithTTL(ttl))
 				var lost atomic.Int64
 				for _, r := range rs {
 					r.link.OnMessage(func(string, string) servertest.Verdict { lost.Add(1); return servertest.LoseReply })

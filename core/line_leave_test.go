@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func TestLeaveThatCrossesAGrant(t *testing.T) {
 				leaves := make(chan struct{})
 				r.link.OnCommand(first("forget", servertest.HoldRequest(leaves)))
 				cancel()
-				wantIs(t, (<-gone).err, core.ErrNotAcquired, context.Canceled)
+				wantIs(t, (<-gone).err, holdfast.ErrNotAcquired, context.Canceled)
 				release(t, lock)
 				limit := time.Duration(0) // told, it gives the lock back without being asked
 				if !told {
@@ -61,18 +61,18 @@ func TestLeaveThatCrossesAGrant(t *testing.T) {
 func TestEndOfAWaitLeavesTheLine(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		wait []core.CallOption
+		wait []holdfast.CallOption
 		end  func(r *replica, cancel context.CancelFunc)
 		err  error
 	}{
-		{"WithWait", []core.CallOption{core.WithWait(3500 * time.Millisecond)}, func(*replica, context.CancelFunc) {
+		{"WithWait", []holdfast.CallOption{holdfast.WithWait(3500 * time.Millisecond)}, func(*replica, context.CancelFunc) {
 			time.Sleep(3500 * time.Millisecond)
-		}, core.ErrNotAcquired},
+		}, holdfast.ErrNotAcquired},
 		{"context", nil, func(_ *replica, cancel context.CancelFunc) { time.Sleep(3500 * time.Millisecond); cancel() }, context.Canceled},
 		{"shutdown", nil, func(r *replica, _ context.CancelFunc) {
 			time.Sleep(3500 * time.Millisecond)
 			_ = r.Shutdown(background)
-		}, core.ErrClosed},
+		}, holdfast.ErrClosed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -119,7 +119,7 @@ func TestDelayedLookDoesNotJoinTheLine(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
 					holder, r, next := newReplica(t, b), newReplica(t, b), newReplica(t, b)
 					warm(t, r)
-					lock := acquire(t, holder.Locker, "k", core.WithTTL(time.Hour))
+					lock := acquire(t, holder.Locker, "k", holdfast.WithTTL(time.Hour))
 					until := make(chan struct{})
 					var looks atomic.Int64
 					r.link.OnCommand(func(args []string) servertest.Verdict {

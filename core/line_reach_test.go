@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -41,7 +41,7 @@ func TestWaiterWhoIsPassedOverIsToldNothing(t *testing.T) {
 			if err != nil {
 				break
 			}
-			if !contains(errorText(msg.Payload), core.Owner(next)) {
+			if !contains(errorText(msg.Payload), holdfast.Owner(next)) {
 				t.Errorf("published, and not true: %q", msg.Payload)
 			}
 		}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"fmt"
@@ -42,7 +42,7 @@ func joinArgs(owner string) []any {
 type lineRow struct {
 	name  string
 	seed  func(r *lineRun)
-	call  core.Script
+	call  holdfast.Script
 	args  []any
 	reply string // a pattern for its beginning; "error" for one
 	lock  string // whose it is then
@@ -65,7 +65,7 @@ func (r *lineRun) do(args ...any) {
 func (r *lineRun) join(owners ...string) {
 	r.t.Helper()
 	for _, owner := range owners {
-		if _, err := core.AcquireScript.Run(background, r.rdb, joinArgs(owner)...); err != nil {
+		if _, err := holdfast.AcquireScript.Run(background, r.rdb, joinArgs(owner)...); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -73,58 +73,58 @@ func (r *lineRun) join(owners ...string) {
 
 var lineRows = []lineRow{
 	{name: "release: to the first", seed: func(r *lineRun) { r.join("me", "a", "b") },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b]"},
 	{name: "release: the order is lost", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("DEL", lineKey) },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[]"},
 	{name: "release: it is not known who they are", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("DEL", waitKey) },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[]"},
 	{name: "release: one of them is not known", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("HDEL", waitKey, "a") },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
 	{name: "release: a damaged entry", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("HSET", waitKey, "a", "1 2 3") },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
 	{name: "release: one who lets several hold it, of a later release", seed: func(r *lineRun) {
 		r.join("me", "a", "b")
 		entry := r.rdb.HGet(background, waitKey, "a").Val()
 		r.do("HSET", waitKey, "a", strings.Replace(entry, " 1 1 1 -", " 1 3 1 -", 1))
 	},
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[a]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[a]"},
 	{name: "release: stood in line twice", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("RPUSH", lineKey, "a") },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b a]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b a]"},
 	{name: "release: the line is of another type", seed: func(r *lineRun) { r.join("me"); r.do("SET", lineKey, "x", "PX", 9000) },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1"},
 	{name: "release: what is known is of another type", seed: func(r *lineRun) { r.join("me", "a"); r.do("SET", waitKey, "x", "PX", 9000) },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[a]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[a]"},
 	{name: "leave: the line is of another type", seed: func(r *lineRun) { r.join("you"); r.do("SET", lineKey, "x", "PX", 9000) },
-		call: core.ForgetScript, args: forgetArgs("me", 0, 9000), reply: "0", lock: "you"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 0, 9000), reply: "0", lock: "you"},
 	{name: "leave: what is known is of another type", seed: func(r *lineRun) { r.join("you"); r.do("SET", waitKey, "x", "PX", 9000) },
-		call: core.ForgetScript, args: forgetArgs("me", 0, 9000), reply: "0", lock: "you", line: "[]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 0, 9000), reply: "0", lock: "you", line: "[]"},
 
 	{name: "acquire: the first has it", seed: func(r *lineRun) { r.join("you", "a"); r.do("DEL", "k") },
-		call: core.AcquireScript, args: acquireArgs("me", 5000), reply: `\[0 3000 a 0 `, lock: "a", line: "[]"},
+		call: holdfast.AcquireScript, args: acquireArgs("me", 5000), reply: `\[0 3000 a 0 `, lock: "a", line: "[]"},
 	{name: "acquire: free, the order is lost", seed: func(r *lineRun) { r.join("you", "a"); r.do("DEL", "k", lineKey) },
-		call: core.AcquireScript, args: acquireArgs("me", 5000), reply: `\d{15,16}$`, lock: "me", line: "[]"},
+		call: holdfast.AcquireScript, args: acquireArgs("me", 5000), reply: `\d{15,16}$`, lock: "me", line: "[]"},
 	{name: "acquire: free, the line is of another type", seed: func(r *lineRun) { r.do("SET", lineKey, "x", "PX", 9000) },
-		call: core.AcquireScript, args: acquireArgs("me", 5000), reply: "error"},
+		call: holdfast.AcquireScript, args: acquireArgs("me", 5000), reply: "error"},
 	{name: "join: the line is of another type", seed: func(r *lineRun) { r.join("you"); r.do("SET", lineKey, "x", "PX", 9000) },
-		call: core.AcquireScript, args: joinArgs("me"), reply: "error", lock: "you"},
+		call: holdfast.AcquireScript, args: joinArgs("me"), reply: "error", lock: "you"},
 	{name: "join: what is known is of another type", seed: func(r *lineRun) { r.join("you"); r.do("SET", waitKey, "x", "PX", 9000) },
-		call: core.AcquireScript, args: joinArgs("me"), reply: "error", lock: "you", line: "[]"},
+		call: holdfast.AcquireScript, args: joinArgs("me"), reply: "error", lock: "you", line: "[]"},
 	{name: "join: the order is lost", seed: func(r *lineRun) { r.join("you", "a", "me"); r.do("DEL", lineKey) },
-		call: core.AcquireScript, args: joinArgs("me"), reply: `\[0 1\d{4} you 1 `, lock: "you", line: "[me]"},
+		call: holdfast.AcquireScript, args: joinArgs("me"), reply: `\[0 1\d{4} you 1 `, lock: "you", line: "[me]"},
 	{name: "join: again", seed: func(r *lineRun) { r.join("you", "a", "me", "b") },
-		call: core.AcquireScript, args: joinArgs("me"), reply: `\[0 1\d{4} you 2 .* 0\]$`, lock: "you", line: "[a me b]"},
+		call: holdfast.AcquireScript, args: joinArgs("me"), reply: `\[0 1\d{4} you 2 .* 0\]$`, lock: "you", line: "[a me b]"},
 	{name: "join: nobody listens", seed: func(r *lineRun) { r.join("you") },
-		call: core.AcquireScript, args: toldArgs("me", 1), reply: `\[0 1\d{4} you 1 .* 1\]$`, lock: "you", line: "[me]"},
+		call: holdfast.AcquireScript, args: toldArgs("me", 1), reply: `\[0 1\d{4} you 1 .* 1\]$`, lock: "you", line: "[me]"},
 	{name: "join: nobody listens, as far as one of several servers knows", seed: func(r *lineRun) { r.join("you") },
-		call: core.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 1 .* 0\]$`, lock: "you", line: "[me]"},
+		call: holdfast.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 1 .* 0\]$`, lock: "you", line: "[me]"},
 	{name: "join: scripts may not publish", seed: func(r *lineRun) { r.join("you", "a"); r.mute(10_000) },
-		call: core.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 2 .* 2\]$`, lock: "you", line: "[a me]"},
+		call: holdfast.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 2 .* 2\]$`, lock: "you", line: "[a me]"},
 	{name: "join: scripts could not publish long ago", seed: func(r *lineRun) { r.join("you", "a"); r.mute(-10_000) },
-		call: core.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 2 .* 0\]$`, lock: "you", line: "[a me]"},
+		call: holdfast.AcquireScript, args: toldArgs("me", 0), reply: `\[0 1\d{4} you 2 .* 0\]$`, lock: "you", line: "[a me]"},
 	{name: "release: scripts may not publish", seed: func(r *lineRun) { r.join("me"); r.told("a"); r.join("b"); r.mute(10_000) },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[a]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[a]"},
 	{name: "release: scripts may not publish, and nobody looks", seed: func(r *lineRun) { r.join("me"); r.told("a"); r.mute(10_000) },
-		call: core.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[a]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", line: "[a]"},
 }
 
 // toldArgs is for a waiter that names an inbox where nobody listens.
@@ -137,7 +137,7 @@ func toldArgs(owner string, counted int) []any {
 // told is join for one owner that names an inbox.
 func (r *lineRun) told(owner string) {
 	r.t.Helper()
-	if _, err := core.AcquireScript.Run(background, r.rdb, toldArgs(owner, 0)...); err != nil {
+	if _, err := holdfast.AcquireScript.Run(background, r.rdb, toldArgs(owner, 0)...); err != nil {
 		r.t.Fatal(err)
 	}
 }

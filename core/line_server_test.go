@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 	for _, n := range []int{2, 16, 64} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			server := servertest.Redis(t)
-			ls := make([]*core.Locker, n)
+			ls := make([]*holdfast.Locker, n)
 			for i := range ls {
 				ls[i] = newLocker(t, server.Client())
 			}
@@ -114,13 +114,13 @@ func TestServerLineOfMany(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	rdb := server.Client()
-	chain(t, 128, 2, "k", func() *core.Locker { return newLocker(t, rdb) })
+	chain(t, 128, 2, "k", func() *holdfast.Locker { return newLocker(t, rdb) })
 }
 
 func TestServerLineOfACluster(t *testing.T) {
 	t.Parallel()
 	rdb, _ := startCluster(t)
-	chain(t, 12, 5, "k", func() *core.Locker { return newLocker(t, rdb) })
+	chain(t, 12, 5, "k", func() *holdfast.Locker { return newLocker(t, rdb) })
 }
 
 // The shards of a Ring know nothing of each other's channels: waiting is polling.
@@ -131,8 +131,8 @@ func TestServerLineOfARing(t *testing.T) {
 	defer rdb.Close()
 	var told reported
 	for i := range 4 { // both shards
-		chain(t, 3, 2, fmt.Sprint("k", i), func() *core.Locker {
-			return newLocker(t, rdb, core.WithPolling(time.Millisecond, 5*time.Millisecond), core.WithTrace(told.trace()))
+		chain(t, 3, 2, fmt.Sprint("k", i), func() *holdfast.Locker {
+			return newLocker(t, rdb, holdfast.WithPolling(time.Millisecond, 5*time.Millisecond), holdfast.WithTrace(told.trace()))
 		})
 	}
 	if errs := told.all(); len(errs) != 0 {
@@ -180,9 +180,9 @@ func TestServerLineACL(t *testing.T) {
 			t.Parallel()
 			var told reported
 			holder := newLocker(t, user(c.key+"-holder", c.holder))
-			waiter := newLocker(t, user(c.key+"-waiter", c.waiter), core.WithTrace(told.trace()))
+			waiter := newLocker(t, user(c.key+"-waiter", c.waiter), holdfast.WithTrace(told.trace()))
 			lock := obtain(t, holder, c.key)
-			locks := make(chan *core.Lock, 1)
+			locks := make(chan *holdfast.Lock, 1)
 			wait(t, &replica{Locker: waiter}, c.key, locks)
 			until(t, "the waiter is in line", func() bool {
 				s, err := holder.Inspect(background, c.key)
@@ -206,7 +206,7 @@ func TestServerLineACL(t *testing.T) {
 // chain has n Lockers of make wait for key in turn, each served as soon as the one before it releases, for rounds
 // times. Two holders at a time, or a token that does not rise, fail the test, and so do messages that do not arrive: it
 // would take minutes.
-func chain(t *testing.T, n, rounds int, key string, make func() *core.Locker) {
+func chain(t *testing.T, n, rounds int, key string, make func() *holdfast.Locker) {
 	t.Helper()
 	var all sync.WaitGroup
 	var inside, last atomic.Int64
@@ -215,7 +215,7 @@ func chain(t *testing.T, n, rounds int, key string, make func() *core.Locker) {
 		all.Go(func() {
 			for range rounds {
 				err := l.Do(background, key, func(ctx context.Context) error {
-					n, token := inside.Add(1), core.Held(ctx)[0].Token()
+					n, token := inside.Add(1), holdfast.Held(ctx)[0].Token()
 					if before := last.Swap(token); n != 1 || token <= before {
 						t.Errorf("%d inside, token %d after %d", n, token, before)
 					}

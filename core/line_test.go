@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"errors"
@@ -70,9 +70,9 @@ func TestLineOfProcesses(t *testing.T) {
 func TestLineBehindDeadHolders(t *testing.T) {
 	const lease = 4 * time.Second
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		holder := newReplica(t, b, core.WithTTL(lease))
+		holder := newReplica(t, b, holdfast.WithTTL(lease))
 		lock := acquire(t, holder.Locker, "k")
-		rs, calls := lineUp(t, b, 4, "k", core.WithTTL(lease))
+		rs, calls := lineUp(t, b, 4, "k", holdfast.WithTTL(lease))
 		w := watchKey(t, b, "k")
 		w.add(lock)
 		dead := holder
@@ -84,8 +84,8 @@ func TestLineBehindDeadHolders(t *testing.T) {
 			if waited > lease+1500*time.Millisecond {
 				t.Errorf("the waiter %d waited for %v, the lease is %v", i, waited, lease)
 			}
-			wantIs(t, lock.Err(), core.ErrLost)
-			wantIs(t, lock.Release(background), core.ErrLost)
+			wantIs(t, lock.Err(), holdfast.ErrLost)
+			wantIs(t, lock.Release(background), holdfast.ErrLost)
 			dead, lock = rs[i], next
 		}
 		for _, r := range append(rs, holder) {
@@ -177,7 +177,7 @@ func TestLineAfterTheDataWasLost(t *testing.T) {
 						}
 					})
 				} else {
-					time.AfterFunc(6*time.Second, func() { wantIs(t, lock.Release(background), core.ErrLost) })
+					time.AfterFunc(6*time.Second, func() { wantIs(t, lock.Release(background), holdfast.ErrLost) })
 				}
 				token := lock.Token()
 				w := watchKey(t, b, "k")
@@ -204,7 +204,7 @@ func TestTryDoesNotJumpTheLine(t *testing.T) {
 		rs, calls := lineUp(t, b, 2, "k")
 		b.Redis.Del("k")
 		_, err := r.TryAcquire(background, "k")
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(err, &held) || held.TimeLeft <= 0 || held.TimeLeft > 3*time.Second {
 			t.Errorf("got %v, want that the first in line has it, for a first lease", err)
 		}
@@ -213,7 +213,7 @@ func TestTryDoesNotJumpTheLine(t *testing.T) {
 		if waited > 0 {
 			t.Errorf("the first in line waited for %v", waited)
 		}
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		release(t, first)
 		w.serve(calls[1])
 		w.end()
@@ -236,7 +236,7 @@ func TestFreeLockWithADeadLine(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
 					holder, r := newReplica(t, b), newReplica(t, b)
 					warm(t, r)
-					lock := acquire(t, holder.Locker, "k", core.WithoutRenewal())
+					lock := acquire(t, holder.Locker, "k", holdfast.WithoutRenewal())
 					rs, calls := lineUp(t, b, 3, "k")
 					time.Sleep(time.Until(lock.Deadline()))
 					for _, w := range rs {
@@ -248,7 +248,7 @@ func TestFreeLockWithADeadLine(t *testing.T) {
 					}
 					w := watchKey(t, b, "k")
 					begin := time.Now()
-					var lk *core.Lock
+					var lk *holdfast.Lock
 					for lk == nil {
 						var err error
 						if try {
@@ -276,7 +276,7 @@ func TestFreeLockWithADeadLine(t *testing.T) {
 					release(t, lk)
 					w.serve(calls...)
 					w.end()
-					wantIs(t, lock.Release(background), core.ErrLost)
+					wantIs(t, lock.Release(background), holdfast.ErrLost)
 					empty(t, b, append(rs, holder, r)...)
 				})
 			})
@@ -287,17 +287,17 @@ func TestFreeLockWithADeadLine(t *testing.T) {
 func wantHeld(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
-		wantIs(t, err, core.ErrNotAcquired)
+		wantIs(t, err, holdfast.ErrNotAcquired)
 	}
 }
 
 // waiters starts n calls, each of a process of its own, that wait for key in this order, and returns where their
 // locks arrive.
-func waiters(t *testing.T, b *servertest.Bubble, n int, key string, opts ...core.Option) ([]*replica, []chan *core.Lock) {
+func waiters(t *testing.T, b *servertest.Bubble, n int, key string, opts ...holdfast.Option) ([]*replica, []chan *holdfast.Lock) {
 	t.Helper()
-	rs, locks := make([]*replica, n), make([]chan *core.Lock, n)
+	rs, locks := make([]*replica, n), make([]chan *holdfast.Lock, n)
 	for i := range n {
-		rs[i], locks[i] = newReplica(t, b, opts...), make(chan *core.Lock, 1)
+		rs[i], locks[i] = newReplica(t, b, opts...), make(chan *holdfast.Lock, 1)
 		warm(t, rs[i])
 		wait(t, rs[i], key, locks[i])
 		time.Sleep(time.Millisecond)

@@ -1,6 +1,6 @@
 //go:build !race
 
-package core_test
+package holdfast_test
 
 import (
 	"math"
@@ -18,7 +18,7 @@ import (
 // A Trace costs nothing where it has no hooks.
 func TestServerAllocations(t *testing.T) {
 	server := servertest.Redis(t)
-	for name, opts := range map[string][]core.Option{"plain": nil, "with a trace": {core.WithTrace(&core.Trace{})}} {
+	for name, opts := range map[string][]holdfast.Option{"plain": nil, "with a trace": {holdfast.WithTrace(&holdfast.Trace{})}} {
 		t.Run(name, func(t *testing.T) {
 			l := newLocker(t, server.Client(), opts...)
 			cycle := func(n int) {
@@ -54,7 +54,7 @@ func TestServerAllocations(t *testing.T) {
 // What a call allocates that is handed the lock by another one: the lock, and the hold behind it.
 func TestServerAllocationsHandedOver(t *testing.T) {
 	server := servertest.Redis(t)
-	l := newLocker(t, server.Client(), core.WithLocalHandover(250, time.Minute))
+	l := newLocker(t, server.Client(), holdfast.WithLocalHandover(250, time.Minute))
 	ctx := t.Context()
 	turns := func(n int) {
 		var all sync.WaitGroup
@@ -95,11 +95,11 @@ func TestServerAllocationsHandedOver(t *testing.T) {
 // What a held lock that is renewed keeps in memory, its key aside, which is the caller's.
 func TestServerAllocationsHeld(t *testing.T) {
 	server := servertest.Redis(t)
-	l := newLocker(t, server.Client(), core.WithTTL(time.Hour)) // no renewal is under way when it is measured
+	l := newLocker(t, server.Client(), holdfast.WithTTL(time.Hour)) // no renewal is under way when it is measured
 	const n = 8000
-	keys, locks := make([]string, n), make([]*core.Lock, n)
+	keys, locks := make([]string, n), make([]*holdfast.Lock, n)
 	for i := range keys {
-		keys[i] = core.Key("invoice", strconv.Itoa(i))
+		keys[i] = holdfast.Key("invoice", strconv.Itoa(i))
 	}
 	hold := func(from, to int) {
 		for i := from; i < to; i++ {

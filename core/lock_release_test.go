@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -67,7 +67,7 @@ func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 		}
 
 		nested := acquire(t, r.Locker, "k")
-		inner, err := r.TryAcquire(nested.Context(background), "k", core.WithReentrancy())
+		inner, err := r.TryAcquire(nested.Context(background), "k", holdfast.WithReentrancy())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +91,7 @@ func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 				time.AfterFunc(2*time.Second, stop)
 			}
 			began := time.Now()
-			wantIs(t, lock.Release(ctx), core.ErrUnavailable)
+			wantIs(t, lock.Release(ctx), holdfast.ErrUnavailable)
 			if took := time.Since(began); took != 2*time.Second {
 				t.Errorf("deadline %v: the release took %v, want 2s", deadline, took)
 			}
@@ -109,14 +109,14 @@ func TestReleaseAfterLossReportsLoss(t *testing.T) {
 		lock := acquire(t, r.Locker, "k")
 		b.Redis.Del("k")
 		rival := acquire(t, c.Locker, "k")
-		wantIs(t, lock.Release(background), core.ErrLost) // nobody had noticed before
+		wantIs(t, lock.Release(background), holdfast.ErrLost) // nobody had noticed before
 		release(t, rival)
 
 		err := r.Do(background, "k", func(context.Context) error {
 			b.Redis.Del("k")
 			return nil
 		})
-		wantIs(t, err, core.ErrLost)
+		wantIs(t, err, holdfast.ErrLost)
 	})
 }
 
@@ -130,7 +130,7 @@ func TestReleaseGoesOnUntilAnExtendedLeaseIsOver(t *testing.T) {
 		}
 		r.link.Refuse(errors.New("refused"))
 		r.link.Reset()
-		wantIs(t, lock.Release(background), core.ErrUnavailable)
+		wantIs(t, lock.Release(background), holdfast.ErrUnavailable)
 		time.Sleep(30 * time.Second)
 		r.link.Refuse(nil)
 		time.Sleep(time.Minute)
@@ -156,7 +156,7 @@ func TestDelayedReleaseDoesNotFreeALaterHold(t *testing.T) {
 		again := acquire(t, a.Locker, "other") // same Locker, to be sure nothing is shared
 		close(until)
 		time.Sleep(time.Second)
-		if v, _ := b.Redis.Get("k"); v != core.Owner(next) {
+		if v, _ := b.Redis.Get("k"); v != holdfast.Owner(next) {
 			t.Errorf("the key has %q, want the later hold's", v)
 		}
 		if err := next.Err(); err != nil {
@@ -201,7 +201,7 @@ func TestResentReleaseReportsWhatHappened(t *testing.T) {
 			go func() { done <- lock.Release(background) }()
 			time.Sleep(100 * time.Millisecond)
 			others(t, c, 30)
-			if err := <-done; !errors.Is(err, core.ErrLost) {
+			if err := <-done; !errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("got %v, want ErrLost", err)
 			}
 		})
@@ -216,7 +216,7 @@ func TestResentReleaseReportsWhatHappened(t *testing.T) {
 			go func() { done <- lock.Release(background) }()
 			time.Sleep(100 * time.Millisecond)
 			b.Redis.FlushAll()
-			if err := <-done; !errors.Is(err, core.ErrUnavailable) {
+			if err := <-done; !errors.Is(err, holdfast.ErrUnavailable) {
 				t.Errorf("got %v, want ErrUnavailable", err)
 			}
 		})
@@ -239,7 +239,7 @@ func TestReleaseAfterAFailoverToAnOlderStateReportsLoss(t *testing.T) {
 		rival := acquire(t, c.Locker, "k")
 		release(t, acquire(t, a.Locker, "other")) // a has noticed that its connection is dead
 		err := lock.Release(background)
-		wantIs(t, err, core.ErrLost)
+		wantIs(t, err, holdfast.ErrLost)
 		release(t, rival)
 	})
 }
@@ -254,7 +254,7 @@ func TestLateGrantDoesNotMakeAReleaseALoss(t *testing.T) {
 		command, message := make(chan struct{}), make(chan struct{})
 		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.HoldReply(message) })
 		lock := acquire(t, holder.Locker, "k")
-		locks := make(chan *core.Lock, 1)
+		locks := make(chan *holdfast.Lock, 1)
 		wait(t, r, "k", locks)
 		time.Sleep(time.Second)
 		release(t, lock)
@@ -273,7 +273,7 @@ func TestLateGrantDoesNotMakeAReleaseALoss(t *testing.T) {
 // that is resent asks about the latter.
 func TestLateAnswerDoesNotMakeAReleaseALoss(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(2*time.Second))
+		r := newReplica(t, b, holdfast.WithTTL(2*time.Second))
 		warm(t, r)
 		begin, until := time.Now(), make(chan struct{})
 		time.AfterFunc(2200*time.Millisecond, func() { close(until) })
@@ -309,7 +309,7 @@ func TestReleaseOfATokenThatWasLostSaysSo(t *testing.T) {
 		r, other := newReplica(t, b), newReplica(t, b)
 		var again []string
 		r.link.OnCommand(func(args []string) servertest.Verdict {
-			if again == nil && core.ScriptName(args) == "acquire" {
+			if again == nil && holdfast.ScriptName(args) == "acquire" {
 				again = args
 			}
 			return servertest.Pass
@@ -328,7 +328,7 @@ func TestReleaseOfATokenThatWasLostSaysSo(t *testing.T) {
 		if err := lock.Err(); err != nil {
 			t.Fatalf("it cannot know yet: %v", err)
 		}
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		release(t, acquire(t, other.Locker, "k"))
 	})
 }

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"testing"
@@ -13,8 +13,8 @@ import (
 func TestErrDoesNotNeedATimer(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k", core.WithoutRenewal())
-		core.StopTimer(r.Locker)
+		lock := acquire(t, r.Locker, "k", holdfast.WithoutRenewal())
+		holdfast.StopTimer(r.Locker)
 		time.Sleep(time.Until(lock.Deadline()) - time.Nanosecond)
 		if err := lock.Err(); err != nil || lock.Context(background).Err() != nil {
 			t.Errorf("before the deadline: %v, %v", err, lock.Context(background).Err())
@@ -29,8 +29,8 @@ func TestErrDoesNotNeedATimer(t *testing.T) {
 		if !isDone(lock.Context(background)) {
 			t.Error("Done is open though Err is not nil")
 		}
-		wantIs(t, lock.Err(), core.ErrLost)
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 	})
 }
 
@@ -45,7 +45,7 @@ func TestDeadlineIsNeverLaterThanTheLease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				r := newReplica(t, b, core.WithTTL(time.Second))
+				r := newReplica(t, b, holdfast.WithTTL(time.Second))
 				warm(t, r)
 				delay(r.link)
 				lock, err := r.Acquire(background, "k")
@@ -87,7 +87,7 @@ func TestDeadlineIsNeverLaterThanTheLease(t *testing.T) {
 func TestMarginCoversDrift(t *testing.T) {
 	for _, ttl := range []time.Duration{100 * time.Millisecond, time.Second, 15 * time.Second, time.Hour} {
 		drift := ttl/100 + 2*time.Millisecond
-		if got, want := core.Margin(ttl), drift+max(25*time.Millisecond, ttl/20); got != want {
+		if got, want := holdfast.Margin(ttl), drift+max(25*time.Millisecond, ttl/20); got != want {
 			t.Errorf("margin of %v: got %v, want %v", ttl, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func TestServerCostsTwoCommandsPerAcquireAndRelease(t *testing.T) {
 	const n = 100
 	for range n {
 		lock := acquire(t, l, "k")
-		if _, err := l.TryAcquire(background, "k"); !errors.Is(err, core.ErrNotAcquired) {
+		if _, err := l.TryAcquire(background, "k"); !errors.Is(err, holdfast.ErrNotAcquired) {
 			t.Fatal(err)
 		}
 		release(t, lock)
@@ -76,7 +76,7 @@ func TestServerCallsOfAFreeLock(t *testing.T) {
 func TestServerRestartEmptyIsNoticedAndTokensRise(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	l := newLocker(t, server.Client(), core.WithTTL(2*time.Second))
+	l := newLocker(t, server.Client(), holdfast.WithTTL(2*time.Second))
 	lock := obtain(t, l, "k")
 	server.Kill()
 	server.Start()
@@ -89,8 +89,8 @@ func TestServerRestartEmptyIsNoticedAndTokensRise(t *testing.T) {
 		t.Errorf("token %d after %d", other.Token(), lock.Token())
 	}
 	within(t, "the loss", func() { <-lock.Context(background).Done() })
-	wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
-	wantIs(t, lock.Release(background), core.ErrLost)
+	wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrLost)
+	wantIs(t, lock.Release(background), holdfast.ErrLost)
 	if err := other.Err(); err != nil {
 		t.Error(err)
 	}
@@ -110,7 +110,7 @@ func TestServerHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t)
-			l := newLocker(t, server.Client(set), core.WithTTL(2*time.Second))
+			l := newLocker(t, server.Client(set), holdfast.WithTTL(2*time.Second))
 			lock := obtain(t, l, "k")
 			server.Pause()
 			for lock.Err() == nil {
@@ -124,14 +124,14 @@ func TestServerHangs(t *testing.T) {
 			}
 			within(t, "calls on a hung server", func() {
 				_, err := l.TryAcquire(background, "x")
-				wantIs(t, err, core.ErrUnavailable)
+				wantIs(t, err, holdfast.ErrUnavailable)
 				ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 				defer cancel()
 				_, err = l.Acquire(ctx, "y")
-				wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+				wantIs(t, err, holdfast.ErrUnavailable, context.DeadlineExceeded)
 				_, err = l.Inspect(ctx, "k")
-				wantIs(t, err, core.ErrUnavailable)
-				wantIs(t, lock.Release(ctx), core.ErrLost)
+				wantIs(t, err, holdfast.ErrUnavailable)
+				wantIs(t, lock.Release(ctx), holdfast.ErrLost)
 			})
 			server.Resume()
 			rival := newLocker(t, server.Client())
@@ -168,22 +168,22 @@ func TestServerLinkIsCut(t *testing.T) {
 			proxy := servertest.Proxy(t, server.Addr())
 			rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
 			defer rdb.Close()
-			l := newLocker(t, rdb, core.WithTTL(2*time.Second))
-			rival := newLocker(t, server.Client(), core.WithTTL(2*time.Second), core.WithPolling(time.Millisecond, 2*time.Millisecond))
+			l := newLocker(t, rdb, holdfast.WithTTL(2*time.Second))
+			rival := newLocker(t, server.Client(), holdfast.WithTTL(2*time.Second), holdfast.WithPolling(time.Millisecond, 2*time.Millisecond))
 			lock := obtain(t, l, "k")
 			cut(proxy)
 			next, err := rival.Acquire(background, "k")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !errors.Is(lock.Err(), core.ErrLost) || lock.Context(background).Err() == nil {
+			if !errors.Is(lock.Err(), holdfast.ErrLost) || lock.Context(background).Err() == nil {
 				t.Error("two holders")
 			}
 			if next.Token() <= lock.Token() {
 				t.Errorf("token %d after %d", next.Token(), lock.Token())
 			}
 			proxy.Heal() // what was held back arrives
-			wantIs(t, lock.Release(background), core.ErrLost)
+			wantIs(t, lock.Release(background), holdfast.ErrLost)
 			shutdown(t, l)
 			if err := next.Err(); err != nil {
 				t.Errorf("late commands took the lock from the rival: %v", err)
@@ -197,9 +197,9 @@ func TestServerThreeThousandLocks(t *testing.T) {
 	server := servertest.Redis(t)
 	rdb := server.Client()
 	// A lease so long that a slow machine does not lose one, renewed often enough to be seen.
-	l := newLocker(t, rdb, core.WithTTL(10*time.Second))
+	l := newLocker(t, rdb, holdfast.WithTTL(10*time.Second))
 	const n = 3000
-	locks := make([]*core.Lock, n)
+	locks := make([]*holdfast.Lock, n)
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -259,13 +259,13 @@ func TestServerMutualExclusion(t *testing.T) {
 	var wg sync.WaitGroup
 	inside, last, holds := 0, int64(0), 0
 	for i := range 4 {
-		l := newLocker(t, server.Client(), core.WithLabel(fmt.Sprint("locker-", i)), core.WithPolling(time.Millisecond, 3*time.Millisecond))
+		l := newLocker(t, server.Client(), holdfast.WithLabel(fmt.Sprint("locker-", i)), holdfast.WithPolling(time.Millisecond, 3*time.Millisecond))
 		for range 4 {
 			wg.Go(func() {
 				for range 25 {
 					err := l.Do(background, "k", func(ctx context.Context) error {
 						inside++
-						token := core.Held(ctx)[0].Token()
+						token := holdfast.Held(ctx)[0].Token()
 						if inside != 1 || token <= last {
 							t.Errorf("%d inside, token %d after %d", inside, token, last)
 						}

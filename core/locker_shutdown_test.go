@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -27,13 +27,13 @@ func TestShutdownWaitsForHoldersAndFailsWaiters(t *testing.T) {
 		begin := time.Now()
 		go func() { ended <- r.Shutdown(background) }()
 		go func() { ended <- r.Shutdown(background) }() // twice does no harm
-		if err := <-waiter; !errors.Is(err, core.ErrClosed) || time.Since(begin) > 0 {
+		if err := <-waiter; !errors.Is(err, holdfast.ErrClosed) || time.Since(begin) > 0 {
 			t.Errorf("the waiter got %v after %v, want ErrClosed at once", err, time.Since(begin))
 		}
 		_, err := r.TryAcquire(background, "new")
-		wantIs(t, err, core.ErrClosed)
+		wantIs(t, err, holdfast.ErrClosed)
 		_, err = r.Inspect(background, "new")
-		wantIs(t, err, core.ErrClosed)
+		wantIs(t, err, holdfast.ErrClosed)
 		time.Sleep(10 * time.Minute) // the handler takes its time and keeps its lock
 		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
 			t.Errorf("during Shutdown: %v", err)
@@ -55,8 +55,8 @@ func TestShutdownWaitsForHoldersAndFailsWaiters(t *testing.T) {
 func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, c := newReplica(t, b), newReplica(t, b)
-		lock := acquire(t, r.Locker, "k", core.WithTTL(10*time.Second))
-		late := acquire(t, r.Locker, "late", core.WithTTL(10*time.Second))
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(10*time.Second))
+		late := acquire(t, r.Locker, "late", holdfast.WithTTL(10*time.Second))
 		ctx, cancel := context.WithTimeout(background, time.Second)
 		defer cancel()
 		if err := r.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -65,12 +65,12 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 		if !isDone(lock.Context(background)) {
 			t.Error("the context is live after a forced Shutdown")
 		}
-		wantIs(t, context.Cause(lock.Context(background)), core.ErrClosed)
-		wantIs(t, lock.Err(), core.ErrClosed)
-		if errors.Is(lock.Err(), core.ErrLost) {
+		wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrClosed)
+		wantIs(t, lock.Err(), holdfast.ErrClosed)
+		if errors.Is(lock.Err(), holdfast.ErrLost) {
 			t.Error("given up is not lost")
 		}
-		if _, err := c.TryAcquire(background, "k"); !errors.Is(err, core.ErrNotAcquired) {
+		if _, err := c.TryAcquire(background, "k"); !errors.Is(err, holdfast.ErrNotAcquired) {
 			t.Errorf("got %v: the key was freed under a live handler", err)
 		}
 		release(t, lock) // the handler is through: now it is
@@ -79,7 +79,7 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 		if b.Redis.Exists("late") {
 			t.Error("still renewed after Shutdown")
 		}
-		wantIs(t, late.Release(background), core.ErrLost)
+		wantIs(t, late.Release(background), holdfast.ErrLost)
 		shutdown(t, r.Locker)
 	})
 }
@@ -87,7 +87,7 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 // Who forgets a lock learns from Shutdown which.
 func TestForcedShutdownNamesTheLocks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithPrefix("shop:"))
+		r := newReplica(t, b, holdfast.WithPrefix("shop:"))
 		for i := range 10 {
 			acquire(t, r.Locker, fmt.Sprint("order:", i))
 		}
@@ -122,7 +122,7 @@ func TestForcedShutdownAgainstAGrant(t *testing.T) {
 		if lock.Context(background).Err() == nil {
 			t.Error("a forced Shutdown left a lock alive")
 		}
-		wantIs(t, lock.Err(), core.ErrClosed)
+		wantIs(t, lock.Err(), holdfast.ErrClosed)
 		time.Sleep(time.Hour)
 		if b.Redis.Exists("k") {
 			t.Error("it is renewed after an hour")
@@ -136,14 +136,14 @@ func TestNothingIsRenewedAfterShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		block := make(chan struct{})
 		r := newReplica(t, b)
-		h1 := acquire(t, r.Locker, "expires", core.WithoutRenewal(), core.WithTTL(1*time.Second),
-			core.WithTrace(&core.Trace{Lost: func(core.Event) { <-block }}))
+		h1 := acquire(t, r.Locker, "expires", holdfast.WithoutRenewal(), holdfast.WithTTL(1*time.Second),
+			holdfast.WithTrace(&holdfast.Trace{Lost: func(holdfast.Event) { <-block }}))
 		_ = h1
 		// deadline of h1: 1s - 12ms - 50ms = 938ms
-		h2 := make([]*core.Lock, 0)
+		h2 := make([]*holdfast.Lock, 0)
 		time.Sleep(938*time.Millisecond - 800*time.Millisecond)
 		// h2: ttl 2.4s: renewal after 800ms
-		h2 = append(h2, acquire(t, r.Locker, "due", core.WithTTL(2400*time.Millisecond)))
+		h2 = append(h2, acquire(t, r.Locker, "due", holdfast.WithTTL(2400*time.Millisecond)))
 		time.Sleep(900 * time.Millisecond) // tick is in the Lost hook
 		release(t, h2[0])
 		done := make(chan error)
@@ -155,7 +155,7 @@ func TestNothingIsRenewedAfterShutdown(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if n := core.Under(r.Locker); n != 0 {
+		if n := holdfast.Under(r.Locker); n != 0 {
 			t.Error("under way:", n)
 		}
 		if n := b.Commands().Total(); n != 0 {
@@ -166,7 +166,7 @@ func TestNothingIsRenewedAfterShutdown(t *testing.T) {
 
 func TestForcedShutdownEndsBackgroundWork(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(24*time.Hour))
+		r := newReplica(t, b, holdfast.WithTTL(24*time.Hour))
 		lock := acquire(t, r.Locker, "k")
 		r.link.CutUp()
 		ctx, cancel := context.WithTimeout(background, time.Second)
@@ -176,7 +176,7 @@ func TestForcedShutdownEndsBackgroundWork(t *testing.T) {
 		defer cancel()
 		_ = r.Shutdown(ctx)
 		time.Sleep(time.Minute)
-		if n := core.Under(r.Locker); n != 0 {
+		if n := holdfast.Under(r.Locker); n != 0 {
 			t.Errorf("%d under way a minute after", n)
 		}
 		r.link.Heal()

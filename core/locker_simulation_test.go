@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -69,11 +69,11 @@ type simulation struct {
 	rs   []*replica
 
 	mu      semaphore // guards what follows; not a mutex, on which virtual time would not go on while Err asks Redis
-	live    []*core.Lock
+	live    []*holdfast.Lock
 	last    int64
 	back    bool      // its clock was set back, and with amnesia it repeats tokens
 	amnesia time.Time // when Redis last lost its data, or its clock was set forward
-	asked   map[*core.Lock]time.Time
+	asked   map[*holdfast.Lock]time.Time
 
 	skew time.Duration // of Redis' clock
 
@@ -89,17 +89,17 @@ func (s *simulation) ms(n int) time.Duration {
 }
 
 func (s *simulation) run() {
-	s.mu, s.asked = make(semaphore, 1), map[*core.Lock]time.Time{}
+	s.mu, s.asked = make(semaphore, 1), map[*holdfast.Lock]time.Time{}
 	for range 2 + s.rnd.IntN(2) {
-		opts := []core.Option{core.WithTTL([]time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}[s.rnd.IntN(3)])}
+		opts := []holdfast.Option{holdfast.WithTTL([]time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}[s.rnd.IntN(3)])}
 		switch s.rnd.IntN(3) {
 		case 0:
-			opts = append(opts, core.WithLocalHandover(0, 0))
+			opts = append(opts, holdfast.WithLocalHandover(0, 0))
 		case 1:
-			opts = append(opts, core.WithLocalHandover(2, s.ms(100)))
+			opts = append(opts, holdfast.WithLocalHandover(2, s.ms(100)))
 		}
 		if s.seed%3 == 0 {
-			opts = append(opts, core.WithReleaseInBackground())
+			opts = append(opts, holdfast.WithReleaseInBackground())
 		}
 		r := newReplica(s.t, s.b, opts...)
 		if s.seed%2 == 0 {
@@ -140,7 +140,7 @@ func (s *simulation) run() {
 	watching.Wait()
 	for _, r := range s.rs {
 		shutdown(s.t, r.Locker)
-		if q, n := core.Queues(r.Locker), core.Tenures(r.Locker); q != 0 || n != 0 {
+		if q, n := holdfast.Queues(r.Locker), holdfast.Tenures(r.Locker); q != 0 || n != 0 {
 			s.fail("%d queues and %d tenures left", q, n)
 		}
 	}
@@ -159,18 +159,18 @@ func (s *simulation) call(all *sync.WaitGroup) {
 		hold = s.ms(700)
 	}
 	try := false
-	var opts []core.CallOption
+	var opts []holdfast.CallOption
 	switch s.rnd.IntN(10) {
 	case 0:
 		try = true
 	case 1:
-		opts = append(opts, core.WithWait(s.ms(500)))
+		opts = append(opts, holdfast.WithWait(s.ms(500)))
 	case 2:
-		opts = append(opts, core.WithoutRenewal())
+		opts = append(opts, holdfast.WithoutRenewal())
 	case 3:
-		opts = append(opts, core.WithMaxHold(5*time.Second))
+		opts = append(opts, holdfast.WithMaxHold(5*time.Second))
 	case 4:
-		opts = append(opts, core.WithTTL(300*time.Millisecond))
+		opts = append(opts, holdfast.WithTTL(300*time.Millisecond))
 	}
 	extend := s.rnd.IntN(10) == 0
 	s.calls++
@@ -188,7 +188,7 @@ func (s *simulation) call(all *sync.WaitGroup) {
 			s.fail("returned %v after its context", late)
 		}
 		if err != nil {
-			if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrUnavailable) {
+			if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) {
 				s.fail("acquire: %v", err)
 			}
 			return
@@ -202,13 +202,13 @@ func (s *simulation) call(all *sync.WaitGroup) {
 		case <-lock.Context(background).Done():
 		}
 		s.remove(lock)
-		if err := lock.Release(background); err != nil && !errors.Is(err, core.ErrLost) && !errors.Is(err, core.ErrUnavailable) {
+		if err := lock.Release(background); err != nil && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, holdfast.ErrUnavailable) {
 			s.fail("release: %v", err)
 		}
 	})
 }
 
-func (s *simulation) add(lock *core.Lock, asked time.Time) {
+func (s *simulation) add(lock *holdfast.Lock, asked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.served++
@@ -222,7 +222,7 @@ func (s *simulation) add(lock *core.Lock, asked time.Time) {
 	s.exclusive()
 }
 
-func (s *simulation) remove(lock *core.Lock) {
+func (s *simulation) remove(lock *holdfast.Lock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if lock.Err() != nil {
@@ -244,7 +244,7 @@ func (s *simulation) check() {
 
 // exclusive fails if two count themselves as holding. Redis cannot exclude those that it has forgotten.
 func (s *simulation) exclusive() {
-	var holder *core.Lock
+	var holder *holdfast.Lock
 	for _, l := range s.live {
 		if !s.asked[l].After(s.amnesia) || l.Err() != nil {
 			continue
@@ -292,7 +292,7 @@ func (s *simulation) fault() {
 		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.LoseReply })
 		time.AfterFunc(s.ms(1000), func() { r.link.OnMessage(nil) })
 	case 9: // a machine is suspended: its wall clock shows it afterwards
-		core.SkewWall(r.Locker, s.ms(3000))
+		holdfast.SkewWall(r.Locker, s.ms(3000))
 	case 10:
 		s.mu.Lock()
 		s.back = true

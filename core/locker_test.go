@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ func TestDoHoldsUntilTheFunctionReturnsOrPanics(t *testing.T) {
 		r := newReplica(t, b)
 		boom := errors.New("boom")
 		err := r.Do(background, "k", func(ctx context.Context) error {
-			held := core.Held(ctx)
+			held := holdfast.Held(ctx)
 			if len(held) != 1 || held[0].Key() != "k" || held[0].Token() <= 0 || held[0].Err() != nil {
 				t.Errorf("Held: got %v, want the lock k", held)
 			}
@@ -27,7 +27,7 @@ func TestDoHoldsUntilTheFunctionReturnsOrPanics(t *testing.T) {
 			}
 			return boom
 		})
-		if !errors.Is(err, boom) || errors.Is(err, core.ErrLost) {
+		if !errors.Is(err, boom) || errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("got %v, want boom", err)
 		}
 		func() {
@@ -41,7 +41,7 @@ func TestDoHoldsUntilTheFunctionReturnsOrPanics(t *testing.T) {
 		if b.Redis.Exists("k") {
 			t.Error("held after a panic")
 		}
-		if err := r.Do(background, "k", nil); !errors.Is(err, core.ErrInvalid) {
+		if err := r.Do(background, "k", nil); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("Do without a function: got %v, want ErrInvalid", err)
 		}
 	})
@@ -61,7 +61,7 @@ func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
 				rdb := b.Client(set)
 				l := newLocker(t, rdb)
 				lock := acquire(t, l, "k")
-				extended := acquire(t, l, "e", core.WithTTL(time.Hour))
+				extended := acquire(t, l, "e", holdfast.WithTTL(time.Hour))
 				b.Link(rdb).CutDown()
 				within := func(what string, limit time.Duration, f func(ctx context.Context) error) {
 					t.Helper()
@@ -72,7 +72,7 @@ func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
 					if d := time.Since(begin); d > limit {
 						t.Errorf("%s: returned after %v, want %v", what, d, limit)
 					}
-					wantIs(t, err, core.ErrUnavailable)
+					wantIs(t, err, holdfast.ErrUnavailable)
 				}
 				const soon = 200 * time.Millisecond
 				within("Acquire", soon, func(ctx context.Context) error { _, err := l.Acquire(ctx, "a"); return err })
@@ -85,7 +85,7 @@ func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
 				within("TryAcquire without a deadline", time.Second, func(context.Context) error { _, err := l.TryAcquire(background, "t"); return err })
 				within("Inspect without a deadline", time.Second, func(context.Context) error { _, err := l.Inspect(background, "t"); return err })
 				within("Acquire with a short wait", time.Second, func(context.Context) error {
-					_, err := l.Acquire(background, "t", core.WithWait(10*time.Millisecond))
+					_, err := l.Acquire(background, "t", holdfast.WithWait(10*time.Millisecond))
 					return err
 				})
 				within("Release without a deadline", 5*time.Second, func(context.Context) error { return extended.Release(background) })
@@ -97,7 +97,7 @@ func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
 				}
 				b.Link(rdb).Heal()
 				time.Sleep(time.Minute)
-				if n := core.Under(l); n != 0 {
+				if n := holdfast.Under(l); n != 0 {
 					t.Errorf("%d calls under way a minute after the server came back", n)
 				}
 				if len(b.Redis.Keys()) > 0 {
@@ -114,14 +114,14 @@ func TestCallsReturnByTheirContextWithASilentServer(t *testing.T) {
 
 func TestCheckJudgesWithoutANetwork(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithPrefix("shop:"))
+		r := newReplica(t, b, holdfast.WithPrefix("shop:"))
 		b.ResetCommands()
 		for what, err := range map[string]error{
 			"a key":        r.Check("k"),
-			"options":      r.Check("k", core.WithTTL(time.Second), core.WithWait(0)),
-			"of a claim":   r.Check("job", core.WithMinGap(time.Second), core.WithTickWindow(time.Hour, 0)),
+			"options":      r.Check("k", holdfast.WithTTL(time.Second), holdfast.WithWait(0)),
+			"of a claim":   r.Check("job", holdfast.WithMinGap(time.Second), holdfast.WithTickWindow(time.Hour, 0)),
 			"the longest":  r.Check(strings.Repeat("k", 512-len("shop:"))),
-			"with a trace": r.Check("k", core.WithTrace(&core.Trace{})),
+			"with a trace": r.Check("k", holdfast.WithTrace(&holdfast.Trace{})),
 		} {
 			if err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -130,13 +130,13 @@ func TestCheckJudgesWithoutANetwork(t *testing.T) {
 		for what, err := range map[string]error{
 			"empty":               r.Check(""),
 			"a long key":          r.Check(strings.Repeat("k", 512)),
-			"a bad option":        r.Check("k", core.WithTTL(1)),
-			"a bad window":        r.Check("job", core.WithTickWindow(0, 0)),
-			"options that differ": r.Check("k", core.WithoutRenewal(), core.WithMaxHold(time.Hour)),
+			"a bad option":        r.Check("k", holdfast.WithTTL(1)),
+			"a bad window":        r.Check("job", holdfast.WithTickWindow(0, 0)),
+			"options that differ": r.Check("k", holdfast.WithoutRenewal(), holdfast.WithMaxHold(time.Hour)),
 			"nil":                 r.Check("k", nil),
-			"an option for New":   r.Check("k", core.WithPrefix("x")),
+			"an option for New":   r.Check("k", holdfast.WithPrefix("x")),
 		} {
-			if !errors.Is(err, core.ErrInvalid) {
+			if !errors.Is(err, holdfast.ErrInvalid) {
 				t.Errorf("%s: got %v, want ErrInvalid", what, err)
 			}
 		}
@@ -155,11 +155,11 @@ func TestPing(t *testing.T) {
 		r.link.Refuse(errRefused)
 		r.link.Reset()
 		err := r.Ping(background)
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if err == nil || !strings.HasPrefix(err.Error(), "holdfast: ping: ") || !strings.Contains(err.Error(), errRefused.Error()) {
 			t.Errorf("got %v, want the reason", err)
 		}
 		shutdown(t, r.Locker)
-		wantIs(t, r.Ping(background), core.ErrClosed)
+		wantIs(t, r.Ping(background), holdfast.ErrClosed)
 	})
 }

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -17,23 +17,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var passing = core.WithReleaseInBackground()
+var passing = holdfast.WithReleaseInBackground()
 
 // endings collects what became of releases.
 type endings struct {
 	mu     sync.Mutex
-	events []core.Event
+	events []holdfast.Event
 	nodes  int // failures
 }
 
-func (e *endings) trace() core.CallOption {
-	return core.WithTrace(&core.Trace{
-		Released: func(ev core.Event) {
+func (e *endings) trace() holdfast.CallOption {
+	return holdfast.WithTrace(&holdfast.Trace{
+		Released: func(ev holdfast.Event) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.events = append(e.events, ev)
 		},
-		NodeError: func(core.Event) {
+		NodeError: func(holdfast.Event) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.nodes++
@@ -42,7 +42,7 @@ func (e *endings) trace() core.CallOption {
 }
 
 // one is the only one there is.
-func (e *endings) one(t *testing.T) core.Event {
+func (e *endings) one(t *testing.T) holdfast.Event {
 	t.Helper()
 	synctest.Wait()
 	e.mu.Lock()
@@ -65,7 +65,7 @@ func (e *endings) none(t *testing.T) {
 }
 
 // releaseAtOnce releases a lock that was not lost, without a wait.
-func releaseAtOnce(t *testing.T, lock *core.Lock) {
+func releaseAtOnce(t *testing.T, lock *holdfast.Lock) {
 	t.Helper()
 	began := time.Now()
 	release(t, lock)
@@ -79,7 +79,7 @@ func releaseAtOnce(t *testing.T, lock *core.Lock) {
 
 // Release makes no round trip; the lock is free, and Trace told, when the command has arrived and been answered.
 func TestReleaseInBackgroundDoesNotWait(t *testing.T) {
-	for name, start := range map[string]func(*testing.T, *servertest.Bubble, ...core.Option) *replica{"lanes": newReplica, "inline": newInline} {
+	for name, start := range map[string]func(*testing.T, *servertest.Bubble, ...holdfast.Option) *replica{"lanes": newReplica, "inline": newInline} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				r := start(t, b)
@@ -138,7 +138,7 @@ func TestReleaseInBackgroundOfDo(t *testing.T) {
 		}
 		told.none(t)
 		time.Sleep(time.Second)
-		wantIs(t, told.one(t).Err, core.ErrLost)
+		wantIs(t, told.one(t).Err, holdfast.ErrLost)
 		empty(t, b, r)
 	})
 }
@@ -146,26 +146,26 @@ func TestReleaseInBackgroundOfDo(t *testing.T) {
 // A call that comes after Release goes behind the release, however long that is on its way: it does not find the lock
 // held, and asks once.
 func TestReleaseInBackgroundIsInFrontOfTheNextCall(t *testing.T) {
-	for name, opts := range map[string][]core.Option{
+	for name, opts := range map[string][]holdfast.Option{
 		"plain":       nil,
-		"no handover": {core.WithLocalHandover(0, 0)},
-		"short lease": {core.WithTTL(2 * time.Second)},
+		"no handover": {holdfast.WithLocalHandover(0, 0)},
+		"short lease": {holdfast.WithTTL(2 * time.Second)},
 		"two masters": nil, // stands for several, below
 	} {
 		for what, call := range map[string]struct {
 			try  bool
-			opts []core.CallOption
+			opts []holdfast.CallOption
 		}{
 			"Acquire":        {},
-			"no wait":        {opts: []core.CallOption{core.WithWait(0)}},
+			"no wait":        {opts: []holdfast.CallOption{holdfast.WithWait(0)}},
 			"TryAcquire":     {try: true},
-			"re-entry":       {opts: []core.CallOption{core.WithReentryID("id")}},
-			"re-entry, try":  {try: true, opts: []core.CallOption{core.WithReentryID("id")}},
-			"other options":  {opts: []core.CallOption{core.WithLabel("other"), core.WithoutRenewal(), core.WithReentrancy()}},
-			"with the trace": {opts: []core.CallOption{core.WithTrace(&core.Trace{Released: func(core.Event) {}})}},
+			"re-entry":       {opts: []holdfast.CallOption{holdfast.WithReentryID("id")}},
+			"re-entry, try":  {try: true, opts: []holdfast.CallOption{holdfast.WithReentryID("id")}},
+			"other options":  {opts: []holdfast.CallOption{holdfast.WithLabel("other"), holdfast.WithoutRenewal(), holdfast.WithReentrancy()}},
+			"with the trace": {opts: []holdfast.CallOption{holdfast.WithTrace(&holdfast.Trace{Released: func(holdfast.Event) {}})}},
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
-				take := func(l *core.Locker, want time.Duration) *core.Lock {
+				take := func(l *holdfast.Locker, want time.Duration) *holdfast.Lock {
 					t.Helper()
 					began, f := time.Now(), l.Acquire
 					if call.try {
@@ -210,7 +210,7 @@ func TestReleaseInBackgroundIsInFrontOfTheNextCall(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
 					r := newReplica(t, b, opts...)
 					warm(t, r)
-					release(t, acquire(t, r.Locker, "warm", core.WithReentryID("id")))
+					release(t, acquire(t, r.Locker, "warm", holdfast.WithReentryID("id")))
 					b.ResetCommands()
 					lock := take(r.Locker, 0)
 					until := make(chan struct{})
@@ -250,7 +250,7 @@ func TestReleaseInBackgroundThatGoesAstray(t *testing.T) {
 					r.link.OnCommand(first("forget", v))
 					releaseAtOnce(t, lock)
 					time.Sleep(10 * time.Millisecond) // a try does not wait for longer than the release
-					var next *core.Lock
+					var next *holdfast.Lock
 					var err error
 					if try {
 						next, err = r.TryAcquire(background, "k")
@@ -292,7 +292,7 @@ func TestReleaseInBackgroundThatIsLate(t *testing.T) {
 		next := acquire(t, other.Locker, "k")
 		close(until)
 		time.Sleep(time.Second)
-		if v, _ := b.Redis.Get("k"); v != core.Owner(next) || next.Err() != nil {
+		if v, _ := b.Redis.Get("k"); v != holdfast.Owner(next) || next.Err() != nil {
 			t.Errorf("the key has %q, want that of the later hold: %v", v, next.Err())
 		}
 		release(t, next)
@@ -307,25 +307,25 @@ func TestReleaseInBackgroundWithASilentServer(t *testing.T) {
 		took time.Duration
 		err  string
 	}
-	for name, opts := range map[string][]core.Option{"plain": nil, "no handover": {core.WithLocalHandover(0, 0)}, "short lease": {core.WithTTL(800 * time.Millisecond)}} {
-		for what, call := range map[string]func(*core.Locker) (*core.Lock, error){
-			"TryAcquire": func(l *core.Locker) (*core.Lock, error) { return l.TryAcquire(background, "k") },
-			"Acquire":    func(l *core.Locker) (*core.Lock, error) { return l.Acquire(background, "k") },
-			"deadline": func(l *core.Locker) (*core.Lock, error) {
+	for name, opts := range map[string][]holdfast.Option{"plain": nil, "no handover": {holdfast.WithLocalHandover(0, 0)}, "short lease": {holdfast.WithTTL(800 * time.Millisecond)}} {
+		for what, call := range map[string]func(*holdfast.Locker) (*holdfast.Lock, error){
+			"TryAcquire": func(l *holdfast.Locker) (*holdfast.Lock, error) { return l.TryAcquire(background, "k") },
+			"Acquire":    func(l *holdfast.Locker) (*holdfast.Lock, error) { return l.Acquire(background, "k") },
+			"deadline": func(l *holdfast.Locker) (*holdfast.Lock, error) {
 				ctx, cancel := context.WithTimeout(background, 150*time.Millisecond)
 				defer cancel()
 				return l.Acquire(ctx, "k")
 			},
-			"cancel": func(l *core.Locker) (*core.Lock, error) {
+			"cancel": func(l *holdfast.Locker) (*holdfast.Lock, error) {
 				ctx, cancel := context.WithCancel(background)
 				time.AfterFunc(150*time.Millisecond, cancel)
 				return l.TryAcquire(ctx, "k")
 			},
-			"wait": func(l *core.Locker) (*core.Lock, error) {
-				return l.Acquire(background, "k", core.WithWait(2*time.Second))
+			"wait": func(l *holdfast.Locker) (*holdfast.Lock, error) {
+				return l.Acquire(background, "k", holdfast.WithWait(2*time.Second))
 			},
-			"short wait": func(l *core.Locker) (*core.Lock, error) {
-				return l.Acquire(background, "k", core.WithWait(time.Millisecond))
+			"short wait": func(l *holdfast.Locker) (*holdfast.Lock, error) {
+				return l.Acquire(background, "k", holdfast.WithWait(time.Millisecond))
 			},
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
@@ -346,10 +346,10 @@ func TestReleaseInBackgroundWithASilentServer(t *testing.T) {
 						began := time.Now()
 						_, err := call(r.Locker)
 						o = outcome{time.Since(began), fmt.Sprint(err)}
-						wantIs(t, err, core.ErrUnavailable)
+						wantIs(t, err, holdfast.ErrUnavailable)
 						time.Sleep(20 * time.Second)
 						if e := told.one(t); after {
-							wantIs(t, e.Err, core.ErrUnavailable)
+							wantIs(t, e.Err, holdfast.ErrUnavailable)
 							if told.nodes != 1 {
 								t.Errorf("%d failures told, want 1", told.nodes)
 							}
@@ -375,7 +375,7 @@ func TestReleaseInBackgroundWithASilentServer(t *testing.T) {
 // A release that Redis refuses, or nobody answers, is repeated until the lease is over.
 func TestReleaseInBackgroundIsRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(time.Minute))
+		r := newReplica(t, b, holdfast.WithTTL(time.Minute))
 		warm(t, r)
 		var told endings
 		lock := acquire(t, r.Locker, "k", passing, told.trace())
@@ -386,7 +386,7 @@ func TestReleaseInBackgroundIsRepeated(t *testing.T) {
 		told.none(t)
 		time.Sleep(2 * time.Millisecond)
 		e := told.one(t)
-		wantIs(t, e.Err, core.ErrUnavailable)
+		wantIs(t, e.Err, holdfast.ErrUnavailable)
 		if !contains(e.Err, "refused") || told.nodes != 1 {
 			t.Errorf("%v, and %d failures told", e.Err, told.nodes)
 		}
@@ -404,10 +404,10 @@ func TestReleaseInBackgroundIsRepeated(t *testing.T) {
 		lock := acquire(t, r.Locker, "k", passing, told.trace())
 		b.Redis.SetError("NOPERM no")
 		releaseAtOnce(t, lock)
-		wantIs(t, told.one(t).Err, core.ErrUnavailable)
+		wantIs(t, told.one(t).Err, holdfast.ErrUnavailable)
 		b.Redis.SetError("")
 		_, err := r.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrNotAcquired)
+		wantIs(t, err, holdfast.ErrNotAcquired)
 		empty(t, b, r)
 	})
 }
@@ -419,13 +419,13 @@ func TestReleaseInBackgroundOfALostLock(t *testing.T) {
 		caller bool  // learns of it
 		want   error // at the end
 	}{
-		"deleted": {func(b *servertest.Bubble, _, _ *replica) { b.Redis.Del("k") }, false, core.ErrLost},
-		"flushed": {func(b *servertest.Bubble, _, _ *replica) { b.Redis.FlushAll() }, false, core.ErrLost},
+		"deleted": {func(b *servertest.Bubble, _, _ *replica) { b.Redis.Del("k") }, false, holdfast.ErrLost},
+		"flushed": {func(b *servertest.Bubble, _, _ *replica) { b.Redis.FlushAll() }, false, holdfast.ErrLost},
 		// The connection ends with it, so that the release is sent twice.
-		"restart":  {func(b *servertest.Bubble, _, _ *replica) { b.Restart() }, false, core.ErrUnavailable},
-		"a rival":  {func(b *servertest.Bubble, _, other *replica) { b.Redis.Del("k"); acquire(t, other.Locker, "k") }, false, core.ErrLost},
-		"by clock": {func(_ *servertest.Bubble, r, _ *replica) { r.link.CutUp(); time.Sleep(14300 * time.Millisecond) }, true, core.ErrLost},
-		"renewal":  {func(b *servertest.Bubble, _, _ *replica) { b.Redis.Del("k"); time.Sleep(5100 * time.Millisecond) }, true, core.ErrLost},
+		"restart":  {func(b *servertest.Bubble, _, _ *replica) { b.Restart() }, false, holdfast.ErrUnavailable},
+		"a rival":  {func(b *servertest.Bubble, _, other *replica) { b.Redis.Del("k"); acquire(t, other.Locker, "k") }, false, holdfast.ErrLost},
+		"by clock": {func(_ *servertest.Bubble, r, _ *replica) { r.link.CutUp(); time.Sleep(14300 * time.Millisecond) }, true, holdfast.ErrLost},
+		"renewal":  {func(b *servertest.Bubble, _, _ *replica) { b.Redis.Del("k"); time.Sleep(5100 * time.Millisecond) }, true, holdfast.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -445,7 +445,7 @@ func TestReleaseInBackgroundOfALostLock(t *testing.T) {
 					t.Errorf("again: %v after %v", again, err)
 				}
 				if c.caller {
-					wantIs(t, err, core.ErrLost)
+					wantIs(t, err, holdfast.ErrLost)
 				} else if err != nil {
 					t.Errorf("got %v: who told it?", err)
 				}
@@ -465,7 +465,7 @@ func TestReleaseInBackgroundOfALostLock(t *testing.T) {
 // Where a call of the process waits, it has the lock as without the option: at once, without a command.
 func TestReleaseInBackgroundHandsOver(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, passing, core.WithLocalHandover(2, time.Hour))
+		r := newReplica(t, b, passing, holdfast.WithLocalHandover(2, time.Hour))
 		warm(t, r)
 		synctest.Wait() // for that release
 		zero := acquire(t, r.Locker, "k")
@@ -546,8 +546,8 @@ func TestReleaseInBackgroundOfSeveralMembers(t *testing.T) {
 		r := newReplica(t, b, passing)
 		warm(t, r)
 		synctest.Wait() // for that release
-		one := acquire(t, r.Locker, "k", core.WithReentryID("id"))
-		two := acquire(t, r.Locker, "k", core.WithReentryID("id"))
+		one := acquire(t, r.Locker, "k", holdfast.WithReentryID("id"))
+		two := acquire(t, r.Locker, "k", holdfast.WithReentryID("id"))
 		until := make(chan struct{})
 		r.link.OnCommand(first("forget", servertest.HoldRequest(until)))
 		releaseAtOnce(t, one)
@@ -563,7 +563,7 @@ func TestReleaseInBackgroundOfSeveralMembers(t *testing.T) {
 // The last handle frees the lock.
 func TestReleaseInBackgroundOfANestedLock(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, passing, core.WithReentrancy())
+		r := newReplica(t, b, passing, holdfast.WithReentrancy())
 		warm(t, r)
 		synctest.Wait() // for that release
 		outer := acquire(t, r.Locker, "k")
@@ -607,7 +607,7 @@ func TestReleaseInBackgroundAndShutdown(t *testing.T) {
 		}
 		told.one(t)
 		res := <-waits
-		wantIs(t, res.err, core.ErrClosed)
+		wantIs(t, res.err, holdfast.ErrClosed)
 		if res.at.After(began) {
 			t.Error("a call that waits for the release outlives the Locker")
 		}
@@ -639,7 +639,7 @@ func TestReleaseInBackgroundAndShutdown(t *testing.T) {
 	})
 	// Only as long as it may.
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, passing, core.WithTTL(24*time.Hour))
+		r := newReplica(t, b, passing, holdfast.WithTTL(24*time.Hour))
 		warm(t, r)
 		synctest.Wait() // for that release
 		var told endings
@@ -656,15 +656,15 @@ func TestReleaseInBackgroundAndShutdown(t *testing.T) {
 		}
 		// What it gave up is released as without the option.
 		began = time.Now()
-		wantIs(t, held.Release(background), core.ErrUnavailable)
+		wantIs(t, held.Release(background), holdfast.ErrUnavailable)
 		if time.Since(began) == 0 {
 			t.Error("nobody waited for the release of a lock that Shutdown gave up")
 		}
 		time.Sleep(time.Minute)
-		if n := core.Under(r.Locker); n != 0 {
+		if n := holdfast.Under(r.Locker); n != 0 {
 			t.Errorf("%d under way a minute after", n)
 		}
-		wantIs(t, told.one(t).Err, core.ErrUnavailable)
+		wantIs(t, told.one(t).Err, holdfast.ErrUnavailable)
 		r.link.Heal()
 		r.link.Reset()
 		time.Sleep(time.Minute)
@@ -675,7 +675,7 @@ func TestReleaseInBackgroundAndShutdown(t *testing.T) {
 func TestReleaseInBackgroundWithASlowHook(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		until := make(chan struct{})
-		r := newReplica(t, b, passing, core.WithTrace(&core.Trace{Released: func(core.Event) { <-until }}))
+		r := newReplica(t, b, passing, holdfast.WithTrace(&holdfast.Trace{Released: func(holdfast.Event) { <-until }}))
 		for range 20 {
 			releaseAtOnce(t, acquire(t, r.Locker, "k"))
 		}
@@ -709,7 +709,7 @@ func TestReleaseInBackgroundHookThatPanics(t *testing.T) {
 		return
 	}
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, passing, core.WithTrace(&core.Trace{Released: func(core.Event) { panic("a hook") }}))
+		r := newReplica(t, b, passing, holdfast.WithTrace(&holdfast.Trace{Released: func(holdfast.Event) { panic("a hook") }}))
 		lock := acquire(t, r.Locker, "k")
 		func() {
 			defer func() { _ = recover() }()
@@ -727,7 +727,7 @@ func TestReleaseInBackgroundHookThatPanicsInAHandover(t *testing.T) {
 		warm(t, r)
 		synctest.Wait() // for that release
 		zero := acquire(t, r.Locker, "k")
-		one := call(background, r, "k", core.WithTrace(&core.Trace{Released: func(core.Event) { panic("a hook") }}))
+		one := call(background, r, "k", holdfast.WithTrace(&holdfast.Trace{Released: func(holdfast.Event) { panic("a hook") }}))
 		two := call(background, r, "k")
 		release(t, zero)
 		lock := got(t, one)
@@ -792,7 +792,7 @@ func (c *guarded) Err() error        { c.used(); return c.Context.Err() }
 
 // Many goroutines, one key: one holder at a time, tokens rise, and all have their turn.
 func TestReleaseInBackgroundOfMany(t *testing.T) {
-	for name, opts := range map[string][]core.Option{"plain": nil, "no handover": {core.WithLocalHandover(0, 0)}, "two": {core.WithLocalHandover(2, time.Second)}} {
+	for name, opts := range map[string][]holdfast.Option{"plain": nil, "no handover": {holdfast.WithLocalHandover(0, 0)}, "two": {holdfast.WithLocalHandover(2, time.Second)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				var rs []*replica
@@ -803,7 +803,7 @@ func TestReleaseInBackgroundOfMany(t *testing.T) {
 				}
 				var all sync.WaitGroup
 				mu := make(semaphore, 1)
-				var holder *core.Lock
+				var holder *holdfast.Lock
 				var last int64
 				served, tried := 0, 0
 				for i := range 64 {
@@ -814,7 +814,7 @@ func TestReleaseInBackgroundOfMany(t *testing.T) {
 								take = rs[i%2].TryAcquire
 							}
 							lock, err := take(background, "k")
-							if try && errors.Is(err, core.ErrNotAcquired) {
+							if try && errors.Is(err, holdfast.ErrNotAcquired) {
 								continue
 							}
 							if err != nil {
@@ -879,11 +879,11 @@ func TestRedLockReleaseInBackground(t *testing.T) {
 					told.none(t)
 					began := time.Now()
 					_, err := v.TryAcquire(background, "k")
-					wantIs(t, err, core.ErrUnavailable)
+					wantIs(t, err, holdfast.ErrUnavailable)
 					if d := time.Since(began); d > 5*time.Second {
 						t.Errorf("told after %v", d)
 					}
-					wantIs(t, told.one(t).Err, core.ErrUnavailable)
+					wantIs(t, told.one(t).Err, holdfast.ErrUnavailable)
 				}
 				for _, l := range v.links {
 					l.Heal()
@@ -908,7 +908,7 @@ func TestRedLockReleaseInBackground(t *testing.T) {
 			m.Redis.Del("k")
 		}
 		releaseAtOnce(t, lock)
-		wantIs(t, told.one(t).Err, core.ErrLost)
+		wantIs(t, told.one(t).Err, holdfast.ErrLost)
 		shutdown(t, v.Locker)
 	})
 }
@@ -917,7 +917,7 @@ func TestRedLockReleaseInBackground(t *testing.T) {
 func TestReleaseInBackgroundWithReplicaAcks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 2, 20*time.Millisecond)
-		r := newReplica(t, b, core.WithReplicaAcks(2, time.Second), passing)
+		r := newReplica(t, b, holdfast.WithReplicaAcks(2, time.Second), passing)
 		for range 3 {
 			releaseAtOnce(t, acquire(t, r.Locker, "k"))
 		}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"errors"
@@ -36,7 +36,7 @@ func FuzzReplies(f *testing.F) {
 			lock, err := l.TryAcquire(background, "k")
 			left, held := refusal(s.replies["acquire"])
 			token, _ := s.replies["acquire"].(int64)
-			var is *core.HeldError
+			var is *holdfast.HeldError
 			switch {
 			case token > 0:
 				if err != nil || lock.Token() != token {
@@ -44,12 +44,12 @@ func FuzzReplies(f *testing.F) {
 				}
 				s.hold(t, lock)
 			case held:
-				typed(t, "TryAcquire", err, core.ErrNotAcquired)
+				typed(t, "TryAcquire", err, holdfast.ErrNotAcquired)
 				if !errors.As(err, &is) || (left < 0) != (is.TimeLeft == 0) || left >= 0 && is.TimeLeft < time.Millisecond {
 					t.Fatalf("held, %d ms left: got %+v", left, is)
 				}
 			default:
-				typed(t, "TryAcquire", err, core.ErrUnavailable)
+				typed(t, "TryAcquire", err, holdfast.ErrUnavailable)
 			}
 			s.inspect(t, l)
 			s.claim(t, l)
@@ -79,21 +79,21 @@ func refusal(v any) (left int64, ok bool) {
 }
 
 // hold does what one does with a lock.
-func (s *scripted) hold(t *testing.T, lock *core.Lock) {
+func (s *scripted) hold(t *testing.T, lock *holdfast.Lock) {
 	t.Helper()
 	err := lock.Extend(background, 40*time.Second)
 	left, ok := s.replies["renew"].(int64)
 	switch {
 	case !ok:
-		typed(t, "Extend", err, core.ErrUnavailable, core.ErrLost) // it was asked until the lease was over
+		typed(t, "Extend", err, holdfast.ErrUnavailable, holdfast.ErrLost) // it was asked until the lease was over
 	case left == 0:
-		typed(t, "Extend", err, core.ErrLost)
+		typed(t, "Extend", err, holdfast.ErrLost)
 	case left >= 40_000:
 		if err != nil || !lock.Deadline().After(time.Now().Add(30*time.Second)) {
 			t.Fatalf("extended by %d ms: %v, deadline %v from now", left, err, time.Until(lock.Deadline()))
 		}
 	case err != nil:
-		typed(t, "Extend", err, core.ErrLost, core.ErrUnavailable)
+		typed(t, "Extend", err, holdfast.ErrLost, holdfast.ErrUnavailable)
 	}
 	time.Sleep(20 * time.Second) // some renewals
 	if alive := lock.Err() == nil; alive && !ok {
@@ -101,18 +101,18 @@ func (s *scripted) hold(t *testing.T, lock *core.Lock) {
 	}
 	lost := lock.Err()
 	if lost != nil {
-		typed(t, "Err", lost, core.ErrLost)
+		typed(t, "Err", lost, holdfast.ErrLost)
 	}
 	err = lock.Release(background)
 	if err == nil && s.replies["forget"] != int64(1) && s.replies["forget"] != int64(2) {
 		t.Fatalf("released by %v", s.replies["forget"])
 	}
 	if err != nil {
-		typed(t, "Release", err, core.ErrLost, core.ErrUnavailable)
+		typed(t, "Release", err, holdfast.ErrLost, holdfast.ErrUnavailable)
 	}
 }
 
-func (s *scripted) inspect(t *testing.T, l *core.Locker) {
+func (s *scripted) inspect(t *testing.T, l *holdfast.Locker) {
 	t.Helper()
 	state, err := l.Inspect(background, "k")
 	r, _ := s.replies["inspect"].([]any)
@@ -125,7 +125,7 @@ func (s *scripted) inspect(t *testing.T, l *core.Locker) {
 		waiting, ok[3] = r[3].(int64)
 	}
 	if ok != [4]bool{true, true, true, true} {
-		typed(t, "Inspect", err, core.ErrUnavailable)
+		typed(t, "Inspect", err, holdfast.ErrUnavailable)
 		return
 	}
 	if err != nil || state.Held != (left != -2) || state.Token != token || state.Waiting != int(waiting) || (left > 0) != (state.TimeLeft > 0) || state.TimeLeft < 0 {
@@ -133,13 +133,13 @@ func (s *scripted) inspect(t *testing.T, l *core.Locker) {
 	}
 }
 
-func (s *scripted) claim(t *testing.T, l *core.Locker) {
+func (s *scripted) claim(t *testing.T, l *holdfast.Locker) {
 	t.Helper()
 	won, err := l.Claim(background, "k", time.Now())
 	v := s.replies["claim"]
 	if r, _ := v.([]any); len(r) == 2 && (r[0] == int64(-1) || r[0] == int64(-2)) {
 		if _, ok := r[1].(int64); ok {
-			typed(t, "Claim", err, core.ErrTick)
+			typed(t, "Claim", err, holdfast.ErrTick)
 			return
 		}
 	}
@@ -149,7 +149,7 @@ func (s *scripted) claim(t *testing.T, l *core.Locker) {
 			t.Fatalf("Claim, answered %v: got %v, %v", v, won, err)
 		}
 	default:
-		if typed(t, "Claim", err, core.ErrUnavailable); won {
+		if typed(t, "Claim", err, holdfast.ErrUnavailable); won {
 			t.Fatalf("Claim, answered %v: true beside %v", v, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"fmt"
@@ -125,7 +125,7 @@ func (m *modelled) step() {
 	default:
 		lease := model.Time(m.rnd.IntN(7))
 		m.note("%s renews to %d", ownerID(o), lease)
-		got := m.run(core.RenewScript, "k", ownerID(o), ms(lease))
+		got := m.run(holdfast.RenewScript, "k", ownerID(o), ms(lease))
 		if want := ms(m.s.Renew(&m.p, o, lease)); got != want {
 			m.differ("renew: %v, the model says %d", got, want)
 		}
@@ -143,7 +143,7 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 		}
 		plan = fmt.Sprint(plan, " ", ms(m.p.Entry), " ", ms(m.p.First), " 1 ", inbox)
 	}
-	got := fmt.Sprint(m.run(core.AcquireScript, append(m.names(o), plan)...))
+	got := fmt.Sprint(m.run(holdfast.AcquireScript, append(m.names(o), plan)...))
 	a, g := m.s.Acquire(&m.p, o, waits, told)
 	want := "-1"
 	switch {
@@ -176,7 +176,7 @@ func (m *modelled) forget(o model.Owner) {
 		tomb = 60_000
 	}
 	m.note("forget %s with %d, tombstone %d", ownerID(o), m.real(token), tomb)
-	got := m.run(core.ForgetScript, append(m.names(o), m.real(token), ms(m.p.Fence), tomb)...)
+	got := m.run(holdfast.ForgetScript, append(m.names(o), m.real(token), ms(m.p.Fence), tomb)...)
 	want, g := m.s.Forget(&m.p, o, token, tomb > 0)
 	if got != int64(want) {
 		m.differ("forget: %v, the model says %d", got, want)
@@ -282,7 +282,7 @@ func (m *modelled) differ(format string, args ...any) {
 	}
 }
 
-func (m *modelled) run(s core.Script, args ...any) any {
+func (m *modelled) run(s holdfast.Script, args ...any) any {
 	v, err := s.Run(background, m.rdb, args...)
 	if err != nil {
 		m.t.Fatal(err)

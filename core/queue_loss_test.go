@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -19,16 +19,16 @@ import (
 func TestQueueBehindALoss(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		opts []core.CallOption
-		lose func(t *testing.T, b *servertest.Bubble, lk *core.Lock)
+		opts []holdfast.CallOption
+		lose func(t *testing.T, b *servertest.Bubble, lk *holdfast.Lock)
 		ends bool // lost before the others may have it
 	}{
-		{"redis forgets it", nil, func(t *testing.T, b *servertest.Bubble, lk *core.Lock) {
+		{"redis forgets it", nil, func(t *testing.T, b *servertest.Bubble, lk *holdfast.Lock) {
 			b.Redis.FlushAll()
 		}, true},
-		{"max hold", []core.CallOption{core.WithMaxHold(15 * time.Second)}, func(t *testing.T, b *servertest.Bubble, lk *core.Lock) {
+		{"max hold", []holdfast.CallOption{holdfast.WithMaxHold(15 * time.Second)}, func(t *testing.T, b *servertest.Bubble, lk *holdfast.Lock) {
 		}, true},
-		{"somebody else has it", nil, func(t *testing.T, b *servertest.Bubble, lk *core.Lock) {
+		{"somebody else has it", nil, func(t *testing.T, b *servertest.Bubble, lk *holdfast.Lock) {
 			_ = b.Redis.Set("k", "another")
 			b.Redis.SetTTL("k", 7*time.Second)
 		}, true},
@@ -41,13 +41,13 @@ func TestQueueBehindALoss(t *testing.T) {
 				one, two := call(background, r, "k"), call(background, r, "k")
 				c.lose(t, b, lock)
 				next := got(t, one)
-				wantIs(t, lock.Err(), core.ErrLost)
-				wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
+				wantIs(t, lock.Err(), holdfast.ErrLost)
+				wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrLost)
 				if next.Token() <= lock.Token() {
 					t.Errorf("token %d after %d", next.Token(), lock.Token())
 				}
 				notLate(t, b, next)
-				wantIs(t, lock.Release(background), core.ErrLost)
+				wantIs(t, lock.Release(background), holdfast.ErrLost)
 				notYet(t, two)
 				if err := next.Err(); err != nil {
 					t.Errorf("the release of the lost lock: %v", err)
@@ -89,7 +89,7 @@ func TestQueueAtShutdown(t *testing.T) {
 		down := make(chan error)
 		go func() { down <- r.Shutdown(background) }()
 		for _, c := range calls {
-			wantIs(t, (<-c).err, core.ErrClosed)
+			wantIs(t, (<-c).err, holdfast.ErrClosed)
 		}
 		time.Sleep(time.Minute)
 		if err := lock.Err(); err != nil {
@@ -108,8 +108,8 @@ func TestQueueAtShutdown(t *testing.T) {
 // other, and those who came later when they have.
 func TestQueueInAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		holder, r := newReplica(t, b), newReplica(t, b, core.WithTTL(4*time.Second))
-		lock := acquire(t, holder.Locker, "k", core.WithTTL(time.Hour))
+		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTTL(4*time.Second))
+		lock := acquire(t, holder.Locker, "k", holdfast.WithTTL(time.Hour))
 		var calls []<-chan result
 		for range 5 {
 			calls = append(calls, call(background, r, "k"))
@@ -122,13 +122,13 @@ func TestQueueInAnOutage(t *testing.T) {
 		asked := time.Now()
 		for _, c := range calls {
 			res := <-c
-			wantIs(t, res.err, core.ErrUnavailable)
+			wantIs(t, res.err, holdfast.ErrUnavailable)
 			if d := res.at.Sub(began); d < 4*time.Second || d > 10*time.Second {
 				t.Errorf("told after %v", d)
 			}
 		}
 		res := <-late
-		wantIs(t, res.err, core.ErrUnavailable)
+		wantIs(t, res.err, holdfast.ErrUnavailable)
 		if d := res.at.Sub(asked); d < 4*time.Second || d > 6*time.Second {
 			t.Errorf("the late one was told after %v", d)
 		}
@@ -168,7 +168,7 @@ func TestQueueBehindAPanic(t *testing.T) {
 // A lease that should have been renewed by now is not handed over: the next one would hardly have it.
 func TestQueueBehindALeaseThatRunsOut(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithLocalHandover(64, time.Hour))
+		r := newReplica(t, b, holdfast.WithLocalHandover(64, time.Hour))
 		warm(t, r)
 		zero := acquire(t, r.Locker, "k")
 		one, two := call(background, r, "k"), call(background, r, "k")
@@ -182,7 +182,7 @@ func TestQueueBehindALeaseThatRunsOut(t *testing.T) {
 		if err := lock.Err(); err != nil {
 			t.Fatal(err)
 		}
-		wantIs(t, lock.Release(ctx), core.ErrUnavailable)
+		wantIs(t, lock.Release(ctx), holdfast.ErrUnavailable)
 		notYet(t, two)
 		b.Link(r.rdb).Heal()
 		next := got(t, two)
@@ -212,7 +212,7 @@ func TestQueueTurnForACallThatEnds(t *testing.T) {
 				release(t, res.lock)
 			}
 			release(t, got(t, two))
-			if n := core.Queues(r.Locker); n != 0 {
+			if n := holdfast.Queues(r.Locker); n != 0 {
 				t.Fatalf("%d queues left", n)
 			}
 		}
@@ -228,12 +228,12 @@ func TestQueueTurnBeforeTheWait(t *testing.T) {
 		for range 30 {
 			ctx, cancel := context.WithCancel(background)
 			lock := got(t, call(background, r, "k"))
-			_, err := r.Acquire(ctx, "k", core.WithTrace(&core.Trace{Waiting: func(core.Event) {
+			_, err := r.Acquire(ctx, "k", holdfast.WithTrace(&holdfast.Trace{Waiting: func(holdfast.Event) {
 				release(t, lock)
 				cancel()
 			}}))
 			wantIs(t, err, context.Canceled)
-			if n := core.Queues(r.Locker); n != 0 {
+			if n := holdfast.Queues(r.Locker); n != 0 {
 				t.Fatalf("%d queues left", n)
 			}
 		}
@@ -248,26 +248,26 @@ func TestQueueOfImpatientCalls(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			rs := []*replica{
-				newReplica(t, b, core.WithLocalHandover(3, 50*time.Millisecond), core.WithTTL(3*time.Second)),
-				newReplica(t, b, core.WithLocalHandover(8, 20*time.Millisecond)),
+				newReplica(t, b, holdfast.WithLocalHandover(3, 50*time.Millisecond), holdfast.WithTTL(3*time.Second)),
+				newReplica(t, b, holdfast.WithLocalHandover(8, 20*time.Millisecond)),
 			}
 			for _, r := range rs {
 				r.link.Delay(time.Millisecond)
 			}
 			var all sync.WaitGroup
-			var holder *core.Lock
+			var holder *holdfast.Lock
 			var last int64
 			served := 0
 			for range 40 {
 				r, start := rs[rnd.IntN(2)], time.Duration(rnd.IntN(100))*time.Millisecond
 				limit, hold := time.Duration(rnd.IntN(200))*time.Millisecond, time.Duration(rnd.IntN(12))*time.Millisecond
-				var opts []core.CallOption
+				var opts []holdfast.CallOption
 				switch rnd.IntN(8) {
 				case 0:
-					opts = append(opts, core.WithWait(limit))
+					opts = append(opts, holdfast.WithWait(limit))
 					limit *= 2
 				case 1:
-					opts = append(opts, core.WithoutRenewal())
+					opts = append(opts, holdfast.WithoutRenewal())
 				}
 				all.Go(func() {
 					time.Sleep(start)
@@ -275,7 +275,7 @@ func TestQueueOfImpatientCalls(t *testing.T) {
 					defer cancel()
 					lock, err := r.Acquire(ctx, "k", opts...)
 					if err != nil {
-						if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, context.DeadlineExceeded) {
+						if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, context.DeadlineExceeded) {
 							t.Errorf("seed %d: %v", seed, err)
 						}
 						return
@@ -326,11 +326,11 @@ func TestQueueAfterRedisForgotTheKey(t *testing.T) {
 			t.Errorf("tokens %d, %d and %d: the one that was taken over is not the older", lock.Token(), next.Token(), theirs.Token())
 		}
 		time.Sleep(5*time.Second + time.Millisecond)
-		wantIs(t, next.Err(), core.ErrLost)
+		wantIs(t, next.Err(), holdfast.ErrLost)
 		if err := theirs.Err(); err != nil {
 			t.Error(err)
 		}
-		wantIs(t, next.Release(background), core.ErrLost)
+		wantIs(t, next.Release(background), holdfast.ErrLost)
 		release(t, theirs)
 		empty(t, b, r, other)
 	})
@@ -338,8 +338,8 @@ func TestQueueAfterRedisForgotTheKey(t *testing.T) {
 
 // A hook that panics ends its call; those behind it go on.
 func TestQueueBehindAHookThatPanics(t *testing.T) {
-	boom := func(core.Event) { panic("a hook") }
-	for name, trace := range map[string]*core.Trace{
+	boom := func(holdfast.Event) { panic("a hook") }
+	for name, trace := range map[string]*holdfast.Trace{
 		"waiting":  {Waiting: boom},
 		"acquired": {Acquired: boom},
 		"error":    {NodeError: boom},
@@ -349,7 +349,7 @@ func TestQueueBehindAHookThatPanics(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
 					r, other := newReplica(t, b), newReplica(t, b)
 					warm(t, r)
-					var lock *core.Lock
+					var lock *holdfast.Lock
 					if behind {
 						lock = acquire(t, r.Locker, "k")
 					} else {
@@ -358,7 +358,7 @@ func TestQueueBehindAHookThatPanics(t *testing.T) {
 					if name == "error" {
 						r.link.OnCommand(first("acquire", servertest.LoseReplyAndClose))
 					}
-					go panics(t, func() { _, _ = r.Acquire(background, "k", core.WithTrace(trace)) })
+					go panics(t, func() { _, _ = r.Acquire(background, "k", holdfast.WithTrace(trace)) })
 					synctest.Wait()
 					one := call(background, r, "k")
 					release(t, lock)
@@ -373,16 +373,16 @@ func TestQueueBehindAHookThatPanics(t *testing.T) {
 // Nor does one that panics as it is told of a loss, or of a release that fails, leave anything behind.
 func TestHookThatPanicsAtTheEndOfAHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		boom := func(core.Event) { panic("a hook") }
+		boom := func(holdfast.Event) { panic("a hook") }
 		r := newReplica(t, b)
 		warm(t, r)
-		lock := acquire(t, r.Locker, "k", core.WithoutRenewal(), core.WithTrace(&core.Trace{Lost: boom}))
-		other := acquire(t, r.Locker, "other", core.WithTrace(&core.Trace{NodeError: boom}))
+		lock := acquire(t, r.Locker, "k", holdfast.WithoutRenewal(), holdfast.WithTrace(&holdfast.Trace{Lost: boom}))
+		other := acquire(t, r.Locker, "other", holdfast.WithTrace(&holdfast.Trace{NodeError: boom}))
 		r.link.CutUp()
 		panics(t, func() { _ = other.Release(ended) })
-		wantIs(t, other.Release(background), core.ErrUnavailable)
+		wantIs(t, other.Release(background), holdfast.ErrUnavailable)
 		r.link.Heal()
-		core.StopTimer(r.Locker)
+		holdfast.StopTimer(r.Locker)
 		time.Sleep(time.Minute)
 		panics(t, func() { _ = lock.Err() })
 		if b.Redis.Exists("other") {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -71,17 +71,17 @@ func TestQueueOfOneProcess(t *testing.T) {
 func TestQueueOfMixedCalls(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		first    []core.CallOption
-		second   []core.CallOption
+		first    []holdfast.CallOption
+		second   []holdfast.CallOption
 		commands int64 // for the hand-over
 	}{
 		{"the same", nil, nil, 0},
-		{"max hold", []core.CallOption{core.WithMaxHold(time.Minute)}, []core.CallOption{core.WithMaxHold(30 * time.Second)}, 0},
-		{"traces", []core.CallOption{core.WithTrace(&core.Trace{})}, nil, 0},
-		{"another TTL", nil, []core.CallOption{core.WithTTL(time.Second)}, 2},
-		{"another label", nil, []core.CallOption{core.WithLabel("b")}, 2},
-		{"no renewal before", []core.CallOption{core.WithoutRenewal()}, nil, 2},
-		{"no renewal after", nil, []core.CallOption{core.WithoutRenewal()}, 2},
+		{"max hold", []holdfast.CallOption{holdfast.WithMaxHold(time.Minute)}, []holdfast.CallOption{holdfast.WithMaxHold(30 * time.Second)}, 0},
+		{"traces", []holdfast.CallOption{holdfast.WithTrace(&holdfast.Trace{})}, nil, 0},
+		{"another TTL", nil, []holdfast.CallOption{holdfast.WithTTL(time.Second)}, 2},
+		{"another label", nil, []holdfast.CallOption{holdfast.WithLabel("b")}, 2},
+		{"no renewal before", []holdfast.CallOption{holdfast.WithoutRenewal()}, nil, 2},
+		{"no renewal after", nil, []holdfast.CallOption{holdfast.WithoutRenewal()}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -114,7 +114,7 @@ func TestQueueOfMixedCalls(t *testing.T) {
 // WithMaxHold counts for each hold by itself, though the tenure is older.
 func TestQueueCountsMaxHoldForEach(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithLocalHandover(64, time.Hour), core.WithMaxHold(time.Minute))
+		r := newReplica(t, b, holdfast.WithLocalHandover(64, time.Hour), holdfast.WithMaxHold(time.Minute))
 		openInbox(t, b, r)
 		zero := got(t, call(background, r, "k"))
 		one, two := call(background, r, "k"), call(background, r, "k")
@@ -132,7 +132,7 @@ func TestQueueCountsMaxHoldForEach(t *testing.T) {
 		if held := time.Since(began); held != time.Minute {
 			t.Errorf("held for %v", held)
 		}
-		wantIs(t, next.Release(background), core.ErrLost)
+		wantIs(t, next.Release(background), holdfast.ErrLost)
 		empty(t, b, r)
 	})
 }
@@ -141,13 +141,13 @@ func TestQueueCountsMaxHoldForEach(t *testing.T) {
 func TestQueueYields(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		opts  []core.Option
+		opts  []holdfast.Option
 		hold  time.Duration
 		local int // hand-overs before the other process
 	}{
-		{"by count", []core.Option{core.WithLocalHandover(5, time.Hour)}, time.Millisecond, 5},
-		{"by time", []core.Option{core.WithLocalHandover(250, 100*time.Millisecond)}, 30 * time.Millisecond, 3},
-		{"off", []core.Option{core.WithLocalHandover(0, 0)}, time.Millisecond, 0},
+		{"by count", []holdfast.Option{holdfast.WithLocalHandover(5, time.Hour)}, time.Millisecond, 5},
+		{"by time", []holdfast.Option{holdfast.WithLocalHandover(250, 100*time.Millisecond)}, 30 * time.Millisecond, 3},
+		{"off", []holdfast.Option{holdfast.WithLocalHandover(0, 0)}, time.Millisecond, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -208,7 +208,7 @@ func TestQueueYields(t *testing.T) {
 func TestQueueCancellation(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		holder, r, late := newReplica(t, b), newReplica(t, b), newReplica(t, b)
-		lock := acquire(t, holder.Locker, "k", core.WithLabel("api"))
+		lock := acquire(t, holder.Locker, "k", holdfast.WithLabel("api"))
 		var ctxs [4]context.CancelFunc
 		var calls [4]<-chan result
 		for i := range calls {
@@ -221,7 +221,7 @@ func TestQueueCancellation(t *testing.T) {
 		for _, i := range []int{2, 0} { // in the middle, and the one that stands in line for all
 			ctxs[i]()
 			res := <-calls[i]
-			var held *core.HeldError
+			var held *holdfast.HeldError
 			if !errors.As(res.err, &held) || !errors.Is(res.err, context.Canceled) || held.Label != "api" || held.TimeLeft <= 0 {
 				t.Errorf("cancelled: %v", res.err)
 			}

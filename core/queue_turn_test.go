@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // tenure is.
 func TestQueueTurnOfAnOldTenureThatNobodyTakes(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithLocalHandover(64, time.Hour))
+		r := newReplica(t, b, holdfast.WithLocalHandover(64, time.Hour))
 		warm(t, r)
 		zero := acquire(t, r.Locker, "k")
 		one := call(background, r, "k")
@@ -42,7 +42,7 @@ func TestQueueTellsOfTheHolderBeforeAtTheFront(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		warm(t, r)
-		lock := acquire(t, r.Locker, "k", core.WithLabel("a"))
+		lock := acquire(t, r.Locker, "k", holdfast.WithLabel("a"))
 		ctx, cancel := context.WithCancel(background)
 		next := call(ctx, r, "k")
 		r.link.Delay(50 * time.Millisecond)
@@ -50,7 +50,7 @@ func TestQueueTellsOfTheHolderBeforeAtTheFront(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		res := <-next
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(res.err, &held) || held.Label != "a" {
 			t.Errorf("%v", res.err)
 		}
@@ -65,7 +65,7 @@ func TestQueueTellsOfTheHolderBefore(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		openInbox(t, b, r)
-		lock := acquire(t, r.Locker, "k", core.WithLabel("a"))
+		lock := acquire(t, r.Locker, "k", holdfast.WithLabel("a"))
 		ctx, cancel := context.WithCancel(background)
 		one, two := call(background, r, "k"), call(ctx, r, "k")
 		r.link.Delay(50 * time.Millisecond)
@@ -73,7 +73,7 @@ func TestQueueTellsOfTheHolderBefore(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		res := <-two
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(res.err, &held) {
 			t.Errorf("%v", res.err)
 		}
@@ -87,7 +87,7 @@ func TestQueueTellsOfTheHolderBefore(t *testing.T) {
 // another process had the lock: the token is that of the look, not the one that the tenure had before.
 func TestQueueInheritsNoToken(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, other := newReplica(t, b, core.WithTTL(2*time.Second), core.WithLocalHandover(64, time.Hour)), newReplica(t, b)
+		r, other := newReplica(t, b, holdfast.WithTTL(2*time.Second), holdfast.WithLocalHandover(64, time.Hour)), newReplica(t, b)
 		warm(t, r)
 		warm(t, other)
 		zero := got(t, call(background, r, "k"))
@@ -98,14 +98,14 @@ func TestQueueInheritsNoToken(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(background)
 		var two <-chan result
-		_, err := r.Acquire(ctx, "k", core.WithTrace(&core.Trace{Waiting: func(core.Event) {
+		_, err := r.Acquire(ctx, "k", holdfast.WithTrace(&holdfast.Trace{Waiting: func(holdfast.Event) {
 			two = call(background, r, "k")
 			b.Link(r.rdb).CutUp()
 			cancel()
 			release(t, lock)
 		}}))
 		wantIs(t, err, context.Canceled)
-		var between *core.Lock
+		var between *holdfast.Lock
 		for between == nil {
 			time.Sleep(10 * time.Millisecond)
 			between, _ = other.TryAcquire(background, "k")
@@ -130,12 +130,12 @@ func TestQueueOfDifferentLeasesInAnOutage(t *testing.T) {
 		warm(t, r)
 		b.Link(r.rdb).CutUp()
 		ctx, cancel := context.WithCancel(background)
-		long := call(ctx, r, "k", core.WithTTL(time.Hour))
-		other := call(ctx, r, "k", core.WithTTL(time.Hour))
+		long := call(ctx, r, "k", holdfast.WithTTL(time.Hour))
+		other := call(ctx, r, "k", holdfast.WithTTL(time.Hour))
 		began := time.Now()
-		short := call(background, r, "k", core.WithTTL(4*time.Second))
+		short := call(background, r, "k", holdfast.WithTTL(4*time.Second))
 		res := <-short
-		wantIs(t, res.err, core.ErrUnavailable)
+		wantIs(t, res.err, holdfast.ErrUnavailable)
 		if d := res.at.Sub(began); d > 8*time.Second {
 			t.Errorf("told after %v", d)
 		}
@@ -205,7 +205,7 @@ func TestExtendDuringAHandOver(t *testing.T) {
 		lock := got(t, one)
 		// Extend looks at the context between its look at the hold and the command.
 		ctx := &whenAsked{Context: background, n: 1, f: func() { release(t, lock) }}
-		wantIs(t, lock.Extend(ctx, time.Hour), core.ErrLost)
+		wantIs(t, lock.Extend(ctx, time.Hour), holdfast.ErrLost)
 		next := got(t, two)
 		time.Sleep(time.Second)
 		if ttl := b.Redis.TTL("k"); ttl > 15*time.Second {
@@ -221,11 +221,11 @@ func TestLookAtTheEndOfALocalWaitIsTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		lock := acquire(t, r.Locker, "k")
-		c := call(background, r, "k", core.WithWait(10*time.Second))
+		c := call(background, r, "k", holdfast.WithWait(10*time.Second))
 		time.Sleep(9 * time.Second)
 		resets := 0
 		r.link.OnCommand(func(args []string) servertest.Verdict {
-			if core.ScriptName(args) == "acquire" && resets == 0 {
+			if holdfast.ScriptName(args) == "acquire" && resets == 0 {
 				resets++
 				return servertest.LoseReplyAndClose
 			}
@@ -236,7 +236,7 @@ func TestLookAtTheEndOfALocalWaitIsTriedAgain(t *testing.T) {
 		if resets != 1 {
 			t.Fatalf("%d connections were reset", resets)
 		}
-		wantIs(t, res.err, core.ErrNotAcquired)
+		wantIs(t, res.err, holdfast.ErrNotAcquired)
 		release(t, lock)
 		empty(t, b, r)
 	})
@@ -259,11 +259,11 @@ func (c quiet) Err() error {
 func TestQueueTurnAtTheEndOfTheWait(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var looks int
-		r := newReplica(t, b, core.WithTrace(&core.Trace{Acquired: func(e core.Event) { looks += e.Attempts }}))
+		r := newReplica(t, b, holdfast.WithTrace(&holdfast.Trace{Acquired: func(e holdfast.Event) { looks += e.Attempts }}))
 		warm(t, r)
 		for i := range 100 {
 			lock := acquire(t, r.Locker, "k")
-			short := call(background, r, "k", core.WithWait(10*time.Millisecond))
+			short := call(background, r, "k", holdfast.WithWait(10*time.Millisecond))
 			go func() {
 				time.Sleep(10 * time.Millisecond)
 				_ = lock.Release(background)
@@ -271,7 +271,7 @@ func TestQueueTurnAtTheEndOfTheWait(t *testing.T) {
 			if res := <-short; res.err == nil {
 				release(t, res.lock)
 			} else {
-				wantIs(t, res.err, core.ErrNotAcquired)
+				wantIs(t, res.err, holdfast.ErrNotAcquired)
 			}
 			synctest.Wait()
 			lock = acquire(t, r.Locker, "k")

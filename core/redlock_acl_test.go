@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"errors"
@@ -16,12 +16,12 @@ import (
 func TestServerRedLockACL(t *testing.T) {
 	t.Parallel() // mostly it waits
 	f := startFleet(t, 3)
-	trace := core.WithTrace(&core.Trace{NodeError: func(e core.Event) {
+	trace := holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) {
 		if contains(e.Err, "NOPERM") || contains(e.Err, "permission") {
 			t.Errorf("refused: %v", e.Err)
 		}
 	}})
-	opts := []core.Option{core.WithTTL(6 * time.Second), trace}
+	opts := []holdfast.Option{holdfast.WithTTL(6 * time.Second), trace}
 	a, b := quorum(t, f.user(t, "u", redLockCommands...), opts...), quorum(t, f.user(t, "u", redLockCommands...), opts...)
 	for _, s := range f {
 		s.ResetStats(t)
@@ -30,7 +30,7 @@ func TestServerRedLockACL(t *testing.T) {
 	if err := lock.Extend(background, 7*time.Second); err != nil {
 		t.Error(err)
 	}
-	next := make(chan *core.Lock)
+	next := make(chan *holdfast.Lock)
 	go func() {
 		got, err := b.Acquire(background, "k")
 		if err != nil {
@@ -97,7 +97,7 @@ func TestServerRedLockWithoutInfo(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 3)
 	some := slices.DeleteFunc(slices.Clone(redLockCommands), func(c string) bool { return c == "info" })
-	l := quorum(t, f.user(t, "u", some...), core.WithQuarantine(30*time.Second))
+	l := quorum(t, f.user(t, "u", some...), holdfast.WithQuarantine(30*time.Second))
 	_, err := l.TryAcquire(background, "k")
 	e := young(t, err)
 	if !e.Until.IsZero() || len(e.Nodes) < 2 || !contains(err, "INFO server") {
@@ -118,7 +118,7 @@ func TestServerRedLockWithoutInfo(t *testing.T) {
 		l := quorum(t, f.user(t, "v", some...))
 		began := time.Now()
 		_, err := l.Acquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if took := time.Since(began); took > 10*time.Second || !contains(err, "permission") && !contains(err, "can't run") {
 			t.Errorf("without %s: after %v, %v", c, took, err)
 		}

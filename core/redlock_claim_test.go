@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"testing"
@@ -48,7 +48,7 @@ func TestRedLockClaimIsNotInItsOwnWay(t *testing.T) {
 		for _, link := range v.links[:3] {
 			first := true
 			link.OnCommand(func(args []string) servertest.Verdict {
-				switch name := core.ScriptName(args); {
+				switch name := holdfast.ScriptName(args); {
 				case name == "withdraw":
 					return servertest.HoldRequest(later)
 				case name == "tick" && first:
@@ -71,7 +71,7 @@ func TestRedLockClaimIsNotInItsOwnWay(t *testing.T) {
 func TestServerRedLockClaimsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 5)
-	var ls []*core.Locker
+	var ls []*holdfast.Locker
 	for range 5 {
 		ls = append(ls, f.locker(t))
 	}
@@ -97,8 +97,8 @@ func TestServerRedLockClaimsNeverTwice(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 5)
 	// A server refuses ticks that it may have granted before it started: up to so far ahead, and a second.
-	opts := []core.Option{core.WithTickWindow(time.Hour, 200*time.Millisecond), core.WithQuarantine(6 * time.Second), core.WithTTL(900 * time.Millisecond)}
-	var ls []*core.Locker
+	opts := []holdfast.Option{holdfast.WithTickWindow(time.Hour, 200*time.Millisecond), holdfast.WithQuarantine(6 * time.Second), holdfast.WithTTL(900 * time.Millisecond)}
+	var ls []*holdfast.Locker
 	for range 5 {
 		ls = append(ls, f.locker(t, opts...))
 	}
@@ -153,14 +153,14 @@ func TestClaimKeepsTheWiderWindow(t *testing.T) {
 				l = newLocker(t, ms[0].Client())
 			}
 			tick := time.Now()
-			claim := func(tick time.Time, want bool, opts ...core.ClaimOption) {
+			claim := func(tick time.Time, want bool, opts ...holdfast.ClaimOption) {
 				t.Helper()
 				if ok, err := l.Claim(background, "job", tick, opts...); err != nil || ok != want {
 					t.Errorf("%d masters: %v, %v, want %v", n, ok, err, want)
 				}
 			}
 			claim(tick, true)
-			claim(tick.Add(time.Millisecond), true, core.WithTickWindow(time.Second, time.Second))
+			claim(tick.Add(time.Millisecond), true, holdfast.WithTickWindow(time.Second, time.Second))
 			time.Sleep(5 * time.Second)
 			claim(tick, false)
 			shutdown(t, l)
@@ -169,7 +169,7 @@ func TestClaimKeepsTheWiderWindow(t *testing.T) {
 }
 
 // claimAtOnce has all claim one tick at once.
-func claimAtOnce(ls []*core.Locker, name string, tick time.Time) (wins int, errs []error) {
+func claimAtOnce(ls []*holdfast.Locker, name string, tick time.Time) (wins int, errs []error) {
 	type result struct {
 		won bool
 		err error

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"bufio"
@@ -31,9 +31,9 @@ func TestRedLockContender(t *testing.T) {
 	for addr := range strings.SplitSeq(addrs, ",") {
 		clients = append(clients, redis.NewClient(&redis.Options{Addr: addr}))
 	}
-	l := quorum(t, clients, core.WithTTL(time.Minute), core.WithNodeTimeout(20*time.Second)) // on a busy machine an answer takes its time
+	l := quorum(t, clients, holdfast.WithTTL(time.Minute), holdfast.WithNodeTimeout(20*time.Second)) // on a busy machine an answer takes its time
 	time.Sleep(time.Until(time.Unix(0, from)))
-	turns := takeTurns(t, slices.Repeat([]*core.Locker{l}, 8), time.Unix(0, till))
+	turns := takeTurns(t, slices.Repeat([]*holdfast.Locker{l}, 8), time.Unix(0, till))
 	for _, s := range turns {
 		fmt.Println("turn", s.worker, s.token, s.asked, s.from, s.to)
 	}
@@ -93,8 +93,8 @@ func TestServerRedLockContention(t *testing.T) {
 func TestServerRedLockSixtyFourWaiters(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 5)
-	l := f.locker(t, core.WithLocalHandover(0, 0))
-	ls := slices.Repeat([]*core.Locker{l}, 64)
+	l := f.locker(t, holdfast.WithLocalHandover(0, 0))
+	ls := slices.Repeat([]*holdfast.Locker{l}, 64)
 	takeTurns(t, ls, time.Now()) // the connections, and the scripts
 	for _, s := range f {
 		s.ResetStats(t)
@@ -123,7 +123,7 @@ type turn struct {
 }
 
 // takeTurns has one goroutine for each of ls take the lock until till, and each at least once.
-func takeTurns(t *testing.T, ls []*core.Locker, till time.Time) (turns []turn) {
+func takeTurns(t *testing.T, ls []*holdfast.Locker, till time.Time) (turns []turn) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for w, l := range ls {

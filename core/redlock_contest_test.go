@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -63,12 +63,12 @@ func TestRedLockIdleWaiters(t *testing.T) {
 // noticed within two seconds, also by a caller that polls less often.
 func TestRedLockSplitPausesForTwoSecondsAtMost(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		v := ms.voter(t, core.WithPolling(10*time.Second, 10*time.Second))
+		v := ms.voter(t, holdfast.WithPolling(10*time.Second, 10*time.Second))
 		for range 20 {
 			for i, m := range ms {
 				_ = m.Redis.Set("k", fmt.Sprint("program ", i))
 			}
-			got := make(chan *core.Lock, 1)
+			got := make(chan *holdfast.Lock, 1)
 			go func() {
 				lock, err := v.Acquire(background, "k")
 				if err != nil {
@@ -106,7 +106,7 @@ func (c contest) String() string {
 
 // contend has n processes take turns at one key for d, each holding it for hold and pausing for rest between, over links
 // with one-way delays of 1 to 5 ms, or without where slow is false.
-func (ms masters) contend(t *testing.T, n int, d, hold, rest time.Duration, links func(i, j int) time.Duration, opts ...core.Option) contest {
+func (ms masters) contend(t *testing.T, n int, d, hold, rest time.Duration, links func(i, j int) time.Duration, opts ...holdfast.Option) contest {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()

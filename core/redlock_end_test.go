@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -36,9 +36,9 @@ func TestRedLockReleaseOutcomes(t *testing.T) {
 				var want error
 				switch {
 				case lost >= 3:
-					want = core.ErrLost
+					want = holdfast.ErrLost
 				case 5-lost-hung < 3:
-					want = core.ErrUnavailable
+					want = holdfast.ErrUnavailable
 				}
 				if !errors.Is(err, want) {
 					t.Errorf("%d lost, %d hung: got %v, want %v", lost, hung, err, want)
@@ -92,7 +92,7 @@ func TestRedLockShutdownWhileMastersHang(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() {
 			_, err := b.Acquire(background, "k")
-			wantIs(t, err, core.ErrClosed)
+			wantIs(t, err, holdfast.ErrClosed)
 		})
 		time.Sleep(3 * time.Second)
 		for _, m := range ms {
@@ -100,7 +100,7 @@ func TestRedLockShutdownWhileMastersHang(t *testing.T) {
 		}
 		all.Go(func() { _ = lock.Release(background) })
 		time.Sleep(2500 * time.Millisecond)
-		for _, l := range []*core.Locker{a.Locker, b.Locker} {
+		for _, l := range []*holdfast.Locker{a.Locker, b.Locker} {
 			ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 			began := time.Now()
 			_ = l.Shutdown(ctx)
@@ -115,8 +115,8 @@ func TestRedLockShutdownWhileMastersHang(t *testing.T) {
 			m.Resume()
 		}
 		time.Sleep(30 * time.Second)
-		for _, l := range []*core.Locker{a.Locker, b.Locker} {
-			if n := core.Under(l); n != 0 {
+		for _, l := range []*holdfast.Locker{a.Locker, b.Locker} {
+			if n := holdfast.Under(l); n != 0 {
 				t.Errorf("%d under way", n)
 			}
 		}
@@ -129,7 +129,7 @@ func TestRedLockWaiterWithoutInboxes(t *testing.T) {
 		a := ms.voter(t)
 		var mu sync.Mutex
 		var events []error
-		b := ms.voter(t, core.WithTrace(&core.Trace{NodeError: func(e core.Event) { mu.Lock(); events = append(events, e.Err); mu.Unlock() }}))
+		b := ms.voter(t, holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { mu.Lock(); events = append(events, e.Err); mu.Unlock() }}))
 		for _, l := range b.links[:2] {
 			l.OnCommand(func(args []string) servertest.Verdict {
 				if strings.EqualFold(args[0], "subscribe") {
@@ -172,7 +172,7 @@ func TestRedLockWaiterWithoutInboxes(t *testing.T) {
 func TestRedLockReleasesOfAForcedShutdown(t *testing.T) {
 	for _, n := range []int{1, 3, 40, 40, 40} {
 		bubbleOf(t, 3, func(t *testing.T, ms masters) {
-			v := ms.voter(t, core.WithQuarantine(0))
+			v := ms.voter(t, holdfast.WithQuarantine(0))
 			defer func() { time.Sleep(5 * time.Minute) }()
 			var all sync.WaitGroup
 			var failed atomic.Int64
@@ -214,7 +214,7 @@ func TestRedLockReleasesOfAForcedShutdown(t *testing.T) {
 func TestRedLockReleaseIsSentAgain(t *testing.T) {
 	for _, reset := range []bool{true, false} {
 		bubbleOf(t, 3, func(t *testing.T, ms masters) {
-			v := ms.voter(t, core.WithQuarantine(0))
+			v := ms.voter(t, holdfast.WithQuarantine(0))
 			lock := acquire(t, v.Locker, "k")
 			time.Sleep(12 * time.Second)
 			within := 1200 * time.Millisecond

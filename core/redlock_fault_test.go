@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -60,10 +60,10 @@ func TestRedLockHookThatPanics(t *testing.T) {
 		v.links[0].Delay(time.Millisecond)
 		v.links[1].Delay(time.Millisecond)
 		armed := true
-		got := make(chan *core.Lock, 1)
+		got := make(chan *holdfast.Lock, 1)
 		go func() {
 			defer func() { _ = recover() }()
-			_, _ = v.Acquire(background, "k", core.WithTrace(&core.Trace{NodeError: func(core.Event) {
+			_, _ = v.Acquire(background, "k", holdfast.WithTrace(&holdfast.Trace{NodeError: func(holdfast.Event) {
 				if armed {
 					armed = false
 					time.Sleep(time.Millisecond)
@@ -101,7 +101,7 @@ func TestRedLockBurst(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 100 {
 			all.Go(func() {
-				lock, err := v.TryAcquire(background, fmt.Sprint("k", i), core.WithTrace(&core.Trace{NodeError: func(e core.Event) { t.Error(e.Err) }}))
+				lock, err := v.TryAcquire(background, fmt.Sprint("k", i), holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { t.Error(e.Err) }}))
 				if err != nil {
 					t.Error(err)
 					return
@@ -158,8 +158,8 @@ func TestRedLockWithAClientWhoseClockIsWrong(t *testing.T) {
 			for _, l := range a.links {
 				l.Delay(30 * time.Millisecond)
 			}
-			core.SkewWall(a.Locker, off)
-			first := acquire(t, a.Locker, "k", core.WithTrace(&core.Trace{NodeError: func(e core.Event) { t.Log(e.Err) }}))
+			holdfast.SkewWall(a.Locker, off)
+			first := acquire(t, a.Locker, "k", holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { t.Log(e.Err) }}))
 			releaseAll(t, first)
 			time.Sleep(time.Second)
 			second := acquire(t, b.Locker, "k")
@@ -185,7 +185,7 @@ func TestRedLockWithAClientWhoseClockIsWrong(t *testing.T) {
 // A master that is down is told of once by each acquisition, however long it waits.
 func TestRedLockTellsOfADeadMasterOnce(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		a, b := ms.voter(t), ms.voter(t, core.WithNodeTimeout(5*time.Second))
+		a, b := ms.voter(t), ms.voter(t, holdfast.WithNodeTimeout(5*time.Second))
 		releaseAll(t, acquire(t, a.Locker, "k"))
 		releaseAll(t, acquire(t, b.Locker, "k"))
 		for _, l := range b.links {
@@ -195,16 +195,16 @@ func TestRedLockTellsOfADeadMasterOnce(t *testing.T) {
 		lock := acquire(t, a.Locker, "k")
 		var mu sync.Mutex
 		var events []error
-		trace := core.WithTrace(&core.Trace{NodeError: func(e core.Event) { mu.Lock(); events = append(events, e.Err); mu.Unlock() }})
-		_, err := b.Acquire(background, "k", core.WithWait(20*time.Second), trace)
-		wantIs(t, err, core.ErrNotAcquired)
+		trace := holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { mu.Lock(); events = append(events, e.Err); mu.Unlock() }})
+		_, err := b.Acquire(background, "k", holdfast.WithWait(20*time.Second), trace)
+		wantIs(t, err, holdfast.ErrNotAcquired)
 		if len(events) != 1 {
 			t.Errorf("%d NodeErrors for one master: %v", len(events), events)
 		}
 		events = nil
 		ms[0].Down()
 		_, err = b.TryAcquire(background, "k", trace)
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		t.Log(err)
 		if len(events) != 2 {
 			t.Errorf("%d NodeErrors for two masters: %v", len(events), events)
@@ -225,7 +225,7 @@ func TestRedLockInspectTellsTheHoldersToken(t *testing.T) {
 		lock := acquire(t, a.Locker, "k")
 		time.Sleep(time.Second)
 		_, err := b.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrNotAcquired)
+		wantIs(t, err, holdfast.ErrNotAcquired)
 		time.Sleep(time.Millisecond)
 		s, err := b.Inspect(background, "k")
 		if err != nil || s.Token != lock.Token() {
@@ -238,7 +238,7 @@ func TestRedLockInspectTellsTheHoldersToken(t *testing.T) {
 		if n := ms.having("k"); n != 0 {
 			t.Errorf("on %d masters after Release", n)
 		}
-		if errors.Is(lock.Err(), core.ErrLost) {
+		if errors.Is(lock.Err(), holdfast.ErrLost) {
 			t.Error(lock.Err())
 		}
 		shutdown(t, a.Locker)

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"fmt"
@@ -22,9 +22,9 @@ func TestRedLockQuarantineAllowsForTheFloorsOfAnUptime(t *testing.T) {
 		}
 		started := time.Now()
 		time.Sleep(q - 500*time.Millisecond)
-		v := ms.voter(t, core.WithTTL(time.Second), core.WithQuarantine(q)) // it has not seen them before
+		v := ms.voter(t, holdfast.WithTTL(time.Second), holdfast.WithQuarantine(q)) // it has not seen them before
 		_, err := v.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		time.Sleep(time.Until(started.Add(q + time.Second)))
 		releaseAll(t, acquire(t, v.Locker, "k"))
 	})
@@ -33,8 +33,8 @@ func TestRedLockQuarantineAllowsForTheFloorsOfAnUptime(t *testing.T) {
 // A master on which a renewal brought the lock back grants no token that is not larger, also if nobody released it.
 func TestRedLockBackfillRaisesTheFence(t *testing.T) {
 	bubbleOf(t, 5, func(t *testing.T, ms masters) {
-		a, b := ms.voter(t, core.WithTTL(300*time.Millisecond), core.WithQuarantine(0)), ms.voter(t, core.WithQuarantine(0))
-		core.SkewWall(a.Locker, 1900*time.Millisecond) // it proposes a token that is ahead
+		a, b := ms.voter(t, holdfast.WithTTL(300*time.Millisecond), holdfast.WithQuarantine(0)), ms.voter(t, holdfast.WithQuarantine(0))
+		holdfast.SkewWall(a.Locker, 1900*time.Millisecond) // it proposes a token that is ahead
 		a.links[3].CutUp()
 		a.links[4].CutUp()
 		lock := acquire(t, a.Locker, "k")
@@ -143,7 +143,7 @@ func TestRedLockFreshKeyTakesOneRoundTrip(t *testing.T) {
 						m.Skew(c.skew * time.Duration(i) / 4)
 					}
 				}
-				v := ms.voter(t, core.WithNodeTimeout(time.Second))
+				v := ms.voter(t, holdfast.WithNodeTimeout(time.Second))
 				fixed := make([]time.Duration, len(v.links))
 				for i := range fixed {
 					fixed[i] = c.links()

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -25,14 +25,14 @@ func TestNewRedLockRefusesClients(t *testing.T) {
 		"an addr twice":   {five[0], five[1], same},
 		"one of Sentinel": {five[0], five[1], sentinel},
 	} {
-		if _, err := core.NewRedLock(clients); err == nil || !contains(err, "NewRedLock") {
+		if _, err := holdfast.NewRedLock(clients); err == nil || !contains(err, "NewRedLock") {
 			t.Errorf("%s: got %v", name, err)
 		} else {
-			wantIs(t, err, core.ErrInvalid)
+			wantIs(t, err, holdfast.ErrInvalid)
 		}
 	}
 	for _, n := range []int{1, 2, 4, 15} {
-		if _, err := core.NewRedLock(unasked(t, n)); err != nil {
+		if _, err := holdfast.NewRedLock(unasked(t, n)); err != nil {
 			t.Errorf("%d clients: %v", n, err)
 		}
 	}
@@ -44,76 +44,76 @@ func TestNewRedLockRefusesClients(t *testing.T) {
 		defer c.Close()
 		dialed = append(dialed, c)
 	}
-	if _, err := core.NewRedLock(dialed); err != nil {
+	if _, err := holdfast.NewRedLock(dialed); err != nil {
 		t.Errorf("clients with dialers of their own: %v", err)
 	}
 }
 
 func TestRedLockOptions(t *testing.T) {
 	clients := unasked(t, 3)
-	ok := func(opts ...core.Option) {
+	ok := func(opts ...holdfast.Option) {
 		t.Helper()
-		if _, err := core.NewRedLock(clients, opts...); err != nil {
+		if _, err := holdfast.NewRedLock(clients, opts...); err != nil {
 			t.Error(err)
 		}
 	}
-	refused := func(opts ...core.Option) {
+	refused := func(opts ...holdfast.Option) {
 		t.Helper()
-		_, err := core.NewRedLock(clients, opts...)
-		wantIs(t, err, core.ErrInvalid)
+		_, err := holdfast.NewRedLock(clients, opts...)
+		wantIs(t, err, holdfast.ErrInvalid)
 	}
-	refused(core.WithQuarantine(-1))
-	refused(core.WithQuarantine(time.Millisecond)) // covers no lease at all
-	refused(core.WithQuarantine(5 * time.Second))
-	refused(core.WithQuarantine(48*time.Hour + time.Second))
-	refused(core.WithNodeTimeout(-time.Second))
-	refused(core.WithNodeTimeout(0))
-	refused(core.WithNodeTimeout(8 * time.Second)) // of 15 s
-	refused(core.WithReplicaAcks(1, time.Second))
-	refused(core.WithReentryID("id"))
-	ok(core.WithNodeTimeout(7500 * time.Millisecond))
-	ok(core.WithQuarantine(0))
+	refused(holdfast.WithQuarantine(-1))
+	refused(holdfast.WithQuarantine(time.Millisecond)) // covers no lease at all
+	refused(holdfast.WithQuarantine(5 * time.Second))
+	refused(holdfast.WithQuarantine(48*time.Hour + time.Second))
+	refused(holdfast.WithNodeTimeout(-time.Second))
+	refused(holdfast.WithNodeTimeout(0))
+	refused(holdfast.WithNodeTimeout(8 * time.Second)) // of 15 s
+	refused(holdfast.WithReplicaAcks(1, time.Second))
+	refused(holdfast.WithReentryID("id"))
+	ok(holdfast.WithNodeTimeout(7500 * time.Millisecond))
+	ok(holdfast.WithQuarantine(0))
 
 	// 7 s, less 4 s for tokens and 1 s for the rounding, cover a lease of 2 s less 1 %.
-	ok(core.WithQuarantine(7*time.Second), core.WithTTL(1980*time.Millisecond))
-	refused(core.WithQuarantine(7*time.Second), core.WithTTL(1981*time.Millisecond))
-	refused(core.WithQuarantine(7 * time.Second)) // for the default of 15 s
-	refused(core.WithTTL(25 * time.Second))       // under the default of 30 s
-	ok(core.WithTTL(24*time.Hour), core.WithQuarantine(48*time.Hour))
-	ok(core.WithTTL(24*time.Hour), core.WithQuarantine(0))
+	ok(holdfast.WithQuarantine(7*time.Second), holdfast.WithTTL(1980*time.Millisecond))
+	refused(holdfast.WithQuarantine(7*time.Second), holdfast.WithTTL(1981*time.Millisecond))
+	refused(holdfast.WithQuarantine(7 * time.Second)) // for the default of 15 s
+	refused(holdfast.WithTTL(25 * time.Second))       // under the default of 30 s
+	ok(holdfast.WithTTL(24*time.Hour), holdfast.WithQuarantine(48*time.Hour))
+	ok(holdfast.WithTTL(24*time.Hour), holdfast.WithQuarantine(0))
 
 	one := clients[0]
-	for _, o := range []core.Option{core.WithQuarantine(0), core.WithQuarantine(time.Minute), core.WithNodeTimeout(time.Second)} {
-		_, err := core.New(one, o)
-		wantIs(t, err, core.ErrInvalid)
+	for _, o := range []holdfast.Option{holdfast.WithQuarantine(0), holdfast.WithQuarantine(time.Minute), holdfast.WithNodeTimeout(time.Second)} {
+		_, err := holdfast.New(one, o)
+		wantIs(t, err, holdfast.ErrInvalid)
 	}
 }
 
 // The options of a call are refused before anything is sent.
 func TestRedLockCallOptions(t *testing.T) {
-	l, err := core.NewRedLock(unasked(t, 3), core.WithTTL(time.Second), core.WithQuarantine(7*time.Second), core.WithNodeTimeout(200*time.Millisecond))
+	l, err := holdfast.NewRedLock(unasked(t, 3), holdfast.WithTTL(time.Second), holdfast.WithQuarantine(7*time.Second), holdfast.WithNodeTimeout(200*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, o := range map[string]core.CallOption{
-		"a long lease": core.WithTTL(2 * time.Second), "acks": core.WithReplicaAcks(1, time.Second),
-		"a re-entry id": core.WithReentryID("id"), "a lease for that node timeout": core.WithTTL(399 * time.Millisecond),
+	for name, o := range map[string]holdfast.CallOption{
+		"a long lease": holdfast.WithTTL(2 * time.Second), "acks": holdfast.WithReplicaAcks(1, time.Second),
+		"a re-entry id": holdfast.WithReentryID("id"), "a lease for that node timeout": holdfast.WithTTL(399 * time.Millisecond),
 	} {
 		_, err := l.TryAcquire(background, "k", o)
 		if _, other := l.Acquire(background, "k", o); err == nil || other == nil {
 			t.Errorf("%s: no error", name)
 		}
-		wantIs(t, err, core.ErrInvalid)
-		wantIs(t, l.Check("k", o), core.ErrInvalid)
+		wantIs(t, err, holdfast.ErrInvalid)
+		wantIs(t, l.Check("k", o), holdfast.ErrInvalid)
 	}
 	shutdown(t, l)
 }
 
 func TestRedLockExtendBeyondTheQuarantine(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		v := ms.voter(t, core.WithTTL(time.Second), core.WithQuarantine(7*time.Second))
+		v := ms.voter(t, holdfast.WithTTL(time.Second), holdfast.WithQuarantine(7*time.Second))
 		lock := acquire(t, v.Locker, "k")
-		wantIs(t, lock.Extend(background, 2*time.Second), core.ErrInvalid)
+		wantIs(t, lock.Extend(background, 2*time.Second), holdfast.ErrInvalid)
 		if err := lock.Extend(background, 1900*time.Millisecond); err != nil {
 			t.Error(err)
 		}

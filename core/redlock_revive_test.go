@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"testing"
@@ -11,16 +11,16 @@ import (
 // A machine is suspended under a lock, which runs out; a rival has it meanwhile and is through with it when the machine
 // goes on. Nothing of the first hold may come back.
 func TestRedLockSuspendedHolderIsNotRevived(t *testing.T) {
-	for name, look := range map[string]func(*core.Lock) error{
-		"by a look":       (*core.Lock).Err,
-		"by an extension": func(l *core.Lock) error { return l.Extend(background, 10*time.Second) },
-		"by a renewal":    func(l *core.Lock) error { time.Sleep(10 * time.Second); return l.Err() },
+	for name, look := range map[string]func(*holdfast.Lock) error{
+		"by a look":       (*holdfast.Lock).Err,
+		"by an extension": func(l *holdfast.Lock) error { return l.Extend(background, 10*time.Second) },
+		"by a renewal":    func(l *holdfast.Lock) error { time.Sleep(10 * time.Second); return l.Err() },
 	} {
 		bubbleOf(t, 5, func(t *testing.T, ms masters) {
 			a, b := ms.voter(t), ms.voter(t)
 			lock := acquire(t, a.Locker, "k")
 			synctest.Wait()
-			core.SkewWall(a.Locker, time.Minute)
+			holdfast.SkewWall(a.Locker, time.Minute)
 			for _, m := range ms {
 				m.Redis.Del("k")
 			}
@@ -100,12 +100,12 @@ func TestRedLockIsNotBroughtBackForALostHold(t *testing.T) {
 	type scene struct {
 		ms        masters
 		a, b      *voter
-		lock      *core.Lock
+		lock      *holdfast.Lock
 		available func(why string) // to b, within a second
 	}
 	for name, play := range map[string]func(*testing.T, scene){
 		"a renewal after a suspension": func(t *testing.T, s scene) {
-			core.SkewWall(s.a.Locker, time.Minute)
+			holdfast.SkewWall(s.a.Locker, time.Minute)
 			for _, m := range s.ms {
 				m.Redis.Del("k") // it ran out meanwhile
 			}
@@ -120,7 +120,7 @@ func TestRedLockIsNotBroughtBackForALostHold(t *testing.T) {
 				l.Delay(200 * time.Millisecond)
 			}
 			time.Sleep(ttl/3 + 10*time.Millisecond)
-			core.SkewWall(s.a.Locker, time.Minute)
+			holdfast.SkewWall(s.a.Locker, time.Minute)
 			for _, m := range s.ms {
 				m.Redis.Del("k")
 			}
@@ -160,15 +160,15 @@ func TestRedLockIsNotBroughtBackForALostHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubbleOf(t, 5, func(t *testing.T, ms masters) {
-				s := scene{ms: ms, a: ms.voter(t, core.WithTTL(ttl)), b: ms.voter(t, core.WithTTL(ttl))}
+				s := scene{ms: ms, a: ms.voter(t, holdfast.WithTTL(ttl)), b: ms.voter(t, holdfast.WithTTL(ttl))}
 				releaseAll(t, acquire(t, s.a.Locker, "k"))
 				s.lock = acquire(t, s.a.Locker, "k")
 				synctest.Wait()
 				s.available = func(why string) {
 					t.Helper()
 					lost := s.lock.Err()
-					wantIs(t, lost, core.ErrLost)
-					lock, err := s.b.Acquire(background, "k", core.WithWait(time.Second))
+					wantIs(t, lost, holdfast.ErrLost)
+					lock, err := s.b.Acquire(background, "k", holdfast.WithWait(time.Second))
 					if err != nil {
 						t.Errorf("%s: %v", why, err)
 						return
@@ -180,7 +180,7 @@ func TestRedLockIsNotBroughtBackForALostHold(t *testing.T) {
 					release(t, lock)
 				}
 				play(t, s)
-				wantIs(t, s.lock.Release(background), core.ErrLost)
+				wantIs(t, s.lock.Release(background), holdfast.ErrLost)
 				time.Sleep(time.Minute)
 				if n := ms.having("k"); n != 0 {
 					t.Errorf("on %d masters", n)

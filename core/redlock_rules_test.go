@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 // Without hand-over, too, one call of a process at a time asks the masters.
 func TestRedLockQueuesWithoutHandover(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		a, b := ms.voter(t), ms.voter(t, core.WithLocalHandover(0, 0))
+		a, b := ms.voter(t), ms.voter(t, holdfast.WithLocalHandover(0, 0))
 		lock := acquire(t, a.Locker, "k")
 		ctx, cancel := context.WithCancel(background)
 		done := make(chan error)
@@ -35,18 +35,18 @@ func TestRedLockQueuesWithoutHandover(t *testing.T) {
 		}
 		cancel()
 		for range 20 {
-			wantIs(t, <-done, core.ErrNotAcquired, context.Canceled)
+			wantIs(t, <-done, holdfast.ErrNotAcquired, context.Canceled)
 		}
 		releaseAll(t, lock)
 		time.Sleep(time.Second)
 		first := acquire(t, b.Locker, "k")
-		got := make(chan *core.Lock)
+		got := make(chan *holdfast.Lock)
 		go func() { l, _ := b.Acquire(background, "k"); got <- l }()
 		time.Sleep(time.Second)
-		owner := core.Owner(first)
+		owner := holdfast.Owner(first)
 		release(t, first)
 		second := <-got
-		if core.Owner(second) == owner {
+		if holdfast.Owner(second) == owner {
 			t.Error("it was handed over")
 		}
 		release(t, second)
@@ -58,14 +58,14 @@ func TestRedLockQueuesWithoutHandover(t *testing.T) {
 func TestRedLockSelfDeadlockWithClientsInAnotherOrder(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
 		x, y, z := ms[0].Client(), ms[1].Client(), ms[2].Client()
-		a, err1 := core.NewRedLock([]*redis.Client{x, y, z})
-		b, err2 := core.NewRedLock([]*redis.Client{z, x, y})
+		a, err1 := holdfast.NewRedLock([]*redis.Client{x, y, z})
+		b, err2 := holdfast.NewRedLock([]*redis.Client{z, x, y})
 		if err := errors.Join(err1, err2); err != nil {
 			t.Fatal(err)
 		}
 		lock := acquire(t, a, "k")
 		_, err := b.TryAcquire(lock.Context(background), "k")
-		wantIs(t, err, core.ErrSelfDeadlock)
+		wantIs(t, err, holdfast.ErrSelfDeadlock)
 		release(t, lock)
 		shutdown(t, a)
 		shutdown(t, b)
@@ -76,14 +76,14 @@ func TestRedLockSelfDeadlockWithClientsInAnotherOrder(t *testing.T) {
 func TestRedLockTwins(t *testing.T) {
 	bubbleOf(t, 2, func(t *testing.T, ms masters) {
 		var r reported
-		l, err := core.NewRedLock([]*redis.Client{ms[0].Client(), ms[0].Client(), ms[1].Client()}, core.WithTrace(r.trace()))
+		l, err := holdfast.NewRedLock([]*redis.Client{ms[0].Client(), ms[0].Client(), ms[1].Client()}, holdfast.WithTrace(r.trace()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		ms[1].Down()
 		_, err = l.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrInvalid)
-		if !slices.ContainsFunc(r.all(), func(err error) bool { return errors.Is(err, core.ErrInvalid) }) {
+		wantIs(t, err, holdfast.ErrInvalid)
+		if !slices.ContainsFunc(r.all(), func(err error) bool { return errors.Is(err, holdfast.ErrInvalid) }) {
 			t.Errorf("told of %v, want an ErrInvalid too", r.all())
 		}
 		shutdown(t, l)
@@ -97,12 +97,12 @@ func TestRedLockTwins(t *testing.T) {
 func TestRedLockOfPersistentKeys(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
 		v := ms.voter(t)
-		lock := acquire(t, v.Locker, "k", core.WithoutRenewal())
+		lock := acquire(t, v.Locker, "k", holdfast.WithoutRenewal())
 		time.Sleep(time.Millisecond)
 		for _, m := range ms {
 			m.Client().Persist(background, "k")
 		}
-		core.SkewWall(v.Locker, time.Minute)
+		holdfast.SkewWall(v.Locker, time.Minute)
 		if err := lock.Err(); err != nil {
 			t.Error(err)
 		}
@@ -115,18 +115,18 @@ func TestRedLockOfPersistentKeys(t *testing.T) {
 func TestRedLockSuspended(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
 		v := ms.voter(t)
-		for _, opts := range [][]core.CallOption{nil, {core.WithoutRenewal()}} {
+		for _, opts := range [][]holdfast.CallOption{nil, {holdfast.WithoutRenewal()}} {
 			lock := acquire(t, v.Locker, "k", opts...)
 			time.Sleep(time.Millisecond)
-			core.SkewWall(v.Locker, time.Minute)
+			holdfast.SkewWall(v.Locker, time.Minute)
 			if err := lock.Err(); err != nil {
 				t.Errorf("the clock was set: %v", err)
 			}
 			ms[0].Redis.Set("k", "other")
 			ms[1].Redis.Set("k", "other")
-			core.SkewWall(v.Locker, time.Minute)
-			wantIs(t, lock.Err(), core.ErrLost)
-			wantIs(t, lock.Release(background), core.ErrLost)
+			holdfast.SkewWall(v.Locker, time.Minute)
+			wantIs(t, lock.Err(), holdfast.ErrLost)
+			wantIs(t, lock.Release(background), holdfast.ErrLost)
 			time.Sleep(time.Millisecond)
 			if ms[2].Redis.Exists("k") {
 				t.Error("the third master still has it")
@@ -142,9 +142,9 @@ func TestRedLockSuspended(t *testing.T) {
 // about another hangs, no renewal goes out.
 func TestRedLockRenewsNothingThatWasReleasedMeanwhile(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		v := ms.voter(t, core.WithQuarantine(0), core.WithTTL(5*time.Minute))
+		v := ms.voter(t, holdfast.WithQuarantine(0), holdfast.WithTTL(5*time.Minute))
 		defer func() { time.Sleep(15 * time.Minute) }()
-		locks := map[string]*core.Lock{}
+		locks := map[string]*holdfast.Lock{}
 		for _, k := range []string{"a", "b"} {
 			locks[k] = acquire(t, v.Locker, k)
 		}
@@ -169,7 +169,7 @@ func TestRedLockRenewsNothingThatWasReleasedMeanwhile(t *testing.T) {
 				return servertest.Pass
 			})
 		}
-		core.SkewWall(v.Locker, time.Hour)
+		holdfast.SkewWall(v.Locker, time.Hour)
 		time.Sleep(100*time.Second + 200*time.Millisecond) // the renewal asks about the first, and is hung with the second
 		mu.Lock()
 		first := one

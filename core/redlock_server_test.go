@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -20,17 +20,17 @@ func TestServerRedLockWithOneToFiveMasters(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		f := all[:n]
 		a, b, key := f.locker(t), f.locker(t), fmt.Sprint("k", n)
-		lock := obtain(t, a, key, core.WithLabel("me"))
+		lock := obtain(t, a, key, holdfast.WithLabel("me"))
 		until(t, "all have it", func() bool { return f.having(key) == n })
 		_, err := b.TryAcquire(background, key)
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(err, &held) || held.Label != "me" {
 			t.Errorf("%d masters, a rival: %v", n, err)
 		}
 		if s, err := b.Inspect(background, key); err != nil || !s.Held || s.Token != lock.Token() {
 			t.Errorf("%d masters: %+v, %v", n, s, err)
 		}
-		next := make(chan *core.Lock)
+		next := make(chan *holdfast.Lock)
 		go func() {
 			got, err := b.Acquire(background, key)
 			if err != nil {
@@ -58,9 +58,9 @@ func TestServerRedLockMinorityAndMajorityHang(t *testing.T) {
 	for name, c := range map[string]struct{ n, spare int }{"one of three": {3, 1}, "one of four": {4, 1}, "two of five": {5, 2}} {
 		t.Run(name, func(t *testing.T) {
 			f := startFleet(t, c.n)
-			l := f.locker(t, core.WithTTL(10*time.Second), core.WithNodeTimeout(4*time.Second))
-			short := f.locker(t, core.WithTTL(5*time.Second), core.WithNodeTimeout(300*time.Millisecond))
-			for _, l := range []*core.Locker{l, short} {
+			l := f.locker(t, holdfast.WithTTL(10*time.Second), holdfast.WithNodeTimeout(4*time.Second))
+			short := f.locker(t, holdfast.WithTTL(5*time.Second), holdfast.WithNodeTimeout(300*time.Millisecond))
+			for _, l := range []*holdfast.Locker{l, short} {
 				release(t, obtain(t, l, "k"))
 			}
 			f.empty(t, "k")
@@ -79,12 +79,12 @@ func TestServerRedLockMinorityAndMajorityHang(t *testing.T) {
 				t.Errorf("hung masters cost %v, of a node timeout of 4s for each", took)
 			}
 
-			held := obtain(t, short, "held", core.WithoutRenewal())
+			held := obtain(t, short, "held", holdfast.WithoutRenewal())
 			f[c.spare].Pause()
 			silent := func(what string, err error, began time.Time) {
 				t.Helper()
-				wantIs(t, err, core.ErrUnavailable)
-				if errors.Is(err, core.ErrLost) || errors.Is(err, core.ErrNotAcquired) {
+				wantIs(t, err, holdfast.ErrUnavailable)
+				if errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrNotAcquired) {
 					t.Errorf("%s claims to know: %v", what, err)
 				}
 				if took := time.Since(began); took < 290*time.Millisecond || took > 3*time.Second {
@@ -115,7 +115,7 @@ func TestServerRedLockMinorityAndMajorityHang(t *testing.T) {
 				began = time.Now()
 				err := call(ctx)
 				cancel()
-				wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+				wantIs(t, err, holdfast.ErrUnavailable, context.DeadlineExceeded)
 				if took := time.Since(began); took > 3*time.Second {
 					t.Errorf("%s returned after %v, its context ended after 100ms", what, took)
 				}
@@ -138,10 +138,10 @@ func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
 	f := startFleet(t, 3)
 	_, port, _ := strings.Cut(f[0].Addr(), ":")
 	for name, addr := range map[string]string{"by name": "localhost:" + port, "through a proxy": servertest.Proxy(t, f[0].Addr()).Addr()} {
-		for use, call := range map[string]func(l *core.Locker, key string) error{
-			"TryAcquire": func(l *core.Locker, key string) error { return released(l.TryAcquire(background, key)) },
-			"Acquire":    func(l *core.Locker, key string) error { return released(l.Acquire(background, key)) },
-			"Claim":      func(l *core.Locker, key string) error { _, err := l.Claim(background, key, time.Now()); return err },
+		for use, call := range map[string]func(l *holdfast.Locker, key string) error{
+			"TryAcquire": func(l *holdfast.Locker, key string) error { return released(l.TryAcquire(background, key)) },
+			"Acquire":    func(l *holdfast.Locker, key string) error { return released(l.Acquire(background, key)) },
+			"Claim":      func(l *holdfast.Locker, key string) error { _, err := l.Claim(background, key, time.Now()); return err },
 		} {
 			key, other := "k "+name+use, "o "+name+use
 			t.Run(name+" "+use, func(t *testing.T) {
@@ -156,11 +156,11 @@ func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
 					if err == nil {
 						t.Fatal("one server is most of three")
 					}
-					return errors.Is(err, core.ErrInvalid)
+					return errors.Is(err, holdfast.ErrInvalid)
 				})
 				for range 2 {
 					err := call(l, key)
-					wantIs(t, err, core.ErrInvalid)
+					wantIs(t, err, holdfast.ErrInvalid)
 					if !contains(err, f[0].Addr(), addr, "one server") {
 						t.Errorf("got %v", err)
 					}
@@ -173,7 +173,7 @@ func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
 				twin := redis.NewClient(&redis.Options{Addr: addr})
 				defer twin.Close()
 				l := quorum(t, []*redis.Client{f[0].Client(), twin, f[1].Client()})
-				until(t, "an ErrInvalid", func() bool { return errors.Is(call(l, other), core.ErrInvalid) })
+				until(t, "an ErrInvalid", func() bool { return errors.Is(call(l, other), holdfast.ErrInvalid) })
 				shutdown(t, l)
 				f.empty(t, other)
 			})
@@ -186,7 +186,7 @@ func TestServerRedLockQuarantine(t *testing.T) {
 	t.Parallel()
 	const quarantine = 6 * time.Second
 	// As long a node timeout as a short lease allows, for machines that are busy.
-	opts := []core.Option{core.WithTTL(900 * time.Millisecond), core.WithNodeTimeout(400 * time.Millisecond), core.WithQuarantine(quarantine)}
+	opts := []holdfast.Option{holdfast.WithTTL(900 * time.Millisecond), holdfast.WithNodeTimeout(400 * time.Millisecond), holdfast.WithQuarantine(quarantine)}
 	began := time.Now()
 	f := startFleet(t, 5)
 	up := time.Now()
@@ -194,7 +194,7 @@ func TestServerRedLockQuarantine(t *testing.T) {
 
 	// A cold start.
 	_, err := b.TryAcquire(background, "k")
-	for q := (*core.QuarantineError)(nil); !(errors.As(err, &q) && len(q.Nodes) >= 3) && time.Since(began) < quarantine; {
+	for q := (*holdfast.QuarantineError)(nil); !(errors.As(err, &q) && len(q.Nodes) >= 3) && time.Since(began) < quarantine; {
 		_, err = b.TryAcquire(background, "k") // on a busy machine some answer too late
 	}
 	e := young(t, err)
@@ -205,7 +205,7 @@ func TestServerRedLockQuarantine(t *testing.T) {
 		t.Errorf("Claim of a tick before the start: %v, %v", ok, err)
 	}
 	// vote tries until b has the lock or end, and returns the last error but for those of a busy machine.
-	vote := func(end time.Time) (lock *core.Lock, last error) {
+	vote := func(end time.Time) (lock *holdfast.Lock, last error) {
 		for {
 			lock, err := b.TryAcquire(background, "k")
 			if err == nil {
@@ -233,7 +233,7 @@ func TestServerRedLockQuarantine(t *testing.T) {
 	// The holder has the lock on the last three, and two of those forget it.
 	clients, heal := f.without(t, 2)
 	a := quorum(t, clients, opts...)
-	lock = obtain(t, a, "k", core.WithoutRenewal())
+	lock = obtain(t, a, "k", holdfast.WithoutRenewal())
 	before := time.Now()
 	f.restart(3, 4)
 	after := time.Now()
@@ -290,14 +290,14 @@ func TestServerRedLockQuarantine(t *testing.T) {
 func TestServerRedLockRenewalBringsTheLockBack(t *testing.T) {
 	t.Parallel() // mostly it waits
 	f := startFleet(t, 5)
-	a, b := f.locker(t, core.WithTTL(6*time.Second)), f.locker(t)
+	a, b := f.locker(t, holdfast.WithTTL(6*time.Second)), f.locker(t)
 	lock := obtain(t, a, "k")
 	until(t, "all have it", func() bool { return f.having("k") == 5 })
 	f.restart(0, 1)
 	until(t, "all have it again", func() bool { return f.having("k") == 5 })
 	f.restart(3, 4) // two more, when the first two have it again
 	until(t, "all have it again", func() bool { return f.having("k") == 5 })
-	if _, err := b.TryAcquire(background, "k"); !errors.Is(err, core.ErrNotAcquired) || lock.Err() != nil {
+	if _, err := b.TryAcquire(background, "k"); !errors.Is(err, holdfast.ErrNotAcquired) || lock.Err() != nil {
 		t.Errorf("a rival got %v, the holder has %v", err, lock.Err())
 	}
 	release(t, lock)
@@ -312,7 +312,7 @@ func TestServerRedLockWithoutQuarantine(t *testing.T) {
 	t.Parallel() // mostly it waits
 	f := startFleet(t, 5)
 	clients, heal := f.without(t, 2)
-	a, b := quorum(t, clients, core.WithTTL(5*time.Second)), f.locker(t)
+	a, b := quorum(t, clients, holdfast.WithTTL(5*time.Second)), f.locker(t)
 	lock := obtain(t, a, "k")
 	f.restart(3, 4)
 	// If a renewal came first it has brought the lock back.
@@ -322,14 +322,14 @@ func TestServerRedLockWithoutQuarantine(t *testing.T) {
 			t.Errorf("token %d after %d", rival.Token(), lock.Token())
 		}
 		within(t, "the loss", func() { <-lock.Context(background).Done() })
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		if err := rival.Err(); err != nil {
 			t.Errorf("the second holder: %v", err)
 		}
 		release(t, rival)
 	} else {
 		t.Log("a renewal was first:", err)
-		wantIs(t, err, core.ErrNotAcquired)
+		wantIs(t, err, holdfast.ErrNotAcquired)
 		release(t, lock)
 	}
 	// All forget everything, and vote at once.
@@ -348,7 +348,7 @@ func TestServerRedLockWithoutQuarantine(t *testing.T) {
 }
 
 // released lets go of a lock that should not be.
-func released(lock *core.Lock, err error) error {
+func released(lock *holdfast.Lock, err error) error {
 	if lock != nil {
 		return lock.Release(background)
 	}

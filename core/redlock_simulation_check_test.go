@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"time"
@@ -7,7 +7,7 @@ import (
 )
 
 // serve takes a new lock into account, and looks whether it may be one.
-func (w *world) serve(id int, key string, lock *core.Lock, asked time.Time) {
+func (w *world) serve(id int, key string, lock *holdfast.Lock, asked time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note("call %d: has %q with token %d", id, key, lock.Token())
@@ -31,7 +31,7 @@ func (w *world) serve(id int, key string, lock *core.Lock, asked time.Time) {
 }
 
 // end takes it out.
-func (w *world) end(key string, lock *core.Lock) {
+func (w *world) end(key string, lock *holdfast.Lock) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if lock.Err() != nil {
@@ -54,7 +54,7 @@ func (w *world) exclusive(key string, h *history) {
 	}
 	var first *owned
 	for _, o := range h.live {
-		if core.Left(o.Lock) == 0 || o.Err() != nil {
+		if holdfast.Left(o.Lock) == 0 || o.Err() != nil {
 			continue
 		}
 		if first == nil {
@@ -71,7 +71,7 @@ func (w *world) exclusive(key string, h *history) {
 
 // revived fails if a lock that was over is not any more.
 func (w *world) revived(o *owned) {
-	if left := core.Left(o.Lock); left == 0 {
+	if left := holdfast.Left(o.Lock); left == 0 {
 		o.over = true
 	} else if o.over {
 		w.fail("the lock with token %d was over, and is held again for %v", o.Token(), left)
@@ -90,7 +90,7 @@ func (w *world) jumped(since time.Time) bool {
 
 // grownUp fails if a lock rests on masters of which too few voted, as far as can be seen: from when it was asked for until
 // now most of them were in their quarantine.
-func (w *world) grownUp(lock *core.Lock, asked time.Time) {
+func (w *world) grownUp(lock *holdfast.Lock, asked time.Time) {
 	if w.quarantine == 0 {
 		return
 	}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"math/rand/v2"
@@ -50,20 +50,20 @@ func (w *world) setUp() {
 		w.ms, w.nodes = append(w.ms, m), append(w.nodes, n)
 	}
 	for i := range pick(w, 2, 2, 2, 3) {
-		opts := []core.Option{core.WithTTL(pick(w, ttls...)), core.WithQuarantine(w.quarantine)}
+		opts := []holdfast.Option{holdfast.WithTTL(pick(w, ttls...)), holdfast.WithQuarantine(w.quarantine)}
 		switch w.rnd.IntN(3) {
 		case 0:
-			opts = append(opts, core.WithLocalHandover(0, 0))
+			opts = append(opts, holdfast.WithLocalHandover(0, 0))
 		case 1:
-			opts = append(opts, core.WithLocalHandover(2, w.millis(100)))
+			opts = append(opts, holdfast.WithLocalHandover(2, w.millis(100)))
 		}
 		if w.seed%3 == 0 {
-			opts = append(opts, core.WithReleaseInBackground())
+			opts = append(opts, holdfast.WithReleaseInBackground())
 		}
 		v := w.ms.voter(w.t, opts...)
 		w.vs = append(w.vs, v)
 		if d := pick(w, 0, 0, 0, time.Hour, -time.Hour, 1500*time.Millisecond, -1500*time.Millisecond); d != 0 {
-			core.SkewWall(v.Locker, d)
+			holdfast.SkewWall(v.Locker, d)
 			w.note("process %d has a clock that is %v off", i, d)
 		}
 		base := time.Duration(w.rnd.IntN(4)) * time.Millisecond
@@ -80,7 +80,7 @@ func (w *world) setUp() {
 func (w *world) listen(i int, v *voter) {
 	for k, l := range v.links {
 		l.OnCommand(func(args []string) servertest.Verdict {
-			if s := core.ScriptName(args); s != "" {
+			if s := holdfast.ScriptName(args); s != "" {
 				w.note("process %d sends to node %d: %s %s", i, k, s, args[len(args)-2:])
 			}
 			return servertest.Pass
@@ -187,7 +187,7 @@ func (w *world) fault() {
 			l.CutDown()
 		}
 		time.AfterFunc(d, func() {
-			core.SkewWall(v.Locker, d)
+			holdfast.SkewWall(v.Locker, d)
 			for _, l := range v.links {
 				l.Heal()
 			}
@@ -195,10 +195,10 @@ func (w *world) fault() {
 	case 15:
 		d := w.millis(3800) - 1900*time.Millisecond
 		w.note("the clock of process %d is set by %v", p, d)
-		core.SkewWall(v.Locker, d)
+		holdfast.SkewWall(v.Locker, d)
 	case 16:
 		w.note("process %d does not come to renew for %v", p, d)
-		core.StallTimer(v.Locker, d)
+		holdfast.StallTimer(v.Locker, d)
 	case 17, 18, 19:
 		w.clock(p)
 	}
@@ -275,7 +275,7 @@ func (w *world) flaky(p int, v *voter) {
 				return servertest.Pass
 			}
 			if w.verbose {
-				w.note("process %d, node %d: lost, of %s", p, i, core.ScriptName(args))
+				w.note("process %d, node %d: lost, of %s", p, i, holdfast.ScriptName(args))
 			}
 			return verdict
 		})

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -29,10 +29,10 @@ func (w *world) lapse() {
 		l.DelayDown(down)
 	}
 	w.note("process 0: its commands take %v, the answers %v", up, down)
-	opts := []core.CallOption{core.WithTTL(ttl)}
+	opts := []holdfast.CallOption{holdfast.WithTTL(ttl)}
 	how := w.rnd.IntN(4)
 	if how == 0 {
-		opts = append(opts, core.WithoutRenewal())
+		opts = append(opts, holdfast.WithoutRenewal())
 	}
 	jump, cut, heal := w.millis(int(ttl/time.Millisecond)), w.millis(int(ttl/time.Millisecond)), w.millis(int(ttl/time.Millisecond)/4)
 	fast := w.one(2)
@@ -61,8 +61,8 @@ func (w *world) lapse() {
 		case 3:
 			w.note("process 0 cannot hear any node, and does not come to see that its lease ends")
 			each(links, (*servertest.Link).CutDown)
-			core.StallTimer(holder.Locker, time.Minute)
-			time.AfterFunc(core.Left(lock)+heal, func() {
+			holdfast.StallTimer(holder.Locker, time.Minute)
+			time.AfterFunc(holdfast.Left(lock)+heal, func() {
 				w.note("process 0 hears them again")
 				each(links, (*servertest.Link).Heal)
 			})
@@ -70,7 +70,7 @@ func (w *world) lapse() {
 	})
 	w.all.Go(func() {
 		for { // it renews for a while
-			left := core.Left(lock)
+			left := holdfast.Left(lock)
 			if left < 80*time.Millisecond {
 				break
 			}
@@ -82,7 +82,7 @@ func (w *world) lapse() {
 		for until := time.Now().Add(180 * time.Millisecond); time.Now().Before(until); time.Sleep(6 * time.Millisecond) {
 			ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
 			asked := time.Now()
-			next, err := rival.TryAcquire(ctx, "k", core.WithTTL(ttl))
+			next, err := rival.TryAcquire(ctx, "k", holdfast.WithTTL(ttl))
 			cancel()
 			if err == nil {
 				w.serve(1, "k", next, asked)
@@ -136,14 +136,14 @@ func (w *world) wake() {
 	}
 }
 
-func (w *world) try(p int, renew bool) (lock *core.Lock, asked time.Time, err error) {
+func (w *world) try(p int, renew bool) (lock *holdfast.Lock, asked time.Time, err error) {
 	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 	defer cancel()
 	asked = time.Now()
 	if renew {
 		lock, err = w.vs[p].TryAcquire(ctx, "k")
 	} else {
-		lock, err = w.vs[p].TryAcquire(ctx, "k", core.WithoutRenewal())
+		lock, err = w.vs[p].TryAcquire(ctx, "k", holdfast.WithoutRenewal())
 	}
 	if err != nil {
 		w.note("process %d: %v", p, short(err))
@@ -160,7 +160,7 @@ func (w *world) raise() {
 		if w.one(2) {
 			d := w.millis(3600) - 1800*time.Millisecond
 			w.note("the clock of process %d is set by %v", p, d)
-			core.SkewWall(v.Locker, d)
+			holdfast.SkewWall(v.Locker, d)
 		}
 		w.obstruct(p, v)
 		w.Calls++
@@ -203,7 +203,7 @@ func (w *world) obstruct(p int, v *voter) {
 			if how[i] == 1 {
 				return servertest.LoseRequestAndClose
 			}
-			if how[i] == 2 && core.ScriptName(args) == "vote" {
+			if how[i] == 2 && holdfast.ScriptName(args) == "vote" {
 				token, _, _ := strings.Cut(args[len(args)-1], " ")
 				if first == "" {
 					first = token

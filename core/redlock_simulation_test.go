@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -145,7 +145,7 @@ type history struct {
 }
 
 type owned struct {
-	*core.Lock
+	*holdfast.Lock
 	asked time.Time
 	over  bool
 }
@@ -280,18 +280,18 @@ func (w *world) call(within time.Duration) {
 		cut = w.millis(200) // cancelled, before or while it holds
 	}
 	take, what := v.Acquire, "Acquire"
-	var opts []core.CallOption
+	var opts []holdfast.CallOption
 	switch w.rnd.IntN(12) {
 	case 0, 1:
 		take, what = v.TryAcquire, "TryAcquire"
 	case 2:
-		opts, what = append(opts, core.WithWait(w.millis(500))), "Acquire with a wait"
+		opts, what = append(opts, holdfast.WithWait(w.millis(500))), "Acquire with a wait"
 	case 3, 4, 5:
-		opts, what = append(opts, core.WithoutRenewal()), "Acquire without renewal"
+		opts, what = append(opts, holdfast.WithoutRenewal()), "Acquire without renewal"
 	case 6:
-		opts, what = append(opts, core.WithTTL(200*time.Millisecond), core.WithMaxHold(w.millis(3000)+200*time.Millisecond)), "Acquire with a maximal hold"
+		opts, what = append(opts, holdfast.WithTTL(200*time.Millisecond), holdfast.WithMaxHold(w.millis(3000)+200*time.Millisecond)), "Acquire with a maximal hold"
 	case 7:
-		opts, what = append(opts, core.WithTTL(300*time.Millisecond)), "Acquire for 300ms"
+		opts, what = append(opts, holdfast.WithTTL(300*time.Millisecond)), "Acquire for 300ms"
 	}
 	extend := time.Duration(-1)
 	if w.one(5) {
@@ -316,7 +316,7 @@ func (w *world) call(within time.Duration) {
 		}
 		if err != nil {
 			w.note("call %d: %v", id, short(err))
-			if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrUnavailable) {
+			if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) {
 				w.fail("call %d: %v", id, err)
 			}
 			return
@@ -341,14 +341,14 @@ func (w *world) call(within time.Duration) {
 		w.end(key, lock)
 		err = lock.Release(background)
 		w.note("call %d: released: %v", id, short(err))
-		if err != nil && !errors.Is(err, core.ErrLost) && !errors.Is(err, core.ErrUnavailable) {
+		if err != nil && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, holdfast.ErrUnavailable) {
 			w.fail("call %d: release: %v", id, err)
 		}
 	})
 }
 
 // sleep holds a lock for d. It returns false when it was lost.
-func (w *world) sleep(lock *core.Lock, d time.Duration) bool {
+func (w *world) sleep(lock *holdfast.Lock, d time.Duration) bool {
 	lost := make(chan struct{})
 	stop := context.AfterFunc(lock.Context(background), func() { close(lost) })
 	defer stop()
@@ -356,7 +356,7 @@ func (w *world) sleep(lock *core.Lock, d time.Duration) bool {
 	case <-time.After(d):
 		return true
 	case <-lost:
-		return core.Left(lock) > 0 // only its context ended
+		return holdfast.Left(lock) > 0 // only its context ended
 	}
 }
 
@@ -375,13 +375,13 @@ func (w *world) claim(within time.Duration) {
 			ctx, cancel := context.WithTimeout(background, limit)
 			defer cancel()
 			asked := time.Now()
-			ok, err := v.Claim(ctx, "job", tick, core.WithTickWindow(10*time.Second, 2*time.Second))
+			ok, err := v.Claim(ctx, "job", tick, holdfast.WithTickWindow(10*time.Second, 2*time.Second))
 			if late := time.Since(asked) - limit; late > 0 {
 				w.fail("Claim returned %v after its context", late)
 			}
 			at := tick.Sub(w.began)
 			w.note("process %d: claim of tick %v: %v, %v", n, at, ok, short(err))
-			if err != nil && !errors.Is(err, core.ErrUnavailable) && !errors.Is(err, core.ErrTick) {
+			if err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrTick) {
 				w.fail("claim: %v", err)
 			}
 			if !ok {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestServerRedLockSlowLinks(t *testing.T) {
 	t.Parallel() // mostly it waits
 	f := startFleet(t, 5)
 	clients, links := f.behind(t)
-	l := quorum(t, clients, core.WithTTL(time.Minute), core.WithNodeTimeout(20*time.Second))
+	l := quorum(t, clients, holdfast.WithTTL(time.Minute), holdfast.WithNodeTimeout(20*time.Second))
 	release(t, obtain(t, l, "k"))
 	const slow = 50 * time.Millisecond
 	for i := range 3 {
@@ -50,7 +50,7 @@ func TestServerRedLockLostReplies(t *testing.T) {
 	f := startFleet(t, 5)
 	clients, links := f.behind(t)
 	const wait = 20 * time.Second // for an answer: one such wait is more than all else takes
-	l := quorum(t, clients, core.WithTTL(time.Minute), core.WithNodeTimeout(wait))
+	l := quorum(t, clients, holdfast.WithTTL(time.Minute), holdfast.WithNodeTimeout(wait))
 	release(t, obtain(t, l, "k"))
 	f.empty(t, "k") // or two may still have it, and the silent one decides
 	links[2].OnCommand(func([]string) servertest.Verdict { return servertest.LoseReply })
@@ -81,11 +81,11 @@ func TestServerRedLockSoak(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		args []string
-		opts []core.Option
+		opts []holdfast.Option
 		ripe time.Duration // until servers vote
 	}{
-		"durable":   {durable, []core.Option{core.WithTTL(2 * time.Second)}, 0},
-		"forgetful": {nil, []core.Option{core.WithTTL(2 * time.Second), core.WithQuarantine(12 * time.Second)}, 14 * time.Second},
+		"durable":   {durable, []holdfast.Option{holdfast.WithTTL(2 * time.Second)}, 0},
+		"forgetful": {nil, []holdfast.Option{holdfast.WithTTL(2 * time.Second), holdfast.WithQuarantine(12 * time.Second)}, 14 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,13 +116,13 @@ func (f fleet) behind(t *testing.T) (clients []*redis.Client, links []*servertes
 // witness sees all locks of a test.
 type witness struct {
 	mu    sync.Mutex
-	live  map[*core.Lock]bool
+	live  map[*holdfast.Lock]bool
 	last  int64
 	holds int
 }
 
 // saw is told of a lock as soon as a call has it. No other may be held with it, and tokens rise.
-func (w *witness) saw(t *testing.T, lock *core.Lock) {
+func (w *witness) saw(t *testing.T, lock *holdfast.Lock) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for other := range w.live {
@@ -150,16 +150,16 @@ func (w *witness) count() int {
 	return w.holds
 }
 
-func (w *witness) forget(lock *core.Lock) {
+func (w *witness) forget(lock *holdfast.Lock) {
 	w.mu.Lock()
 	delete(w.live, lock)
 	w.mu.Unlock()
 }
 
-func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration) {
+func storm(t *testing.T, f fleet, opts []holdfast.Option, ripe, length time.Duration) {
 	time.Sleep(ripe)
-	w := &witness{live: map[*core.Lock]bool{}}
-	var ls []*core.Locker
+	w := &witness{live: map[*holdfast.Lock]bool{}}
+	var ls []*holdfast.Locker
 	var links [][]*servertest.FaultProxy
 	var failed, lost atomic.Int64
 	over := make(chan struct{})
@@ -184,7 +184,7 @@ func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration
 					lock, err := take(ctx, "k")
 					if err != nil {
 						failed.Add(1)
-						if !errors.Is(err, core.ErrUnavailable) && !errors.Is(err, core.ErrNotAcquired) {
+						if !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrNotAcquired) {
 							t.Error(err)
 						}
 					} else {
@@ -201,7 +201,7 @@ func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration
 							_ = lock.Extend(ctx, 2100*time.Millisecond)
 						}
 						w.forget(lock)
-						if err := lock.Release(ctx); errors.Is(err, core.ErrLost) {
+						if err := lock.Release(ctx); errors.Is(err, holdfast.ErrLost) {
 							lost.Add(1)
 						}
 					}
@@ -301,7 +301,7 @@ func storm(t *testing.T, f fleet, opts []core.Option, ripe, length time.Duration
 }
 
 // obtainWithin tries for longer than Acquire does, which gives up after a lease without a majority.
-func obtainWithin(t *testing.T, l *core.Locker, key string, d time.Duration) *core.Lock {
+func obtainWithin(t *testing.T, l *holdfast.Locker, key string, d time.Duration) *holdfast.Lock {
 	t.Helper()
 	for end := time.Now().Add(d); ; {
 		lock, err := l.Acquire(background, key)

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestRedLockStorm(t *testing.T) {
 			turns := 0
 			storm := true
 			for range 3 {
-				v := ms.voter(t, core.WithTTL(2*time.Second), core.WithQuarantine(10*time.Second))
+				v := ms.voter(t, holdfast.WithTTL(2*time.Second), holdfast.WithQuarantine(10*time.Second))
 				vs = append(vs, v)
 				for _, l := range v.links {
 					l.Delay(time.Duration(1+random(4)) * time.Millisecond)
@@ -66,7 +66,7 @@ func TestRedLockStorm(t *testing.T) {
 							lock, err := v.Acquire(c, "k")
 							stop()
 							if err != nil {
-								if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrUnavailable) {
+								if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) {
 									t.Error(err)
 								}
 								time.Sleep(time.Duration(random(100)) * time.Millisecond)
@@ -80,7 +80,7 @@ func TestRedLockStorm(t *testing.T) {
 							if random(10) == 0 {
 								time.Sleep(3 * time.Second)
 							}
-							if err := lock.Release(background); err != nil && !errors.Is(err, core.ErrLost) && !errors.Is(err, core.ErrUnavailable) {
+							if err := lock.Release(background); err != nil && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, holdfast.ErrUnavailable) {
 								t.Error(err)
 							}
 						}
@@ -129,10 +129,10 @@ type holders struct {
 	t    *testing.T
 	mu   sync.Mutex
 	last int64
-	all  []*core.Lock
+	all  []*holdfast.Lock
 }
 
-func (h *holders) enter(lock *core.Lock) {
+func (h *holders) enter(lock *holdfast.Lock) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, o := range h.all {
@@ -144,5 +144,5 @@ func (h *holders) enter(lock *core.Lock) {
 		h.t.Errorf("token %d after %d", lock.Token(), h.last)
 	}
 	h.last = max(h.last, lock.Token())
-	h.all = []*core.Lock{lock}
+	h.all = []*holdfast.Lock{lock}
 }

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 func TestRedLockHoldsOnAllMasters(t *testing.T) {
 	bubbleOf(t, 5, func(t *testing.T, ms masters) {
 		a, b := ms.voter(t), ms.voter(t)
-		lock := acquire(t, a.Locker, "k", core.WithLabel("me"))
+		lock := acquire(t, a.Locker, "k", holdfast.WithLabel("me"))
 		synctest.Wait()
 		if n := ms.having("k"); n != 5 {
 			t.Errorf("on %d masters, want 5", n)
 		}
 		_, err := b.TryAcquire(background, "k")
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(err, &held) || held.Label != "me" || held.TimeLeft < 14*time.Second {
 			t.Errorf("a rival: got %v", err)
 		}
@@ -85,7 +85,7 @@ func TestRedLockCostsOneRoundTripAndTwoCommandsPerMaster(t *testing.T) {
 func TestRedLockDeadlineCountsFromBeforeTheRequest(t *testing.T) {
 	bubbleOf(t, 5, func(t *testing.T, ms masters) {
 		const ttl, back = 3 * time.Second, 250 * time.Millisecond
-		v := ms.voter(t, core.WithTTL(ttl), core.WithNodeTimeout(time.Second))
+		v := ms.voter(t, holdfast.WithTTL(ttl), holdfast.WithNodeTimeout(time.Second))
 		releaseAll(t, acquire(t, v.Locker, "k"))
 		time.Sleep(time.Second)
 		for _, l := range v.links {
@@ -99,14 +99,14 @@ func TestRedLockDeadlineCountsFromBeforeTheRequest(t *testing.T) {
 			}
 			return d
 		}
-		check := func(what string, lock *core.Lock) {
+		check := func(what string, lock *holdfast.Lock) {
 			t.Helper()
 			left, want := time.Until(lock.Deadline()), first()
-			if spare := want - left; spare < core.Margin(ttl)-time.Millisecond {
-				t.Errorf("%s: over for the holder %v before the masters let go, want %v", what, spare, core.Margin(ttl))
+			if spare := want - left; spare < holdfast.Margin(ttl)-time.Millisecond {
+				t.Errorf("%s: over for the holder %v before the masters let go, want %v", what, spare, holdfast.Margin(ttl))
 			}
 		}
-		lock := acquire(t, v.Locker, "k", core.WithoutRenewal())
+		lock := acquire(t, v.Locker, "k", holdfast.WithoutRenewal())
 		check("acquired", lock)
 		time.Sleep(ttl / 3)
 		if err := lock.Extend(background, ttl); err != nil {
@@ -130,7 +130,7 @@ func TestRedLockDeadlineCountsFromBeforeTheRequest(t *testing.T) {
 
 func TestRedLockWithHungMasters(t *testing.T) {
 	bubbleOf(t, 5, func(t *testing.T, ms masters) {
-		v := ms.voter(t, core.WithTTL(5*time.Second))
+		v := ms.voter(t, holdfast.WithTTL(5*time.Second))
 		releaseAll(t, acquire(t, v.Locker, "k"))
 		ms[0].Pause()
 		ms[3].Pause()
@@ -148,18 +148,18 @@ func TestRedLockWithHungMasters(t *testing.T) {
 		ms[4].Pause()
 		began = time.Now()
 		err := lock.Extend(background, 6*time.Second)
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if d := time.Since(began); d != 500*time.Millisecond {
 			t.Errorf("Extend gave up after %v, want the node timeout", d)
 		}
 		began = time.Now()
-		wantIs(t, lock.Release(background), core.ErrUnavailable)
+		wantIs(t, lock.Release(background), holdfast.ErrUnavailable)
 		if d := time.Since(began); d != 500*time.Millisecond {
 			t.Errorf("Release gave up after %v, want the node timeout", d)
 		}
 		began = time.Now()
 		_, err = v.TryAcquire(background, "k2")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		if d := time.Since(began); d != 500*time.Millisecond {
 			t.Errorf("TryAcquire gave up after %v, want the node timeout", d)
 		}
@@ -167,7 +167,7 @@ func TestRedLockWithHungMasters(t *testing.T) {
 		defer cancel()
 		began = time.Now()
 		_, err = v.Acquire(ctx, "k2")
-		wantIs(t, err, core.ErrUnavailable, context.DeadlineExceeded)
+		wantIs(t, err, holdfast.ErrUnavailable, context.DeadlineExceeded)
 		if d := time.Since(began); d != 100*time.Millisecond {
 			t.Errorf("Acquire returned after %v, want with its context", d)
 		}
@@ -215,7 +215,7 @@ func TestRedLockQuarantineKeepsOthersOut(t *testing.T) {
 		a, b := ms.voter(t), ms.voter(t)
 		ms[0].Down()
 		ms[1].Down()
-		lock := acquire(t, a.Locker, "k", core.WithoutRenewal())
+		lock := acquire(t, a.Locker, "k", holdfast.WithoutRenewal())
 		ms[0].Up()
 		ms[1].Up()
 		ms[0].Uptime(time.Hour)
@@ -245,8 +245,8 @@ func TestRedLockSaysWhichMastersAreInQuarantine(t *testing.T) {
 			m.Restart()
 		}
 		_, err := v.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
-		var young *core.QuarantineError
+		wantIs(t, err, holdfast.ErrUnavailable)
+		var young *holdfast.QuarantineError
 		if !errors.As(err, &young) || len(young.Nodes) != 3 {
 			t.Fatalf("got %v", err)
 		}
@@ -255,7 +255,7 @@ func TestRedLockSaysWhichMastersAreInQuarantine(t *testing.T) {
 		}
 		time.Sleep(time.Until(young.Until) - 2*time.Second)
 		_, err = v.TryAcquire(background, "k")
-		wantIs(t, err, core.ErrUnavailable)
+		wantIs(t, err, holdfast.ErrUnavailable)
 		time.Sleep(2 * time.Second)
 		releaseAll(t, acquire(t, v.Locker, "k"))
 		for _, m := range ms[2:] {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 func TestRenewalKeepsTheLockAtThreeCommandsPerLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var renewals atomic.Int64
-		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{Renewed: func(e core.Event) {
+		r := newReplica(t, b, holdfast.WithTTL(3*time.Second), holdfast.WithTrace(&holdfast.Trace{Renewed: func(e holdfast.Event) {
 			renewals.Add(1)
 			if e.Key != "k" || e.TimeLeft <= 2*time.Second || e.TimeLeft > 3*time.Second {
 				t.Errorf("Trace.Renewed: %+v", e)
@@ -54,7 +54,7 @@ func TestManyLocksWithoutAGoroutineEach(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		const n = 150
-		locks := make([]*core.Lock, n)
+		locks := make([]*holdfast.Lock, n)
 		before := 0
 		for i := range locks {
 			lock, err := r.TryAcquire(background, "k"+strconv.Itoa(i))
@@ -93,7 +93,7 @@ func TestManyLocksWithoutAGoroutineEach(t *testing.T) {
 // A hung renewal of one lock does not keep another from being renewed, nor from being lost in time.
 func TestHungRenewalDelaysNoOtherLock(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, core.WithTTL(2*time.Second))
+		r := newReplica(t, b, holdfast.WithTTL(2*time.Second))
 		warm(t, r)
 		a := acquire(t, r.Locker, "a")
 		time.Sleep(300 * time.Millisecond) // another batch
@@ -113,7 +113,7 @@ func TestHungRenewalDelaysNoOtherLock(t *testing.T) {
 		if err := c.Err(); err != nil {
 			t.Errorf("c was lost with a: %v", err)
 		}
-		wantIs(t, a.Err(), core.ErrLost)
+		wantIs(t, a.Err(), holdfast.ErrLost)
 		_ = a.Release(background)
 		release(t, c)
 		shutdown(t, r.Locker)
@@ -123,7 +123,7 @@ func TestHungRenewalDelaysNoOtherLock(t *testing.T) {
 func TestTransientErrorsAreRetriedUntilTheDeadline(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var failures atomic.Int64
-		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{NodeError: func(e core.Event) {
+		r := newReplica(t, b, holdfast.WithTTL(3*time.Second), holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) {
 			failures.Add(1)
 			if e.Key != "k" || e.Err == nil {
 				t.Errorf("Trace.NodeError: %+v", e)
@@ -144,7 +144,7 @@ func TestTransientErrorsAreRetriedUntilTheDeadline(t *testing.T) {
 		}
 		b.Redis.SetError("READONLY You can't write against a read only replica.")
 		time.Sleep(3 * time.Second)
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		b.Redis.SetError("")
 		_ = lock.Release(background)
 		shutdown(t, r.Locker)
@@ -155,9 +155,9 @@ func TestWithoutRenewalEndsWithItsLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		warm(t, r)
-		lock := acquire(t, r.Locker, "k", core.WithoutRenewal(), core.WithTTL(10*time.Second))
+		lock := acquire(t, r.Locker, "k", holdfast.WithoutRenewal(), holdfast.WithTTL(10*time.Second))
 		b.ResetCommands()
-		if got, want := time.Until(lock.Deadline()), 10*time.Second-core.Margin(10*time.Second); got != want {
+		if got, want := time.Until(lock.Deadline()), 10*time.Second-holdfast.Margin(10*time.Second); got != want {
 			t.Errorf("deadline in %v, want %v", got, want)
 		}
 		time.Sleep(time.Until(lock.Deadline()))
@@ -165,13 +165,13 @@ func TestWithoutRenewalEndsWithItsLease(t *testing.T) {
 		if !isDone(lock.Context(background)) {
 			t.Error("Done is open at the deadline")
 		}
-		wantIs(t, context.Cause(lock.Context(background)), core.ErrLost)
+		wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrLost)
 		if n := b.Commands().Total(); n != 0 {
 			t.Errorf("%d commands", n)
 		}
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 
-		lock = acquire(t, r.Locker, "e", core.WithoutRenewal(), core.WithTTL(10*time.Second))
+		lock = acquire(t, r.Locker, "e", holdfast.WithoutRenewal(), holdfast.WithTTL(10*time.Second))
 		for range 10 {
 			time.Sleep(8 * time.Second)
 			if err := lock.Extend(background, 10*time.Second); err != nil {
@@ -185,7 +185,7 @@ func TestWithoutRenewalEndsWithItsLease(t *testing.T) {
 func TestMaxHoldEndsAHungHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, c := newReplica(t, b), newReplica(t, b)
-		lock := acquire(t, r.Locker, "k", core.WithTTL(4*time.Second), core.WithMaxHold(10*time.Second))
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(4*time.Second), holdfast.WithMaxHold(10*time.Second))
 		time.Sleep(9900 * time.Millisecond)
 		if err := lock.Err(); err != nil {
 			t.Errorf("before the end: %v", err)
@@ -198,7 +198,7 @@ func TestMaxHoldEndsAHungHold(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
-		wantIs(t, lock.Err(), core.ErrLost)
+		wantIs(t, lock.Err(), holdfast.ErrLost)
 		if !isDone(lock.Context(background)) || !contains(lock.Err(), "WithMaxHold") {
 			t.Errorf("got %v, want a loss that names WithMaxHold", lock.Err())
 		}
@@ -214,22 +214,22 @@ func TestMaxHoldEndsAHungHold(t *testing.T) {
 			t.Errorf("the rival waited %v beyond MaxHold, more than a lease", waited)
 		}
 		release(t, rival)
-		wantIs(t, lock.Release(background), core.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 	})
 }
 
 func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var mu sync.Mutex
-		var lost []core.Event
+		var lost []holdfast.Event
 		renewed := map[string]int{}
-		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{
-			Lost: func(e core.Event) {
+		r := newReplica(t, b, holdfast.WithTTL(3*time.Second), holdfast.WithTrace(&holdfast.Trace{
+			Lost: func(e holdfast.Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				lost = append(lost, e)
 			},
-			Renewed: func(e core.Event) {
+			Renewed: func(e holdfast.Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				renewed[e.Key]++
@@ -261,7 +261,7 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 			t.Error(err)
 		}
 		release(t, kept)
-		release(t, core.Held(byContext)[0])
+		release(t, holdfast.Held(byContext)[0])
 		shutdown(t, r.Locker) // does not wait for the forgotten one
 	})
 }
@@ -270,7 +270,7 @@ func TestLongHoldIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var mu sync.Mutex
 		var got []time.Duration
-		r := newReplica(t, b, core.WithTTL(3*time.Second), core.WithTrace(&core.Trace{LongHold: func(e core.Event) {
+		r := newReplica(t, b, holdfast.WithTTL(3*time.Second), holdfast.WithTrace(&holdfast.Trace{LongHold: func(e holdfast.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			got = append(got, e.Elapsed.Round(5*time.Second))
@@ -289,7 +289,7 @@ func TestLongHoldIsReported(t *testing.T) {
 func TestLongLeaseIsRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k", core.WithTTL(time.Minute))
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(time.Minute))
 		time.Sleep(21 * time.Second)
 		if err := lock.Err(); err != nil {
 			t.Error(err)
@@ -304,7 +304,7 @@ func TestMaxHoldMayBeHuge(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			a := newReplica(t, b)
 			time.Sleep(time.Second)
-			l := acquire(t, a.Locker, "k", core.WithMaxHold(d))
+			l := acquire(t, a.Locker, "k", holdfast.WithMaxHold(d))
 			time.Sleep(30 * time.Second)
 			if err := l.Err(); err != nil {
 				t.Errorf("%v: %v", d, err)
@@ -336,7 +336,7 @@ func TestSilentShardDoesNotLoseTheLocksOfOthers(t *testing.T) {
 		})
 		defer func() { _ = rdb.Close(); time.Sleep(5 * time.Minute) }()
 		for _, ttl := range []time.Duration{3 * time.Second, 15 * time.Second} {
-			l := newLocker(t, rdb, core.WithTTL(ttl))
+			l := newLocker(t, rdb, holdfast.WithTTL(ttl))
 			// CRC16: "foo" is slot 12182, "bar" 5061
 			good, bad := acquire(t, l, "bar"), acquire(t, l, "foo")
 			if !b.Redis.Exists("bar") || !b2.Redis.Exists("foo") {
@@ -348,7 +348,7 @@ func TestSilentShardDoesNotLoseTheLocksOfOthers(t *testing.T) {
 			if err := good.Err(); err != nil {
 				t.Errorf("ttl %v: on the healthy shard: %v", ttl, err)
 			}
-			wantIs(t, bad.Err(), core.ErrLost)
+			wantIs(t, bad.Err(), holdfast.ErrLost)
 			links["10.0.0.2:1"].Heal()
 			links["10.0.0.2:1"].Reset()
 			_ = good.Release(background)
@@ -363,7 +363,7 @@ func TestDelayedRenewalDoesNotShortenAnExtendedLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		warm(t, r)
-		lock := acquire(t, r.Locker, "k", core.WithTTL(15*time.Second))
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(15*time.Second))
 		until := make(chan struct{})
 		r.link.OnCommand(first("renew", servertest.HoldRequest(until)))
 		time.Sleep(5500 * time.Millisecond) // the first renewal is on its way
@@ -384,12 +384,12 @@ func TestDelayedRenewalDoesNotLengthenALaterHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		a, c := newReplica(t, b), newReplica(t, b)
 		warm(t, a)
-		lock := acquire(t, a.Locker, "k", core.WithTTL(15*time.Second))
+		lock := acquire(t, a.Locker, "k", holdfast.WithTTL(15*time.Second))
 		until := make(chan struct{})
 		a.link.OnCommand(first("renew", servertest.HoldRequest(until)))
 		time.Sleep(5500 * time.Millisecond)
 		release(t, lock)
-		next := acquire(t, c.Locker, "k", core.WithTTL(time.Second), core.WithoutRenewal())
+		next := acquire(t, c.Locker, "k", holdfast.WithTTL(time.Second), holdfast.WithoutRenewal())
 		close(until)
 		time.Sleep(500 * time.Millisecond)
 		if got := b.Redis.TTL("k"); got != 500*time.Millisecond {

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"fmt"
@@ -21,10 +21,10 @@ func TestTickScriptsInRandomOrder(t *testing.T) {
 			const ahead, behind = 10_000_000, 3600_000_000
 			gap := []int64{0, 3}[rnd.IntN(2)]
 			base := time.Now().UnixMicro() + 5_000_000
-			rdb := make([]func(s core.Script, args ...any) any, n)
+			rdb := make([]func(s holdfast.Script, args ...any) any, n)
 			for i, m := range ms {
 				client := m.Client()
-				rdb[i] = func(s core.Script, args ...any) any {
+				rdb[i] = func(s holdfast.Script, args ...any) any {
 					val, err := s.Run(background, client, args...)
 					for try := 0; err != nil && try < 3; try++ { // the connection of an earlier run; nothing was sent
 						val, err = s.Run(background, client, args...)
@@ -54,7 +54,7 @@ func TestTickScriptsInRandomOrder(t *testing.T) {
 						sent = append(sent, func() {
 							lost := rnd.IntN(8) == 0
 							plan := fmt.Sprintf("%d %d %d %d 1", c.tick, ahead, behind, gap)
-							r := rdb[i](core.TickScript, mark, "{n}:~gone:"+c.id, c.id, plan).([]any)
+							r := rdb[i](holdfast.TickScript, mark, "{n}:~gone:"+c.id, c.id, plan).([]any)
 							if r[0] == int64(1) && !lost && !c.over {
 								if c.votes++; c.votes > n/2 {
 									c.over, won = true, append(won, c)
@@ -70,7 +70,7 @@ func TestTickScriptsInRandomOrder(t *testing.T) {
 					c.over = true
 					for i := range n {
 						sent = append(sent, func() {
-							rdb[i](core.WithdrawScript, mark, "{n}:~gone:"+c.id, c.id, 60_000)
+							rdb[i](holdfast.WithdrawScript, mark, "{n}:~gone:"+c.id, c.id, 60_000)
 						})
 					}
 				case k == 4 && rnd.IntN(10) == 0:

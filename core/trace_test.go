@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"errors"
@@ -16,14 +16,14 @@ func TestTraceTellsTheStoryOfALock(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var mu sync.Mutex
 		var log strings.Builder
-		r := newReplica(t, b, core.WithLabel("api-1"), core.WithTrace(core.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu},
+		r := newReplica(t, b, holdfast.WithLabel("api-1"), holdfast.WithTrace(holdfast.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu},
 			&slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey || a.Key == "token" {
 					return slog.Attr{}
 				}
 				return a
 			}})))))
-		c := newReplica(t, b, core.WithLabel("api-2"))
+		c := newReplica(t, b, holdfast.WithLabel("api-2"))
 		first := acquire(t, c.Locker, "k")
 		time.AfterFunc(time.Second, func() { release(t, first) })
 		lock, err := r.Acquire(background, "k")
@@ -66,12 +66,12 @@ func TestTraceTellsTheStoryOfALock(t *testing.T) {
 // Without a logger it is the default one, as of the moment of the event.
 func TestLogTraceWithoutALogger(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		trace := core.LogTrace(nil)
+		trace := holdfast.LogTrace(nil)
 		var out strings.Builder
 		before := slog.Default()
 		slog.SetDefault(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		defer slog.SetDefault(before)
-		release(t, acquire(t, newReplica(t, b, core.WithTrace(trace)).Locker, "k"))
+		release(t, acquire(t, newReplica(t, b, holdfast.WithTrace(trace)).Locker, "k"))
 		if !strings.Contains(out.String(), "holdfast: acquired") {
 			t.Errorf("got %q", out.String())
 		}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"math"
@@ -42,13 +42,13 @@ func FuzzVotes(f *testing.F) {
 				s := &scripted{port: i, replies: map[string]any{"vote": vote, "sustain": renewal, "yield": other, "tick": other, "withdraw": other, "inspect": other}}
 				clients = append(clients, s.client(t))
 			}
-			l, err := core.NewRedLock(clients)
+			l, err := holdfast.NewRedLock(clients)
 			if err != nil {
 				t.Fatal(err)
 			}
 			lock, err := l.TryAcquire(background, "k")
 			if err != nil {
-				typed(t, "TryAcquire", err, core.ErrNotAcquired, core.ErrUnavailable)
+				typed(t, "TryAcquire", err, holdfast.ErrNotAcquired, holdfast.ErrUnavailable)
 			} else {
 				favour := 0
 				for _, v := range votes {
@@ -60,23 +60,23 @@ func FuzzVotes(f *testing.F) {
 					t.Fatalf("token %d by %v", lock.Token(), votes)
 				}
 				if err := lock.Extend(background, 20*time.Second); err != nil {
-					typed(t, "Extend", err, core.ErrLost, core.ErrUnavailable)
+					typed(t, "Extend", err, holdfast.ErrLost, holdfast.ErrUnavailable)
 				}
 				time.Sleep(20 * time.Second)
 				if _, ok := renewal.(int64); !ok && lock.Err() == nil {
 					t.Fatalf("held without a renewal, replies %v", renewal)
 				}
 				if err := lock.Release(background); err != nil {
-					typed(t, "Release", err, core.ErrLost, core.ErrUnavailable)
+					typed(t, "Release", err, holdfast.ErrLost, holdfast.ErrUnavailable)
 				}
 			}
 			if won, err := l.Claim(background, "k", time.Now()); err != nil {
-				typed(t, "Claim", err, core.ErrTick, core.ErrUnavailable)
+				typed(t, "Claim", err, holdfast.ErrTick, holdfast.ErrUnavailable)
 			} else if r, _ := other.([]any); won && (len(r) < 3 || r[0] != int64(1)) || !won && len(r) != 5 {
 				t.Fatalf("Claim: %v by %v", won, other)
 			}
 			if state, err := l.Inspect(background, "k"); err != nil {
-				typed(t, "Inspect", err, core.ErrUnavailable)
+				typed(t, "Inspect", err, holdfast.ErrUnavailable)
 			} else if r, _ := other.([]any); len(r) != 4 || state.TimeLeft < 0 {
 				t.Fatalf("Inspect: %+v by %v", state, other)
 			}

@@ -1,4 +1,4 @@
-package core_test
+package holdfast_test
 
 import (
 	"fmt"
@@ -144,14 +144,14 @@ type booth struct {
 }
 
 func newBooth(t *testing.T, b *servertest.Bubble) *booth {
-	n, err := core.NameKeys("k")
+	n, err := holdfast.NameKeys("k")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &booth{t, b, n}
 }
 
-func (x *booth) run(s core.Script, args ...any) []any {
+func (x *booth) run(s holdfast.Script, args ...any) []any {
 	x.t.Helper()
 	val, err := s.Run(background, x.b.Client(), args...)
 	if err != nil {
@@ -177,7 +177,7 @@ func (x *booth) propose(owner string, token, fresh int64, place ...any) (code, n
 	if len(place) > 0 {
 		plan += " " + fmt.Sprint(place...)
 	}
-	r := x.run(core.VoteScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, plan)
+	r := x.run(holdfast.VoteScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, plan)
 	if len(r) < 4 || r[1] != time.Now().UnixMicro() || r[2] != x.b.RunID() {
 		x.t.Errorf("vote: got %v, want TIME and the id of the run", r)
 	}
@@ -188,12 +188,12 @@ func (x *booth) gone(owner string) string { return strings.Replace(x.n[2], "owne
 
 func (x *booth) forget(owner string, token int64, tombstone int) int64 {
 	x.t.Helper()
-	return x.run(core.YieldScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, token, 60000, tombstone, "")[0].(int64)
+	return x.run(holdfast.YieldScript, x.n[0], x.n[1], x.gone(owner), x.n[3], x.n[4], owner, token, 60000, tombstone, "")[0].(int64)
 }
 
 func (x *booth) sustain(owner string, lease, token int64) int64 {
 	x.t.Helper()
-	return x.run(core.SustainScript, x.n[0], x.n[1], x.gone(owner), owner, fmt.Sprint(lease, " ", token, " 1 70000"))[0].(int64)
+	return x.run(holdfast.SustainScript, x.n[0], x.n[1], x.gone(owner), owner, fmt.Sprint(lease, " ", token, " 1 70000"))[0].(int64)
 }
 
 func (x *booth) want(what string, code, n, wantCode, wantN int64) {

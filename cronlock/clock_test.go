@@ -158,11 +158,11 @@ func TestTickAcrossARestartOfRedis(t *testing.T) {
 			rdb := server.Client()
 			tick, granted := time.Now().Truncate(time.Minute), 0
 			claim := func() bool {
-				l, err := core.New(rdb)
+				l, err := holdfast.New(rdb)
 				if err != nil {
 					t.Fatal(err)
 				}
-				won, err := l.Claim(t.Context(), core.Key("cron", "job"), tick, core.WithWait(time.Minute))
+				won, err := l.Claim(t.Context(), holdfast.Key("cron", "job"), tick, holdfast.WithWait(time.Minute))
 				if err := errors.Join(err, l.Shutdown(t.Context())); err != nil {
 					t.Fatal(err)
 				}

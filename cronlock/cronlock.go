@@ -17,7 +17,7 @@ import (
 // Guard makes jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. It is safe for concurrent
 // use; make it with [New].
 type Guard struct {
-	locker *core.Locker
+	locker *holdfast.Locker
 	cron   *cron.Cron
 	config
 
@@ -34,7 +34,7 @@ type Guard struct {
 
 // New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own. It panics on a
 // mistake in the calling code: a nil argument, or options that contradict each other or those of the Locker.
-func New(locker *core.Locker, c *cron.Cron, opts ...Option) *Guard {
+func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 	switch {
 	case locker == nil:
 		panic("cronlock: New without a locker")
@@ -55,7 +55,7 @@ func New(locker *core.Locker, c *cron.Cron, opts ...Option) *Guard {
 // AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them, and the
 // key of its lock; what else locks that key of the same Redis is excluded as well. spec is read as by [cron.Cron.AddJob].
 //
-// Errors: [core.ErrInvalid] for what can never work, a name that another job of the Guard has included; that of cron for
+// Errors: [holdfast.ErrInvalid] for what can never work, a name that another job of the Guard has included; that of cron for
 // a spec.
 func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	j, err := g.newJob(name, fn, opts)
@@ -137,7 +137,7 @@ func (g *Guard) forget(j *job) {
 
 // RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running. It
 // does not run beside another run, as far as the job's [Overlap] says so. It returns what the job returns, or
-// [core.ErrNotAcquired] and its kin where it did not run. The job's tick is the moment of the call.
+// [holdfast.ErrNotAcquired] and its kin where it did not run. The job's tick is the moment of the call.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -209,9 +209,9 @@ func (g *Guard) leave() {
 	g.stopped = true
 }
 
-// check has core judge a name and options.
-func check(locker *core.Locker, name string, c *config, lease time.Duration) error {
-	var lock, window []core.Option
+// check has the Locker judge a name and options.
+func check(locker *holdfast.Locker, name string, c *config, lease time.Duration) error {
+	var lock, window []holdfast.Option
 	for _, o := range c.lockOptions(lease, 0) {
 		lock = append(lock, o)
 	}
@@ -250,10 +250,10 @@ func isNil(v any) bool {
 	return !r.IsValid() || (r.Kind() == reflect.Pointer || r.Kind() == reflect.Func) && r.IsNil()
 }
 
-// invalid is a core.ErrInvalid with its reason.
+// invalid is a holdfast.ErrInvalid with its reason.
 func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
 
 type invalidError struct{ reason string }
 
 func (e *invalidError) Error() string        { return "cronlock: " + e.reason }
-func (e *invalidError) Is(target error) bool { return target == core.ErrInvalid }
+func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }

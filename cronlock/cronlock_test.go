@@ -21,7 +21,7 @@ func TestOneReplicaRunsEachTick(t *testing.T) {
 			r := newReplica(t, b, j)
 			work := r.work(time.Millisecond)
 			_, err := r.guard.AddFunc("*/10 * * * * *", "invoices", func(ctx context.Context) error {
-				held := core.Held(ctx)
+				held := holdfast.Held(ctx)
 				if cronlock.Name(ctx) != "invoices" || len(held) != 1 || held[0].Key() != "invoices" || held[0].Token() <= 0 {
 					t.Errorf("job %q with %v", cronlock.Name(ctx), held)
 				}
@@ -66,7 +66,7 @@ func TestOverlap(t *testing.T) {
 					t.Errorf("%d runs, %d at a time; want %d and %d: %v", j.total(), j.peak(), c.runs, c.most, j)
 				}
 				for _, e := range j.of("skipped") {
-					if e.Err != nil && (!errors.Is(e.Err, core.ErrNotAcquired) || e.Holder == "") {
+					if e.Err != nil && (!errors.Is(e.Err, holdfast.ErrNotAcquired) || e.Holder == "") {
 						t.Errorf("got %+v", e)
 					}
 				}
@@ -169,7 +169,7 @@ func TestRedisAway(t *testing.T) {
 				if j.total() != c.runs || len(j.of(c.hook)) != 1 {
 					t.Errorf("%d runs, %v", j.total(), j)
 				}
-				if c.hook != "ran" && (len(handled) != 1 || !errors.Is(handled[0], core.ErrUnavailable)) {
+				if c.hook != "ran" && (len(handled) != 1 || !errors.Is(handled[0], holdfast.ErrUnavailable)) {
 					t.Errorf("the handler got %v", handled)
 				}
 			})
@@ -249,13 +249,13 @@ func TestRunNow(t *testing.T) {
 		if j.total() != 3 {
 			t.Errorf("%d runs", j.total())
 		}
-		if err := other.guard.RunNow(context.Background(), "job"); !errors.Is(err, core.ErrNotAcquired) {
+		if err := other.guard.RunNow(context.Background(), "job"); !errors.Is(err, holdfast.ErrNotAcquired) {
 			t.Errorf("beside a run: %v", err)
 		}
 		if err := r.guard.RunNow(context.Background(), "fails"); !errors.Is(err, errJob) {
 			t.Errorf("got %v", err)
 		}
-		if err := r.guard.RunNow(context.Background(), "nothing"); !errors.Is(err, core.ErrInvalid) {
+		if err := r.guard.RunNow(context.Background(), "nothing"); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("got %v", err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -278,7 +278,7 @@ func TestLostLockEndsTheJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(20 * time.Second)
-		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) || len(handled.of("lost")) != 2 { // and failed
+		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, holdfast.ErrLost) || len(handled.of("lost")) != 2 { // and failed
 			t.Errorf("%v", j)
 		}
 		if _, err := r.guard.AddFunc("@yearly", "other", func(ctx context.Context) error {
@@ -286,10 +286,10 @@ func TestLostLockEndsTheJob(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.guard.RunNow(context.Background(), "other"); !errors.Is(err, core.ErrLost) {
+		if err := r.guard.RunNow(context.Background(), "other"); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("RunNow: %v", err)
 		}
-		if failed := j.of("failed"); len(failed) != 1 || !errors.Is(failed[0].Err, core.ErrLost) {
+		if failed := j.of("failed"); len(failed) != 1 || !errors.Is(failed[0].Err, holdfast.ErrLost) {
 			t.Errorf("%v", j)
 		}
 	})
@@ -308,11 +308,11 @@ func TestLockerShutDownFirst(t *testing.T) {
 			t.Errorf("Shutdown: %v", err)
 		}
 		pass(time.Second)
-		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, core.ErrLost) || !errors.Is(lost[0].Err, core.ErrClosed) {
+		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, holdfast.ErrLost) || !errors.Is(lost[0].Err, holdfast.ErrClosed) {
 			t.Errorf("%v", j)
 		}
 		pass(time.Minute)
-		if late := j.of("late"); len(late) != 1 || !errors.Is(late[0].Err, core.ErrClosed) {
+		if late := j.of("late"); len(late) != 1 || !errors.Is(late[0].Err, holdfast.ErrClosed) {
 			t.Errorf("the next tick: %v", j)
 		}
 	})

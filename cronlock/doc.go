@@ -13,7 +13,7 @@
 //
 //   - A tick runs at most once, on whichever replica, however short the job is, however the clocks of the replicas differ,
 //     and whichever replicas come and go, as long as Redis keeps its data. A replica claims the tick by its nominal time with
-//     [core.Locker.Claim], under core.Key("cron", name), before it runs it; nothing has to be kept for long enough, or released.
+//     [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs it; nothing has to be kept for long enough, or released.
 //     An entry of asynqlock's Scheduler may have the same name.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within it, and
 //     does not die before its job begins. A claim whose answer is lost is asked for again, as the same claim.
@@ -46,15 +46,15 @@
 //
 // # When things go wrong
 //
-//	Redis is away            asked again until the bound of WithLateness, then hook Late, an error that matches core.ErrUnavailable
-//	a clock is off           hook Late, core.ErrTick
+//	Redis is away            asked again until the bound of WithLateness, then hook Late, an error that matches holdfast.ErrUnavailable
+//	a clock is off           hook Late, holdfast.ErrTick
 //	paused before the run    hook Late beyond the bound of WithLateness
 //	the Guard was stopped    hook Late, ErrStopped
-//	an earlier run goes on   hook Skipped, core.ErrNotAcquired
-//	the lock is lost         the context ends, hook Lost, core.ErrLost
+//	an earlier run goes on   hook Skipped, holdfast.ErrNotAcquired
+//	the lock is lost         the context ends, hook Lost, holdfast.ErrLost
 //	the job fails            hook Failed, what it returned
 //	the job panics           hook Failed; the panic goes on
-//	the job is misplaced     hook Failed, core.ErrInvalid
+//	the job is misplaced     hook Failed, holdfast.ErrInvalid
 //
 // All but Skipped also go to the logger and to [WithErrorHandler].
 //
@@ -75,7 +75,7 @@
 //
 // # Keys
 //
-// Beside the lock's and the claim's, which core describes, and the command TIME, there is cronlock:spec:<key of the lock>, by SET, GET and
+// Beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is cronlock:spec:<key of the lock>, by SET, GET and
 // PEXPIRE: what replicas compare their ticks by. It expires two minutes and two periods after the last replica. Where an
 // ACL denies it, or with a Locker on several masters, nothing is compared.
 //

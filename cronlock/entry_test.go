@@ -146,7 +146,7 @@ func TestJobsInTheWrongPlace(t *testing.T) {
 				c.add(r, r.work(time.Millisecond))
 				pass(21 * time.Second)
 				failed := j.of("failed")
-				if j.total() > 0 || len(failed) == 0 || !errors.Is(failed[0].Err, core.ErrInvalid) || !strings.Contains(failed[0].Err.Error(), c.want) {
+				if j.total() > 0 || len(failed) == 0 || !errors.Is(failed[0].Err, holdfast.ErrInvalid) || !strings.Contains(failed[0].Err.Error(), c.want) {
 					t.Errorf("%d runs, %v", j.total(), j)
 				}
 			})
@@ -173,7 +173,7 @@ func TestRemoveAndAddAgain(t *testing.T) {
 		j := newJournal()
 		r := newReplica(t, b, j)
 		id := r.add(t, "*/10 * * * * *", "job", time.Millisecond)
-		if _, err := r.guard.AddFunc("* * * * *", "job", r.work(0)); !errors.Is(err, core.ErrInvalid) {
+		if _, err := r.guard.AddFunc("* * * * *", "job", r.work(0)); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("a name twice: %v", err)
 		}
 		pass(25 * time.Second)
@@ -190,7 +190,7 @@ func TestRemoveAndAddAgain(t *testing.T) {
 func TestMistakesAtRegistration(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
-	l, err := core.New(rdb)
+	l, err := holdfast.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,14 +214,14 @@ func TestMistakesAtRegistration(t *testing.T) {
 		"nil handler":     func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithErrorHandler(nil)) },
 		"nil logger":      func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLogger(nil)) },
 		"contradiction": func() (cron.EntryID, error) {
-			return g.AddFunc("@daily", "job", work, cronlock.WithLock(core.WithTTL(time.Hour), core.WithMaxHold(time.Second)))
+			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
 		},
 	} {
-		if _, err := add(); err == nil || !strings.Contains(name, "spec") && !errors.Is(err, core.ErrInvalid) {
+		if _, err := add(); err == nil || !strings.Contains(name, "spec") && !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if err := g.RunNow(t.Context(), "job"); !errors.Is(err, core.ErrInvalid) {
+	if err := g.RunNow(t.Context(), "job"); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("RunNow of a job that was not added: %v", err)
 	}
 	if n := len(c.Entries()); n > 0 {

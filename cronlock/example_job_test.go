@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/robfig/cron/v3"
 )

@@ -120,7 +120,7 @@ type replica struct {
 	name   string
 	rdb    *redis.Client
 	link   *servertest.Link
-	locker *core.Locker
+	locker *holdfast.Locker
 	cron   *cron.Cron
 	guard  *cronlock.Guard
 	j      *journal
@@ -136,7 +136,7 @@ func newReplica(t testing.TB, b *servertest.Bubble, j *journal, opts ...cronlock
 	r := &replica{name: fmt.Sprint("replica-", replicas.Add(1)), rdb: b.Client(func(o *redis.Options) { o.DialTimeout = time.Second }), j: j}
 	r.link = b.Link(r.rdb)
 	var err error
-	if r.locker, err = core.New(r.rdb, core.WithLabel(r.name)); err != nil {
+	if r.locker, err = holdfast.New(r.rdb, holdfast.WithLabel(r.name)); err != nil {
 		t.Fatal(err)
 	}
 	r.cron = cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC))

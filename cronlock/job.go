@@ -116,13 +116,13 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	if err == nil {
 		o, err = j.run(j.g.ctx, tick, j.lease(period), until, punctual)
 	}
-	var held *core.HeldError
+	var held *holdfast.HeldError
 	switch {
 	case o.ran:
 		j.compare(o.key, tick, period, schedule)
 	case errors.As(err, &held):
 		j.tell(skipped, Event{Tick: tick, Holder: held.Label, Err: err})
-	case errors.Is(err, core.ErrUnavailable) && j.failOpen && j.g.ctx.Err() == nil:
+	case errors.Is(err, holdfast.ErrUnavailable) && j.failOpen && j.g.ctx.Err() == nil:
 		j.tell(unlocked, Event{Tick: tick, Err: err})
 		_ = j.work(j.g.ctx, tick)
 	default:
@@ -136,18 +136,18 @@ func (e *lateError) Error() string {
 	return fmt.Sprintf("cronlock: %v late, %v are allowed", e.by.Round(time.Millisecond), e.bound)
 }
 
-// longestGap is core's.
+// longestGap is that of holdfast.WithMinGap.
 const longestGap = 366 * 24 * time.Hour
 
 // claimed is the name of what a job's ticks are claimed of: not that of a lock or a task which is called like it.
-func claimed(name string) string { return core.Key("cron", name) }
+func claimed(name string) string { return holdfast.Key("cron", name) }
 
 // claim asks until there is an answer, for as long as the job may be late. Where every replica counts its own periods, so
 // that their ticks differ, they have to be a period apart.
 func (j *job) claim(ctx context.Context, tick time.Time, schedule cron.Schedule, left time.Duration) (won bool, err error) {
-	opts := append([]core.ClaimOption{core.WithWait(left)}, j.window...)
+	opts := append([]holdfast.ClaimOption{holdfast.WithWait(left)}, j.window...)
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
-		opts = append(opts, core.WithMinGap(min(every.Delay, longestGap)))
+		opts = append(opts, holdfast.WithMinGap(min(every.Delay, longestGap)))
 	}
 	return j.g.locker.Claim(ctx, claimed(j.name), tick, opts...)
 }
@@ -195,13 +195,13 @@ func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, unti
 		left := max(time.Until(until), 0)
 		o, err = j.attempt(ctx, tick, j.lockOptions(lease, min(wait, left)), punctual)
 		left = time.Until(until)
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		switch {
 		case o.ran || left <= 0 || ctx.Err() != nil:
 			return o, err
 		case errors.As(err, &held) && !waited && wait <= held.TimeLeft:
 			waited, wait = true, held.TimeLeft+slack
-		case errors.Is(err, core.ErrUnavailable):
+		case errors.Is(err, holdfast.ErrUnavailable):
 			select {
 			case <-time.After(min(retryPause, left)):
 			case <-ctx.Done():
@@ -212,7 +212,7 @@ func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, unti
 	}
 }
 
-func (j *job) attempt(ctx context.Context, tick time.Time, opts []core.CallOption, punctual func() error) (o outcome, err error) {
+func (j *job) attempt(ctx context.Context, tick time.Time, opts []holdfast.CallOption, punctual func() error) (o outcome, err error) {
 	if j.overlap.allow {
 		if err := punctual(); err != nil {
 			return o, err
@@ -224,11 +224,11 @@ func (j *job) attempt(ctx context.Context, tick time.Time, opts []core.CallOptio
 		if err := punctual(); err != nil {
 			return err
 		}
-		lock := core.Held(ctx)[0]
+		lock := holdfast.Held(ctx)[0]
 		o.ran, o.key = true, lock.Key()
 		o.result = j.work(ctx, tick)
-		if err := lock.Err(); errors.Is(err, core.ErrClosed) {
-			abandoned = fmt.Errorf("%w: %w", core.ErrLost, err) // a Shutdown of the Locker gave it up
+		if err := lock.Err(); errors.Is(err, holdfast.ErrClosed) {
+			abandoned = fmt.Errorf("%w: %w", holdfast.ErrLost, err) // a Shutdown of the Locker gave it up
 		}
 		return nil
 	}, opts...)
@@ -238,7 +238,7 @@ func (j *job) attempt(ctx context.Context, tick time.Time, opts []core.CallOptio
 	if abandoned != nil {
 		err = abandoned
 	}
-	if errors.Is(err, core.ErrLost) {
+	if errors.Is(err, holdfast.ErrLost) {
 		j.tell(lost, Event{Tick: tick, Err: err})
 		o.result = errors.Join(o.result, err)
 	}
@@ -250,7 +250,7 @@ var errPanic = errors.New("cronlock: the job panicked, or ended its goroutine")
 // work calls the job. A panic goes on, to cron's Recover if there is one.
 func (j *job) work(ctx context.Context, tick time.Time) error {
 	e := Event{Tick: tick, Err: errPanic}
-	if held := core.Held(ctx); len(held) > 0 {
+	if held := holdfast.Held(ctx); len(held) > 0 {
 		e.Token = held[0].Token()
 	}
 	began, returned := time.Now(), false

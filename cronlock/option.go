@@ -15,14 +15,14 @@ const (
 	defaultLateness = time.Minute
 	longestLease    = 15 * time.Second
 	shortestLease   = 500 * time.Millisecond
-	defaultAhead    = 10 * time.Second // core's, see WithTickWindow
+	defaultAhead    = 10 * time.Second // that of holdfast.WithTickWindow
 )
 
 type config struct {
-	lock         []core.CallOption
-	window       []core.ClaimOption
+	lock         []holdfast.CallOption
+	window       []holdfast.ClaimOption
 	overlap      Overlap
-	longestEarly time.Duration // how far ahead of Redis' clock core grants a tick
+	longestEarly time.Duration // how far ahead of Redis' clock Claim grants a tick
 	lateness     time.Duration // 0: half of the period, at most a minute
 	failOpen     bool
 	traces       []*Trace
@@ -52,9 +52,9 @@ func (c config) clone() config {
 }
 
 // lockOptions are those of an acquisition.
-func (c *config) lockOptions(lease, wait time.Duration) []core.CallOption {
-	opts := append([]core.CallOption{core.WithTTL(lease)}, c.lock...)
-	return append(opts, core.WithWait(wait))
+func (c *config) lockOptions(lease, wait time.Duration) []holdfast.CallOption {
+	opts := append([]holdfast.CallOption{holdfast.WithTTL(lease)}, c.lock...)
+	return append(opts, holdfast.WithWait(wait))
 }
 
 type option func(*config) error
@@ -103,19 +103,19 @@ func WithLateness(d time.Duration) Option {
 	})
 }
 
-// WithTickWindow sets how far a tick may be behind the clock of Redis and ahead of it, see [core.WithTickWindow]: a replica
+// WithTickWindow sets how far a tick may be behind the clock of Redis and ahead of it, see [holdfast.WithTickWindow]: a replica
 // whose clock is off by more runs nothing. Default: 1 h and 10 s.
 func WithTickWindow(behind, ahead time.Duration) Option {
 	return option(func(c *config) error {
-		c.window, c.longestEarly = []core.ClaimOption{core.WithTickWindow(behind, ahead)}, ahead
+		c.window, c.longestEarly = []holdfast.ClaimOption{holdfast.WithTickWindow(behind, ahead)}, ahead
 		return nil
 	})
 }
 
 // WithLock passes options on to the lock: a label, the TTL, a bound to the hold. They win over those of the Locker and
-// over the TTL that the Guard chooses, half of the period, from 500 ms to 15 s. What core.WithWait says does not count:
+// over the TTL that the Guard chooses, half of the period, from 500 ms to 15 s. What holdfast.WithWait says does not count:
 // see [Wait].
-func WithLock(opts ...core.CallOption) Option {
+func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) error {
 		c.lock = append(c.lock, opts...)
 		return nil

@@ -51,7 +51,7 @@ func TestRedisAwayAfterTheClaim(t *testing.T) {
 				})
 				tick := time.Now().Truncate(time.Minute).Add(time.Minute)
 				pass(time.Until(tick.Add(50 * time.Second)))
-				if got := j.of(c.hook); j.total() != c.runs || len(got) != 1 || c.hook == "late" && !errors.Is(got[0].Err, core.ErrUnavailable) {
+				if got := j.of(c.hook); j.total() != c.runs || len(got) != 1 || c.hook == "late" && !errors.Is(got[0].Err, holdfast.ErrUnavailable) {
 					t.Errorf("%d runs, %v", j.total(), j)
 				}
 			})
@@ -65,8 +65,8 @@ func TestPausedAfterTheClaim(t *testing.T) {
 		t.Run(pause.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
-				r := newReplica(t, b, j, cronlock.WithLock(core.WithTrace(&core.Trace{
-					Acquired: func(core.Event) { time.Sleep(pause) },
+				r := newReplica(t, b, j, cronlock.WithLock(holdfast.WithTrace(&holdfast.Trace{
+					Acquired: func(holdfast.Event) { time.Sleep(pause) },
 				})))
 				r.add(t, "* * * * *", "job", time.Millisecond)
 				pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 50*time.Second)))
@@ -162,7 +162,7 @@ func TestRefusedForGood(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
-		if late := j.of("late"); j.total() > 0 || len(late) != 1 || !errors.Is(late[0].Err, core.ErrUnavailable) {
+		if late := j.of("late"); j.total() > 0 || len(late) != 1 || !errors.Is(late[0].Err, holdfast.ErrUnavailable) {
 			t.Errorf("%v", j)
 		}
 	})

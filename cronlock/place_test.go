@@ -48,7 +48,7 @@ func TestNames(t *testing.T) {
 				j := newJournal()
 				for range 2 {
 					r := newReplica(t, b, j)
-					l, err := core.New(r.rdb, core.WithPrefix(prefix))
+					l, err := holdfast.New(r.rdb, holdfast.WithPrefix(prefix))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -90,7 +90,7 @@ func TestNameTwiceOnOneCron(t *testing.T) {
 				l := r.locker
 				if c.prefix != "" {
 					var err error
-					if l, err = core.New(r.rdb, core.WithPrefix(c.prefix)); err != nil {
+					if l, err = holdfast.New(r.rdb, holdfast.WithPrefix(c.prefix)); err != nil {
 						t.Fatal(err)
 					}
 					defer l.Shutdown(context.Background())
@@ -100,7 +100,7 @@ func TestNameTwiceOnOneCron(t *testing.T) {
 				r.add(t, "*/10 * * * * *", "job", 0)
 				pass(11 * time.Second)
 				failed := j.of("failed")
-				if c.fails && (j.total() > 0 || len(failed) != 2 || !errors.Is(failed[0].Err, core.ErrInvalid)) || !c.fails && j.total() != 2 {
+				if c.fails && (j.total() > 0 || len(failed) != 2 || !errors.Is(failed[0].Err, holdfast.ErrInvalid)) || !c.fails && j.total() != 2 {
 					t.Errorf("%v", j)
 				}
 			})
@@ -119,7 +119,7 @@ func TestRedLock(t *testing.T) {
 			for _, n := range nodes {
 				clients = append(clients, n.Client())
 			}
-			l, err := core.NewRedLock(clients, core.WithNodeTimeout(300*time.Millisecond)) // no room for it in the lease of a second's job
+			l, err := holdfast.NewRedLock(clients, holdfast.WithNodeTimeout(300*time.Millisecond)) // no room for it in the lease of a second's job
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,7 +148,7 @@ func TestRedLock(t *testing.T) {
 		}
 		nodes[1].Down()
 		pass(20 * time.Second)
-		if got := runs(); got["job"] != 4 || len(j.of("late")) == 0 || !errors.Is(j.of("late")[0].Err, core.ErrUnavailable) {
+		if got := runs(); got["job"] != 4 || len(j.of("late")) == 0 || !errors.Is(j.of("late")[0].Err, holdfast.ErrUnavailable) {
 			t.Errorf("without a majority: %v", got)
 		}
 		nodes[1].Up()
@@ -161,20 +161,20 @@ func TestRedLock(t *testing.T) {
 func TestLockOptions(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
-		ttl := cronlock.WithLock(core.WithTTL(8 * time.Second))
-		r := newReplica(t, b, j, ttl, ttl, ttl, cronlock.WithLock(core.WithTTL(9*time.Second), core.WithWait(time.Hour)), ttl)
+		ttl := cronlock.WithLock(holdfast.WithTTL(8 * time.Second))
+		r := newReplica(t, b, j, ttl, ttl, ttl, cronlock.WithLock(holdfast.WithTTL(9*time.Second), holdfast.WithWait(time.Hour)), ttl)
 		seen := map[string]string{}
 		for _, name := range []string{"a", "b", "c"} {
 			_, err := r.guard.AddFunc("*/10 * * * * *", name, func(ctx context.Context) error {
 				state, err := r.locker.Inspect(ctx, name)
-				if left := time.Until(core.Held(ctx)[0].Deadline()); left < 7*time.Second {
+				if left := time.Until(holdfast.Held(ctx)[0].Deadline()); left < 7*time.Second {
 					t.Errorf("%s: a lease of %v", name, left)
 				}
 				j.mu.Lock()
 				defer j.mu.Unlock()
 				seen[name] = state.Label
 				return err
-			}, cronlock.WithLock(core.WithLabel("of-"+name)))
+			}, cronlock.WithLock(holdfast.WithLabel("of-"+name)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +199,7 @@ func TestJobThatRunsAnother(t *testing.T) {
 		r := newReplica(t, b, j)
 		say := func(ctx context.Context) (s string) {
 			s = cronlock.Name(ctx) + cronlock.Tick(ctx).UTC().Format(" 05")
-			for _, l := range core.Held(ctx) {
+			for _, l := range holdfast.Held(ctx) {
 				s += " " + l.Key()
 			}
 			return s
@@ -213,7 +213,7 @@ func TestJobThatRunsAnother(t *testing.T) {
 		}
 		if _, err := r.guard.AddFunc("*/10 * * * * *", "outer", func(ctx context.Context) error {
 			time.Sleep(2 * time.Second)
-			if err := r.guard.RunNow(ctx, "outer"); !errors.Is(err, core.ErrSelfDeadlock) {
+			if err := r.guard.RunNow(ctx, "outer"); !errors.Is(err, holdfast.ErrSelfDeadlock) {
 				t.Errorf("itself: %v", err)
 			}
 			err := r.guard.RunNow(ctx, "inner")

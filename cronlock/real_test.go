@@ -37,7 +37,7 @@ func process(spec []string) error {
 	if err != nil {
 		return err
 	}
-	locker, err := core.New(redis.NewClient(&redis.Options{Addr: spec[0]}))
+	locker, err := holdfast.New(redis.NewClient(&redis.Options{Addr: spec[0]}))
 	if err != nil {
 		return err
 	}

@@ -206,7 +206,7 @@ func TestClockOfRedisSteps(t *testing.T) {
 		if n := j.total(); n != 8 {
 			t.Errorf("%d runs: %v", n, j)
 		}
-		if late := j.of("late"); len(late) != 2*2*3 || !errors.Is(late[0].Err, core.ErrTick) {
+		if late := j.of("late"); len(late) != 2*2*3 || !errors.Is(late[0].Err, holdfast.ErrTick) {
 			t.Errorf("late: %v", late)
 		}
 	})

@@ -46,7 +46,7 @@ func FuzzAddFunc(f *testing.F) {
 	for _, name := range []string{"", "a\x00b", "{}x", "a}b", "a:~b", "{shop}job", "\xff", strings.Repeat("x", 600)} {
 		f.Add("@daily", name, true)
 	}
-	l, err := core.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})) // which nothing here asks
+	l, err := holdfast.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})) // which nothing here asks
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func FuzzAddFunc(f *testing.F) {
 			if entries := c.Entries(); !ok || len(entries) != 1 || entries[0].ID != id {
 				t.Fatalf("%q: added, entries %v", spec, entries)
 			}
-			if _, err := g.AddFunc("@daily", name, nothing); !errors.Is(err, core.ErrInvalid) || len(c.Entries()) != 1 {
+			if _, err := g.AddFunc("@daily", name, nothing); !errors.Is(err, holdfast.ErrInvalid) || len(c.Entries()) != 1 {
 				t.Fatalf("%q: a second job %q: %v", spec, name, err)
 			}
 			return
@@ -71,11 +71,11 @@ func FuzzAddFunc(f *testing.F) {
 		if !strings.HasPrefix(err.Error(), "cronlock: ") || len(c.Entries()) > 0 {
 			t.Fatalf("%q: got %v, entries %v", spec, err, c.Entries())
 		}
-		if now := g.RunNow(context.Background(), name); !errors.Is(now, core.ErrInvalid) || !strings.Contains(now.Error(), "there is no job") {
+		if now := g.RunNow(context.Background(), name); !errors.Is(now, holdfast.ErrInvalid) || !strings.Contains(now.Error(), "there is no job") {
 			t.Fatalf("%q was refused, and can be run: %v", spec, now)
 		}
 		_, again := g.AddFunc("@daily", name, nothing)
-		if named := again == nil; named && ok || !named && !errors.Is(again, core.ErrInvalid) {
+		if named := again == nil; named && ok || !named && !errors.Is(again, holdfast.ErrInvalid) {
 			t.Fatalf("%q, parsed %v, was refused for %q: %v; @daily: %v", spec, ok, name, err, again)
 		}
 	})

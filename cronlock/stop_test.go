@@ -22,7 +22,7 @@ func TestStoppedForGood(t *testing.T) {
 		r.add(t, "*/10 * * * * *", "job", time.Millisecond)
 		r.cron.Stop() // as if it had not been started
 		var none context.Context
-		if err := r.guard.Stop(none); !errors.Is(err, core.ErrInvalid) {
+		if err := r.guard.Stop(none); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("without a context: %v", err)
 		}
 		for range 2 {

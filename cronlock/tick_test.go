@@ -53,7 +53,7 @@ func TestReplicaAnHourOff(t *testing.T) {
 		}
 		for off, own := range offs {
 			late := own.of("late")
-			if own.total() > 0 || len(late) != 10 || !errors.Is(late[0].Err, core.ErrTick) {
+			if own.total() > 0 || len(late) != 10 || !errors.Is(late[0].Err, holdfast.ErrTick) {
 				t.Errorf("%v off: %d runs, %v", off, own.total(), own)
 			}
 		}

@@ -13,10 +13,10 @@ type Trace struct {
 	// Skipped: another replica has the tick; or, with an Err, an earlier run goes on. Holder is the label of who has the
 	// lock, where one is known.
 	Skipped func(Event)
-	// Late: the tick is left out on this replica, as Err says: Redis did not answer in time ([core.ErrUnavailable]), the clock
-	// is off ([core.ErrTick]), the process was paused, the Guard was stopped ([ErrStopped]).
+	// Late: the tick is left out on this replica, as Err says: Redis did not answer in time ([holdfast.ErrUnavailable]), the clock
+	// is off ([holdfast.ErrTick]), the process was paused, the Guard was stopped ([ErrStopped]).
 	Late func(Event)
-	// Lost: the lock was lost while the job ran, Err matches [core.ErrLost].
+	// Lost: the lock was lost while the job ran, Err matches [holdfast.ErrLost].
 	Lost func(Event)
 	// Failed: the job returned Err, or panicked; or it cannot be run, see [Guard.Job]. Token, Elapsed.
 	Failed func(Event)
@@ -98,7 +98,7 @@ func Tick(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// Name is the name of the job that a context is of, "" outside of one. The fencing token is that of core.Held(ctx)[0].
+// Name is the name of the job that a context is of, "" outside of one. The fencing token is that of holdfast.Held(ctx)[0].
 func Name(ctx context.Context) string {
 	if r, ok := ctx.Value(runKey{}).(*running); ok {
 		return r.name

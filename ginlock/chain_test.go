@@ -41,7 +41,7 @@ func TestChainRunsUnderTheLocksContext(t *testing.T) {
 		router := route(outside, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
 			inside = c.Request.Context()
 			lock := ginlock.Get(c)
-			if lock == nil || lock.Key() != "order:42" || core.Held(inside)[0] != lock {
+			if lock == nil || lock.Key() != "order:42" || holdfast.Held(inside)[0] != lock {
 				t.Fatalf("Get returned %v, want the lock of the request's context", lock)
 			}
 			if fence(inside) != lock.Token() || lock.Token() == 0 {
@@ -152,8 +152,8 @@ func TestPanicReleasesAndGoesOn(t *testing.T) {
 
 func TestHandleContextRunsUnderTheOuterHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		api, task := newReplica(t, b, core.WithPrefix("shop:")), newReplica(t, b, core.WithPrefix("shop:"))
-		var outer, inner *core.Lock
+		api, task := newReplica(t, b, holdfast.WithPrefix("shop:")), newReplica(t, b, holdfast.WithPrefix("shop:"))
+		var outer, inner *holdfast.Lock
 		mw := ginlock.New(api.Locker, "order", byID, ginlock.WithWait(500*time.Millisecond))
 		router := gin.New()
 		router.GET("/old/:id", mw, ginlock.New(api.Locker, "preorder", ginlock.Value("none"), ginlock.WithSkipper(
@@ -201,7 +201,7 @@ func TestHandleContextRunsUnderTheOuterHold(t *testing.T) {
 func TestMiddlewareListedTwiceRunsUnderTheOuterHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		api := newReplica(t, b)
-		var got []*core.Lock
+		var got []*holdfast.Lock
 		note := func(c *gin.Context) {
 			got = append(got, ginlock.Get(c))
 			c.Next()
@@ -230,7 +230,7 @@ func TestTwoKeysAreHeldTogether(t *testing.T) {
 			}
 			wantFree(t, b, "order:42")
 		}, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
-			if held := core.Held(c.Request.Context()); len(held) != 2 || ginlock.Get(c) != held[0] || held[0].Key() != "order:42" {
+			if held := holdfast.Held(c.Request.Context()); len(held) != 2 || ginlock.Get(c) != held[0] || held[0].Key() != "order:42" {
 				t.Errorf("the context carries %v, want both, order:42 first", held)
 			}
 			ok(c)

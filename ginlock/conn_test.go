@@ -134,7 +134,7 @@ func TestStreamEndsWhenItsStepLooksAtTheContext(t *testing.T) {
 		if took := time.Since(begin); steps <= 7 || took > 12*time.Second {
 			t.Errorf("the stream went on for %v, %d steps", took, steps)
 		}
-		errs.want(t, core.ErrLost)
+		errs.want(t, holdfast.ErrLost)
 		s.wantQuiet(t)
 	})
 }
@@ -179,7 +179,7 @@ func TestHijackedConnectionIsCoveredUntilTheHandlerReturns(t *testing.T) {
 				t.Errorf("got %q, %v, want the rest without a response in between", rest, err)
 			}
 			if lose {
-				errs.want(t, core.ErrLost)
+				errs.want(t, holdfast.ErrLost)
 			} else {
 				errs.want(t, nil)
 			}

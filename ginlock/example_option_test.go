@@ -8,7 +8,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/ginlock"
 	"github.com/redis/go-redis/v9"
 )

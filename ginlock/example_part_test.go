@@ -78,7 +78,7 @@ func ExamplePart() {
 	number := func(c *gin.Context) ([]string, error) {
 		id := strings.TrimLeft(c.Param("id"), "0")
 		if id == "" {
-			return nil, fmt.Errorf("%w: no order has the number 0", core.ErrInvalid) // a 400
+			return nil, fmt.Errorf("%w: no order has the number 0", holdfast.ErrInvalid) // a 400
 		}
 		return []string{id}, nil
 	}

@@ -18,11 +18,11 @@ const (
 	// releaseBound is how long the end of a response may wait for Redis to confirm the release.
 	releaseBound = time.Second
 
-	// longestKey is the length of the longest key that core.Key makes.
+	// longestKey is the length of the longest key that holdfast.Key makes.
 	longestKey = 256
 )
 
-// New returns a middleware that runs the rest of the chain under the lock core.Key(resource, parts...), with
+// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), with
 // the parts that part takes from the request. Whatever else locks the same key of the same Redis is excluded:
 // another route, a task, a cron job.
 //
@@ -54,7 +54,7 @@ const (
 //
 // New panics on a mistake in the calling code: a nil or empty argument, or options that contradict each other
 // or those of the locker.
-func New(locker *core.Locker, resource string, part Part, opts ...Option) gin.HandlerFunc {
+func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gin.HandlerFunc {
 	switch {
 	case locker == nil:
 		panic("ginlock: New without a locker")
@@ -78,23 +78,23 @@ func New(locker *core.Locker, resource string, part Part, opts ...Option) gin.Ha
 
 // Get returns the lock that the chain runs under, the innermost where there are several. It is nil outside of
 // it, and where [WithFailOpen] or [WithSkipper] let the chain run without one.
-func Get(c *gin.Context) *core.Lock {
+func Get(c *gin.Context) *holdfast.Lock {
 	v, _ := c.Get(contextKey)
-	lock, _ := v.(*core.Lock)
+	lock, _ := v.(*holdfast.Lock)
 	return lock
 }
 
 type middleware struct {
-	locker   *core.Locker
+	locker   *holdfast.Locker
 	resource string
 	part     Part
 	config
 }
 
-// check has core judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
+// check has the Locker judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
 // as well.
 func (m *middleware) check() error {
-	opts := make([]core.Option, len(m.lock))
+	opts := make([]holdfast.Option, len(m.lock))
 	for i, o := range m.lock {
 		opts[i] = o
 	}
@@ -124,11 +124,11 @@ func (m *middleware) handle(c *gin.Context) {
 	switch {
 	case err == nil:
 		m.hold(c, lock)
-	case errors.Is(err, core.ErrSelfDeadlock):
+	case errors.Is(err, holdfast.ErrSelfDeadlock):
 		// Run again, HandleContext has emptied c.Keys: Get must find the lock of the outer run there.
 		defer set(c, find(ctx, key))()
 		c.Next()
-	case m.failOpen && errors.Is(err, core.ErrUnavailable) && ctx.Err() == nil:
+	case m.failOpen && errors.Is(err, holdfast.ErrUnavailable) && ctx.Err() == nil:
 		_ = c.Error(err)
 		defer set(c, nil)()
 		c.Next()
@@ -157,11 +157,11 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 		}
 		all = append(all, p)
 	}
-	return core.Key(all...), nil
+	return holdfast.Key(all...), nil
 }
 
 // hold runs the rest of the chain under lock and releases it, also when the chain panics.
-func (m *middleware) hold(c *gin.Context, lock *core.Lock) {
+func (m *middleware) hold(c *gin.Context, lock *holdfast.Lock) {
 	request, status, returned := c.Request, c.Writer.Status(), false
 	unset := set(c, lock)
 	defer func() {
@@ -174,7 +174,7 @@ func (m *middleware) hold(c *gin.Context, lock *core.Lock) {
 		_ = c.Error(err)
 		// After a panic the response belongs to whoever recovers. Written is also true of a hijacked
 		// connection.
-		if returned && errors.Is(err, core.ErrLost) && !c.Writer.Written() && c.Writer.Status() == status {
+		if returned && errors.Is(err, holdfast.ErrLost) && !c.Writer.Written() && c.Writer.Status() == status {
 			m.answer(c, err)
 		}
 	}()
@@ -183,15 +183,15 @@ func (m *middleware) hold(c *gin.Context, lock *core.Lock) {
 	returned = true
 }
 
-// release ends the hold, detached from the request, which may be over. Its error matches core.ErrLost wherever
+// release ends the hold, detached from the request, which may be over. Its error matches holdfast.ErrLost wherever
 // the lock's context ended before the chain did, also when a Shutdown did that: that frees the key, if at all,
 // only now, and without an error.
-func release(ctx context.Context, lock *core.Lock) error {
+func release(ctx context.Context, lock *holdfast.Lock) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound)
 	defer cancel()
 	ended := lock.Err()
 	err := lock.Release(ctx)
-	if errors.Is(ended, core.ErrClosed) {
+	if errors.Is(ended, holdfast.ErrClosed) {
 		return &abandonedError{errors.Join(ended, err)}
 	}
 	return err
@@ -201,7 +201,7 @@ func release(ctx context.Context, lock *core.Lock) error {
 type abandonedError struct{ error }
 
 func (e *abandonedError) Unwrap() error        { return e.error }
-func (e *abandonedError) Is(target error) bool { return target == core.ErrLost }
+func (e *abandonedError) Is(target error) bool { return target == holdfast.ErrLost }
 
 // restore takes the lock's context, which has ended, out of the request again and leaves alone what else the
 // chain changed there.
@@ -219,7 +219,7 @@ func restore(c *gin.Context, request *http.Request) {
 }
 
 // set has Get report lock, until the function that it returns is called.
-func set(c *gin.Context, lock *core.Lock) func() {
+func set(c *gin.Context, lock *holdfast.Lock) func() {
 	before := Get(c)
 	c.Set(contextKey, lock)
 	return func() { c.Set(contextKey, before) }
@@ -227,9 +227,9 @@ func set(c *gin.Context, lock *core.Lock) func() {
 
 // find returns the lock of key that ctx carries. Locks are stored under a prefix that is not known here; the
 // same one for all locks of a Locker, so that among several matches the shortest is the one.
-func find(ctx context.Context, key string) *core.Lock {
-	var found *core.Lock
-	for _, lock := range core.Held(ctx) {
+func find(ctx context.Context, key string) *holdfast.Lock {
+	var found *holdfast.Lock
+	for _, lock := range holdfast.Held(ctx) {
 		if strings.HasSuffix(lock.Key(), key) && (found == nil || len(lock.Key()) < len(found.Key())) {
 			found = lock
 		}
@@ -240,7 +240,7 @@ func find(ctx context.Context, key string) *core.Lock {
 // refuse answers in place of the chain.
 func (m *middleware) refuse(c *gin.Context, err error) {
 	c.Abort()
-	if !errors.Is(err, core.ErrNotAcquired) && !errors.Is(err, core.ErrInvalid) {
+	if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrInvalid) {
 		_ = c.Error(err)
 	}
 	m.answer(c, err)

@@ -35,14 +35,14 @@ func bubble(t *testing.T, fn func(t *testing.T, b *servertest.Bubble)) {
 // replica is one process: a Locker with a client and a link of its own. It fails the test where a lock is still
 // held at the end.
 type replica struct {
-	*core.Locker
+	*holdfast.Locker
 	link *servertest.Link
 }
 
-func newReplica(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replica {
+func newReplica(t *testing.T, b *servertest.Bubble, opts ...holdfast.Option) *replica {
 	t.Helper()
 	rdb := b.Client()
-	l, err := core.New(rdb, opts...)
+	l, err := holdfast.New(rdb, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func newReplica(t *testing.T, b *servertest.Bubble, opts ...core.Option) *replic
 }
 
 // hold takes key and holds it until the function that it returns is called.
-func hold(t *testing.T, r *replica, key string, opts ...core.CallOption) (release func()) {
+func hold(t *testing.T, r *replica, key string, opts ...holdfast.CallOption) (release func()) {
 	t.Helper()
 	lock, err := r.TryAcquire(context.Background(), key, opts...)
 	if err != nil {
@@ -271,7 +271,7 @@ func (s *server) fetch(ctx context.Context, path string) (int, string, error) {
 
 // fence is what the consumer of a token does: it knows a context and no Gin.
 func fence(ctx context.Context) int64 {
-	if held := core.Held(ctx); len(held) > 0 {
+	if held := holdfast.Held(ctx); len(held) > 0 {
 		return held[0].Token()
 	}
 	return 0

@@ -56,7 +56,7 @@ func (k *keyed) of(t *testing.T, method, base string, a asked) string {
 		t.Fatalf("%+v: got key %q, %v", a, k.key, k.err)
 	}
 	var refusal *keyError
-	if k.err != nil && w.Code == http.StatusOK && (!errors.As(k.err, &refusal) || !errors.Is(k.err, core.ErrInvalid)) {
+	if k.err != nil && w.Code == http.StatusOK && (!errors.As(k.err, &refusal) || !errors.Is(k.err, holdfast.ErrInvalid)) {
 		t.Fatalf("%+v: got %v, want ErrInvalid", a, k.err)
 	}
 	if len(k.key) > longestKey || !utf8.ValidString(k.key) || strings.ContainsAny(k.key, "{}\x00~ \n") {
@@ -94,7 +94,7 @@ func FuzzKeys(f *testing.F) {
 			t.Errorf("%s %s %+v has key %q, %s %s %+v %q", m1, p1, one, k1, m2, p2, two, k2)
 		}
 		// The key is the one that everybody else makes of the same words.
-		if want := core.Key("order", a, b, c, d); k1 != "" && plain.of(t, m1, p1, one) != want {
+		if want := holdfast.Key("order", a, b, c, d); k1 != "" && plain.of(t, m1, p1, one) != want {
 			t.Errorf("%+v has key %q, want %q", one, plain.key, want)
 		}
 	})

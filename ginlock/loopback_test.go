@@ -26,7 +26,7 @@ import (
 const sequential = 200
 
 // largeResponses has a route that waits for another holder, as by default, and one that does not.
-func largeResponses(locker *core.Locker) http.Handler {
+func largeResponses(locker *holdfast.Locker) http.Handler {
 	body := bytes.Repeat([]byte("x"), 100<<10)
 	respond := func(c *gin.Context) {
 		c.DataFromReader(http.StatusOK, int64(len(body)), "text/plain", bytes.NewReader(body), nil)
@@ -132,9 +132,9 @@ func TestRequestsOnClosedRedisAreRefusedInTime(t *testing.T) {
 	wantProblem(t, w, http.StatusServiceUnavailable, "5", "could not be taken")
 }
 
-func newLocker(t *testing.T, rdb *redis.Client) *core.Locker {
+func newLocker(t *testing.T, rdb *redis.Client) *holdfast.Locker {
 	t.Helper()
-	l, err := core.New(rdb)
+	l, err := holdfast.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,22 +16,22 @@ import (
 func TestLossEndsTheContextAndIsReported(t *testing.T) {
 	const unknown = "outcome is unknown"
 	for name, tt := range map[string]struct {
-		lose    func(b *servertest.Bubble, lock *core.Lock)
+		lose    func(b *servertest.Bubble, lock *holdfast.Lock)
 		respond func(*gin.Context)
 		opts    []ginlock.Option
 		status  int
 		body    string // "" for problem details
 	}{
 		"deleted": {
-			lose:   func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			lose:   func(b *servertest.Bubble, _ *holdfast.Lock) { b.Redis.Del("order:42") },
 			status: http.StatusServiceUnavailable,
 		},
 		"taken by another": {
-			lose:   func(b *servertest.Bubble, _ *core.Lock) { _ = b.Redis.Set("order:42", "a rival") },
+			lose:   func(b *servertest.Bubble, _ *holdfast.Lock) { _ = b.Redis.Set("order:42", "a rival") },
 			status: http.StatusServiceUnavailable,
 		},
 		"redis gone": {
-			lose: func(b *servertest.Bubble, _ *core.Lock) {
+			lose: func(b *servertest.Bubble, _ *holdfast.Lock) {
 				for _, link := range b.Links() {
 					link.CutUp()
 				}
@@ -39,21 +39,21 @@ func TestLossEndsTheContextAndIsReported(t *testing.T) {
 			status: http.StatusServiceUnavailable,
 		},
 		"held for too long": {
-			opts:   []ginlock.Option{ginlock.WithLock(core.WithMaxHold(20 * time.Second))},
+			opts:   []ginlock.Option{ginlock.WithLock(holdfast.WithMaxHold(20 * time.Second))},
 			status: http.StatusServiceUnavailable,
 		},
 		"fail open is for the beginning": {
-			lose:   func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			lose:   func(b *servertest.Bubble, _ *holdfast.Lock) { b.Redis.Del("order:42") },
 			opts:   []ginlock.Option{ginlock.WithFailOpen()},
 			status: http.StatusServiceUnavailable,
 		},
 		"with a response": {
-			lose:    func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			lose:    func(b *servertest.Bubble, _ *holdfast.Lock) { b.Redis.Del("order:42") },
 			respond: func(c *gin.Context) { c.String(http.StatusOK, "half of it") },
 			status:  http.StatusOK, body: "half of it",
 		},
 		"with a response, which the error handler must not see": {
-			lose:    func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			lose:    func(b *servertest.Bubble, _ *holdfast.Lock) { b.Redis.Del("order:42") },
 			respond: func(c *gin.Context) { c.String(http.StatusOK, "half of it") },
 			opts: []ginlock.Option{ginlock.WithErrorHandler(func(c *gin.Context, err error) {
 				c.String(http.StatusOK, "and more")
@@ -61,14 +61,14 @@ func TestLossEndsTheContextAndIsReported(t *testing.T) {
 			status: http.StatusOK, body: "half of it",
 		},
 		"with a status": {
-			lose:    func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			lose:    func(b *servertest.Bubble, _ *holdfast.Lock) { b.Redis.Del("order:42") },
 			respond: func(c *gin.Context) { c.Status(http.StatusNoContent) },
 			status:  http.StatusNoContent, body: "-",
 		},
 		"with an error handler": {
-			lose: func(b *servertest.Bubble, _ *core.Lock) { b.Redis.Del("order:42") },
+			lose: func(b *servertest.Bubble, _ *holdfast.Lock) { b.Redis.Del("order:42") },
 			opts: []ginlock.Option{ginlock.WithErrorHandler(func(c *gin.Context, err error) {
-				if errors.Is(err, core.ErrLost) {
+				if errors.Is(err, holdfast.ErrLost) {
 					c.String(http.StatusGone, "lost")
 				}
 			})},
@@ -84,7 +84,7 @@ func TestLossEndsTheContextAndIsReported(t *testing.T) {
 				}
 				ctx := c.Request.Context()
 				<-ctx.Done()
-				if !errors.Is(context.Cause(ctx), core.ErrLost) {
+				if !errors.Is(context.Cause(ctx), holdfast.ErrLost) {
 					t.Errorf("%s: the context ended because of %v, want ErrLost", name, context.Cause(ctx))
 				}
 				if tt.respond != nil {
@@ -97,7 +97,7 @@ func TestLossEndsTheContextAndIsReported(t *testing.T) {
 			} else if got := w.Body.String(); w.Code != tt.status || got != tt.body && tt.body != "-" {
 				t.Errorf("%s: got %d %q, want %d %q", name, w.Code, got, tt.status, tt.body)
 			}
-			errs.want(t, core.ErrLost)
+			errs.want(t, holdfast.ErrLost)
 			for _, link := range b.Links() {
 				link.Heal()
 			}
@@ -111,7 +111,7 @@ func TestLossThatOnlyTheReleaseFindsIsReported(t *testing.T) {
 		var errs errs
 		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), func(*gin.Context) { b.Redis.Del("order:42") })
 		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
-		errs.want(t, core.ErrLost)
+		errs.want(t, holdfast.ErrLost)
 	})
 }
 
@@ -128,10 +128,10 @@ func TestShutdownUnderAHandlerIsALoss(t *testing.T) {
 			<-c.Request.Context().Done()
 		})
 		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
-		if len(errs.all) != 1 || !errors.Is(errs.all[0], core.ErrClosed) {
+		if len(errs.all) != 1 || !errors.Is(errs.all[0], holdfast.ErrClosed) {
 			t.Errorf("c.Errors has %v, want ErrClosed", errs.all)
 		}
-		errs.want(t, core.ErrLost)
+		errs.want(t, holdfast.ErrLost)
 		wantFree(t, b, "order:42")
 	})
 }
@@ -145,7 +145,7 @@ func TestFailedReleaseLeavesTheResponseAloneAndIsBounded(t *testing.T) {
 		w := get(router, "/orders/42")
 		wantTook(t, begin, time.Second)
 		wantStatus(t, w, http.StatusOK)
-		errs.want(t, core.ErrUnavailable)
+		errs.want(t, holdfast.ErrUnavailable)
 		wantLocked(t, b, "order:42")
 		api.link.Heal()
 		time.Sleep(2 * time.Second)

@@ -15,7 +15,7 @@ type Option interface{ apply(*config) }
 const defaultWait = 100 * time.Millisecond
 
 type config struct {
-	lock         []core.CallOption
+	lock         []holdfast.CallOption
 	skipper      func(*gin.Context) bool
 	errorHandler func(*gin.Context, error)
 	routeScope   bool
@@ -24,7 +24,7 @@ type config struct {
 }
 
 func defaults() config {
-	return config{lock: []core.CallOption{core.WithWait(defaultWait)}}
+	return config{lock: []holdfast.CallOption{holdfast.WithWait(defaultWait)}}
 }
 
 type option func(*config)
@@ -39,16 +39,16 @@ func (o option) apply(c *config) { o(c) }
 // It bounds the waiting for others. A Redis that does not answer is given up to a quarter of the TTL, at most
 // 1 s, beyond it, and about a TTL altogether. The wait begins with the request, so that a Redis that takes
 // longer than it for one answer is asked only once.
-func WithWait(d time.Duration) Option { return WithLock(core.WithWait(d)) }
+func WithWait(d time.Duration) Option { return WithLock(holdfast.WithWait(d)) }
 
 // WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of
-// the Locker. Of several, the last one wins, so that WithLock(core.WithWait(d)) is another way to write
-// WithWait(d); a [core.WithWait] given to the Locker itself does not count here.
-func WithLock(opts ...core.CallOption) Option {
+// the Locker. Of several, the last one wins, so that WithLock(holdfast.WithWait(d)) is another way to write
+// WithWait(d); a [holdfast.WithWait] given to the Locker itself does not count here.
+func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
-// WithRouteScope makes the method and the route's path, as registered, part of the key: core.Key(resource,
+// WithRouteScope makes the method and the route's path, as registered, part of the key: holdfast.Key(resource,
 // "POST", "/orders/:id/pay", parts...). It is meant for values that mean something on one route only, such as
 // an Idempotency-Key. Default: without, so that whatever names the same resource and parts is excluded. With
 // it, two routes to the same thing do not exclude each other, and a route that is renamed has other keys.
@@ -70,8 +70,8 @@ func WithSkipper(skip func(*gin.Context) bool) Option {
 // and written nothing, is answered by [Respond], which it may also call for the cases that it does not care
 // about. Default: [Respond].
 //
-// handle tells the cases apart by errors.Is: [core.ErrLost] first, for what ran already, then
-// [core.ErrNotAcquired] (a [*core.HeldError]), [core.ErrUnavailable], [core.ErrClosed], [core.ErrInvalid].
+// handle tells the cases apart by errors.Is: [holdfast.ErrLost] first, for what ran already, then
+// [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed], [holdfast.ErrInvalid].
 // Where the request's context ended the wait, the error matches its error too.
 func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	if handle == nil {

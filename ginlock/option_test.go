@@ -17,7 +17,7 @@ import (
 
 func TestLaterOfTwoWaitsCountsAndTheLockersDoesNot(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		task, api := newReplica(t, b), newReplica(t, b, core.WithWait(time.Hour))
+		task, api := newReplica(t, b), newReplica(t, b, holdfast.WithWait(time.Hour))
 		defer hold(t, task, "order:42")()
 		for _, tt := range []struct {
 			want time.Duration
@@ -26,9 +26,9 @@ func TestLaterOfTwoWaitsCountsAndTheLockersDoesNot(t *testing.T) {
 			{100 * time.Millisecond, nil},
 			{0, []ginlock.Option{ginlock.WithWait(0)}},
 			{3 * time.Second, []ginlock.Option{ginlock.WithWait(3 * time.Second)}},
-			{2 * time.Second, []ginlock.Option{ginlock.WithWait(time.Second), ginlock.WithLock(core.WithWait(2 * time.Second))}},
-			{time.Second, []ginlock.Option{ginlock.WithLock(core.WithWait(2 * time.Second)), ginlock.WithWait(time.Second)}},
-			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(core.WithTTL(5 * time.Second))}},
+			{2 * time.Second, []ginlock.Option{ginlock.WithWait(time.Second), ginlock.WithLock(holdfast.WithWait(2 * time.Second))}},
+			{time.Second, []ginlock.Option{ginlock.WithLock(holdfast.WithWait(2 * time.Second)), ginlock.WithWait(time.Second)}},
+			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(holdfast.WithTTL(5 * time.Second))}},
 		} {
 			begin := time.Now()
 			w := get(route(ginlock.New(api.Locker, "order", byID, tt.opts...), never(t)), "/orders/42")
@@ -41,7 +41,7 @@ func TestLaterOfTwoWaitsCountsAndTheLockersDoesNot(t *testing.T) {
 func TestErrorHandlerAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		task, api := newReplica(t, b), newReplica(t, b)
-		defer hold(t, task, "order:42", core.WithLabel("worker-7"))()
+		defer hold(t, task, "order:42", holdfast.WithLabel("worker-7"))()
 		var seen error
 		handler := func(answer func(*gin.Context, error)) *gin.Engine {
 			return route(ginlock.New(api.Locker, "order", byID, ginlock.WithErrorHandler(func(c *gin.Context, err error) {
@@ -58,7 +58,7 @@ func TestErrorHandlerAnswers(t *testing.T) {
 		if got := w.Body.String(); got != "in use" {
 			t.Errorf("got body %q, want the handler's alone", got)
 		}
-		var held *core.HeldError
+		var held *holdfast.HeldError
 		if !errors.As(seen, &held) || held.Label != "worker-7" {
 			t.Errorf("the handler got %v, want the HeldError", seen)
 		}
@@ -105,7 +105,7 @@ func TestFailOpenRunsWithoutALockOnlyWhenRedisIsAway(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		task, api := newReplica(t, b), newReplica(t, b)
 		var errs errs
-		var outer, inner *core.Lock
+		var outer, inner *holdfast.Lock
 		router := route(errs.watch, ginlock.New(task.Locker, "customer", ginlock.Query("customer")),
 			func(c *gin.Context) {
 				outer = ginlock.Get(c)
@@ -131,7 +131,7 @@ func TestFailOpenRunsWithoutALockOnlyWhenRedisIsAway(t *testing.T) {
 		if inner != nil || outer == nil {
 			t.Errorf("Get returned %v outside and %v inside, want the customer's lock and none", outer, inner)
 		}
-		errs.want(t, core.ErrUnavailable)
+		errs.want(t, holdfast.ErrUnavailable)
 
 		inner = outer
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
@@ -152,7 +152,7 @@ func TestTwoInstancesKeepTheirOptionsApart(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		task, api := newReplica(t, b), newReplica(t, b)
 		router := gin.New()
-		shared := []core.CallOption{core.WithLabel("api")}
+		shared := []holdfast.CallOption{holdfast.WithLabel("api")}
 		router.GET("/a/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithWait(time.Second),
 			ginlock.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })), ok)
 		router.GET("/b/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithFailOpen(),
@@ -180,7 +180,7 @@ func TestTwoInstancesKeepTheirOptionsApart(t *testing.T) {
 
 func TestNewPanicsOnMisuseAndSendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		l := newReplica(t, b, core.WithMaxHold(20*time.Second)).Locker
+		l := newReplica(t, b, holdfast.WithMaxHold(20*time.Second)).Locker
 		for name, f := range map[string]func(){
 			"nil locker":            func() { ginlock.New(nil, "order", byID) },
 			"empty resource":        func() { ginlock.New(l, "", byID) },
@@ -190,9 +190,9 @@ func TestNewPanicsOnMisuseAndSendsNothing(t *testing.T) {
 			"nil skipper":           func() { ginlock.WithSkipper(nil) },
 			"nil error handler":     func() { ginlock.WithErrorHandler(nil) },
 			"nil lock option":       func() { ginlock.New(l, "order", byID, ginlock.WithLock(nil)) },
-			"short lease":           func() { ginlock.New(l, "order", byID, ginlock.WithLock(core.WithTTL(time.Millisecond))) },
-			"lease beyond the hold": func() { ginlock.New(l, "order", byID, ginlock.WithLock(core.WithTTL(time.Minute))) },
-			"contradicting options": func() { ginlock.New(l, "order", byID, ginlock.WithLock(core.WithoutRenewal())) },
+			"short lease":           func() { ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithTTL(time.Millisecond))) },
+			"lease beyond the hold": func() { ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithTTL(time.Minute))) },
+			"contradicting options": func() { ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithoutRenewal())) },
 			"unnamed param":         func() { ginlock.Param("") },
 			"unnamed header":        func() { ginlock.Header("") },
 			"unnamed query":         func() { ginlock.Query("") },
@@ -209,7 +209,7 @@ func TestNewPanicsOnMisuseAndSendsNothing(t *testing.T) {
 				f()
 			}()
 		}
-		ginlock.New(l, "order", byID, ginlock.WithLock(core.WithLabel("api"), core.WithTTL(time.Second)), ginlock.WithWait(0))
+		ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithLabel("api"), holdfast.WithTTL(time.Second)), ginlock.WithWait(0))
 		synctest.Wait()
 		if n := b.Commands().Total(); n != 0 {
 			t.Errorf("%d commands sent", n)

@@ -14,7 +14,7 @@ import (
 // of this form will do; it runs before the lock is taken.
 //
 // None of the strings may be empty, or the request is refused with 400. So it is for an error that matches
-// [core.ErrInvalid]; any other error is answered with 500.
+// [holdfast.ErrInvalid]; any other error is answered with 500.
 type Part func(c *gin.Context) ([]string, error)
 
 // Param is the value of a path parameter: Param("id") on the route /orders/:id. On a route without such a parameter every
@@ -76,7 +76,7 @@ func Value(name string) Part {
 	}
 }
 
-// Parts is all of parts, in their order: Parts(Param("tenant"), Param("id")) makes core.Key(resource, tenant,
+// Parts is all of parts, in their order: Parts(Param("tenant"), Param("id")) makes holdfast.Key(resource, tenant,
 // id).
 func Parts(parts ...Part) Part {
 	if len(parts) == 0 {
@@ -124,12 +124,12 @@ func text(v any) (string, bool) {
 	return "", false
 }
 
-// keyError is a request that does not say, or not properly, what to lock. It matches core.ErrInvalid, and its
+// keyError is a request that does not say, or not properly, what to lock. It matches holdfast.ErrInvalid, and its
 // text is fit for the client.
 type keyError struct{ what string }
 
 func (e *keyError) Error() string        { return "ginlock: the lock's key: the request has " + e.what }
-func (e *keyError) Is(target error) bool { return target == core.ErrInvalid }
+func (e *keyError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 var errMalformedKey = &keyError{`a malformed Idempotency-Key, want a quoted string (RFC 8941, 3.3.3)`}
 

@@ -54,20 +54,20 @@ func TestKeysFollowTheRequest(t *testing.T) {
 			opts   []ginlock.Option
 			want   string
 		}{
-			{param, "/orders/a/b", nil, core.Key("order", "b")},
-			{param, "/orders/a/b%2Fc", nil, core.Key("order", "b/c")},
-			{param, "/orders/a/" + long, nil, core.Key("order", long)},
-			{shout, "/orders/a/b", nil, core.Key("order", "B")},
-			{ginlock.Query("q"), "/orders/a/b?q=1&q=2", nil, core.Key("order", "1")},
+			{param, "/orders/a/b", nil, holdfast.Key("order", "b")},
+			{param, "/orders/a/b%2Fc", nil, holdfast.Key("order", "b/c")},
+			{param, "/orders/a/" + long, nil, holdfast.Key("order", long)},
+			{shout, "/orders/a/b", nil, holdfast.Key("order", "B")},
+			{ginlock.Query("q"), "/orders/a/b?q=1&q=2", nil, holdfast.Key("order", "1")},
 			{ginlock.Query("q"), "/orders/a/b?p=1", nil, ""},
 			{ginlock.Query("q"), "/orders/a/b?q=", nil, ""},
-			{ginlock.Header("x-order"), "/orders/a/b", nil, core.Key("order", "h1")},
+			{ginlock.Header("x-order"), "/orders/a/b", nil, holdfast.Key("order", "h1")},
 			{ginlock.Header("x-none"), "/orders/a/b", nil, ""},
-			{ginlock.Value("account"), "/orders/a/b", nil, core.Key("order", "7")},
-			{ginlock.Parts(tenant, param), "/orders/a/b", nil, core.Key("order", "a", "b")},
-			{ginlock.Parts(tenant, ginlock.Parts(param, shout)), "/orders/a/b", nil, core.Key("order", "a", "b", "B")},
+			{ginlock.Value("account"), "/orders/a/b", nil, holdfast.Key("order", "7")},
+			{ginlock.Parts(tenant, param), "/orders/a/b", nil, holdfast.Key("order", "a", "b")},
+			{ginlock.Parts(tenant, ginlock.Parts(param, shout)), "/orders/a/b", nil, holdfast.Key("order", "a", "b", "B")},
 			{ginlock.Parts(tenant, ginlock.Query("q")), "/orders/a/b", nil, ""},
-			{param, "/orders/a/b", []ginlock.Option{scope}, core.Key("order", "GET", "/orders/:tenant/:id", "b")},
+			{param, "/orders/a/b", []ginlock.Option{scope}, holdfast.Key("order", "GET", "/orders/:tenant/:id", "b")},
 		} {
 			req := httptest.NewRequest(http.MethodGet, tt.target, nil)
 			req.Header.Add("X-Order", "h1")
@@ -158,7 +158,7 @@ func TestIdempotencyKeyIsUnquoted(t *testing.T) {
 		}
 		got, err := take(part, req, nil)
 		if tt.want == "" {
-			if !errors.Is(err, core.ErrInvalid) {
+			if !errors.Is(err, holdfast.ErrInvalid) {
 				t.Errorf("%q: got %q, %v, want ErrInvalid", tt.fields, got, err)
 			}
 		} else if err != nil || len(got) != 1 || got[0] != tt.want {
@@ -184,7 +184,7 @@ func FuzzIdempotencyKey(f *testing.F) {
 		req.Header["Idempotency-Key"] = []string{s}
 		got, err := take(part, req, nil)
 		if err != nil {
-			if !errors.Is(err, core.ErrInvalid) {
+			if !errors.Is(err, holdfast.ErrInvalid) {
 				t.Errorf("%q: %v, want ErrInvalid", s, err)
 			}
 			return
@@ -218,13 +218,13 @@ func TestValueTakesWhatHasOneText(t *testing.T) {
 		}
 	}
 	for _, v := range []any{nil, "", named("")} { // the client's fault, if anybody's: it has not logged in, say
-		if got, err := take(ginlock.Value("v"), req, map[string]any{"v": v}); !errors.Is(err, core.ErrInvalid) {
+		if got, err := take(ginlock.Value("v"), req, map[string]any{"v": v}); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%v: got %q, %v, want ErrInvalid", v, got, err)
 		}
 	}
 	n := 1
 	for _, v := range []any{1.5, &n, struct{ id int }{1}, []byte("a"), errors.New("x"), true} { // ours
-		if got, err := take(ginlock.Value("v"), req, map[string]any{"v": v}); err == nil || errors.Is(err, core.ErrInvalid) {
+		if got, err := take(ginlock.Value("v"), req, map[string]any{"v": v}); err == nil || errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%T: got %q, %v, want an error that is not ErrInvalid", v, got, err)
 		}
 	}

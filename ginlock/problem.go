@@ -52,25 +52,25 @@ func Respond(c *gin.Context, err error) {
 }
 
 func describe(err error) (p problem, retry time.Duration) {
-	var held *core.HeldError
+	var held *holdfast.HeldError
 	var key *keyError
 	switch {
-	case errors.Is(err, core.ErrLost):
+	case errors.Is(err, holdfast.ErrLost):
 		p.Status = http.StatusServiceUnavailable
 		p.Detail = "The lock was lost while the request ran. Its outcome is unknown."
-	case errors.Is(err, core.ErrNotAcquired):
+	case errors.Is(err, holdfast.ErrNotAcquired):
 		p.Status, retry = http.StatusConflict, retryLater
 		p.Detail = "Another request or job for the same resource is in progress. Nothing was done."
 		if errors.As(err, &held) && held.TimeLeft > 0 {
 			retry = held.TimeLeft
 		}
-	case errors.Is(err, core.ErrUnavailable), errors.Is(err, core.ErrClosed):
+	case errors.Is(err, holdfast.ErrUnavailable), errors.Is(err, holdfast.ErrClosed):
 		p.Status, retry = http.StatusServiceUnavailable, retryLater
 		p.Detail = "The lock for this request could not be taken. Nothing was done."
 	case errors.As(err, &key):
 		p.Status = http.StatusBadRequest
 		p.Detail = "The request has " + key.what + "."
-	case errors.Is(err, core.ErrInvalid):
+	case errors.Is(err, holdfast.ErrInvalid):
 		p.Status = http.StatusBadRequest
 		p.Detail = "The request does not say what it is about."
 	default:

@@ -20,12 +20,12 @@ func TestRedLock(t *testing.T) {
 		for range 3 {
 			masters = append(masters, servertest.NewBubble(t))
 		}
-		locker := func() *core.Locker {
+		locker := func() *holdfast.Locker {
 			var clients []*redis.Client
 			for _, m := range masters {
 				clients = append(clients, m.Client())
 			}
-			l, err := core.NewRedLock(clients)
+			l, err := holdfast.NewRedLock(clients)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestRedLock(t *testing.T) {
 		}
 		masters[1].Down()
 		wantStatus(t, get(api, "/orders/42"), http.StatusServiceUnavailable)
-		for _, l := range []*core.Locker{a, b} {
+		for _, l := range []*holdfast.Locker{a, b} {
 			if err := l.Shutdown(t.Context()); err != nil {
 				t.Error(err)
 			}

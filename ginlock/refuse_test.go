@@ -56,7 +56,7 @@ func TestHeldIsAConflict(t *testing.T) {
 		synctest.Wait() // until the last request has left the line
 		b.Redis.Del("order:42")
 
-		release := hold(t, task, core.Key("order", "42")) // as a task or a cron job does
+		release := hold(t, task, holdfast.Key("order", "42")) // as a task or a cron job does
 		wantProblem(t, get(router, "/orders/42"), http.StatusConflict, "1", "in progress")
 		wantProblem(t, get(byLease, "/orders/42"), http.StatusConflict, "15", "in progress")
 		release()
@@ -100,7 +100,7 @@ func TestRedisDownIsUnavailable(t *testing.T) {
 			t.Errorf("took %v, want at most 1s", got)
 		}
 		wantProblem(t, w, http.StatusServiceUnavailable, "5", "could not be taken")
-		errs.want(t, core.ErrUnavailable)
+		errs.want(t, holdfast.ErrUnavailable)
 	})
 }
 
@@ -115,7 +115,7 @@ func TestSilentRedisIsUnavailableInTime(t *testing.T) {
 			{time.Second, nil},
 			{time.Second, []ginlock.Option{ginlock.WithWait(0)}},
 			{3 * time.Second, []ginlock.Option{ginlock.WithWait(3 * time.Second)}},
-			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(core.WithTTL(400 * time.Millisecond))}},
+			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(holdfast.WithTTL(400 * time.Millisecond))}},
 		} {
 			begin := time.Now()
 			w := get(route(ginlock.New(api.Locker, "order", byID, tt.opts...), never(t)), "/orders/42")
@@ -135,7 +135,7 @@ func TestShutDownLockerIsUnavailable(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "5", "could not be taken")
-		errs.want(t, core.ErrClosed)
+		errs.want(t, holdfast.ErrClosed)
 	})
 }
 
@@ -150,7 +150,7 @@ func TestPartsErrorDecidesTheStatus(t *testing.T) {
 			seen   error
 		}{
 			{broken, nil, http.StatusInternalServerError, broken},
-			{fmt.Errorf("no such tenant: %w", core.ErrInvalid), nil, http.StatusBadRequest, nil},
+			{fmt.Errorf("no such tenant: %w", holdfast.ErrInvalid), nil, http.StatusBadRequest, nil},
 			{nil, nil, http.StatusBadRequest, nil},
 			{nil, []string{"a", ""}, http.StatusBadRequest, nil},
 		} {
@@ -176,7 +176,7 @@ func TestMistakeOfTheServerIsNoBadRequest(t *testing.T) {
 			var errs errs
 			router := route(errs.watch, ginlock.New(api.Locker, "order", part), never(t))
 			wantProblem(t, get(router, "/orders/42"), http.StatusInternalServerError, "", "could not be determined")
-			if len(errs.all) != 1 || !strings.Contains(errs.all[0].Error(), name) || errors.Is(errs.all[0], core.ErrInvalid) {
+			if len(errs.all) != 1 || !strings.Contains(errs.all[0].Error(), name) || errors.Is(errs.all[0], holdfast.ErrInvalid) {
 				t.Errorf("c.Errors has %v, want one that names %s", errs.all, name)
 			}
 		}

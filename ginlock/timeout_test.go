@@ -141,7 +141,7 @@ func TestTimeoutsOfTheServerBoundASlowClientOnLoopback(t *testing.T) {
 				if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("the handler ended with %v", err)
 				}
-				lock, err := locker.Acquire(t.Context(), core.Key("order", "42"))
+				lock, err := locker.Acquire(t.Context(), holdfast.Key("order", "42"))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -101,7 +101,7 @@ func (d wordyDB) BeginTx(ctx context.Context, _ *sql.TxOptions) (*sql.Tx, error)
 
 func TestWhatEndedAWaitIsSaid(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		locker, err := core.New(servertest.NewBubble(t).Client())
+		locker, err := holdfast.New(servertest.NewBubble(t).Client())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestWhatEndedAWaitIsSaid(t *testing.T) {
 				return sqlfence.WithPgx(ctx, f, begin, func(fakePgx) error { return nil })
 			},
 		} {
-			lock, err := locker.Acquire(background, "order:42", core.WithTTL(time.Second), core.WithoutRenewal())
+			lock, err := locker.Acquire(background, "order:42", holdfast.WithTTL(time.Second), holdfast.WithoutRenewal())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestWhatEndedAWaitIsSaid(t *testing.T) {
 			for _, tt := range []struct {
 				ctx  context.Context
 				want error
-			}{{limited, context.DeadlineExceeded}, {lock.Context(background), core.ErrLost}} {
+			}{{limited, context.DeadlineExceeded}, {lock.Context(background), holdfast.ErrLost}} {
 				err := run(tt.ctx, wordyTx{begin(t, db), func() { <-tt.ctx.Done() }, canceled})
 				if !errors.Is(err, tt.want) || !errors.Is(err, canceled) {
 					t.Errorf("%s: got %v, want %v and what the database said", name, err, tt.want)

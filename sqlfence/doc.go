@@ -88,8 +88,8 @@
 //	ErrCommitUnknown   the connection broke at COMMIT, or MySQL had ended the transaction before: written or not;
 //	                   read before doing it again
 //	ErrNoToken         the context carries neither a lock nor a token: nothing is written
-//	core.ErrLost       a lock in the context is over, lost or released: nothing is written
-//	core.ErrInvalid    arguments that can never work: nothing is written
+//	holdfast.ErrLost       a lock in the context is over, lost or released: nothing is written
+//	holdfast.ErrInvalid    arguments that can never work: nothing is written
 //	sql.ErrNoRows      ExecRow alone: the row is not there afterwards, and is rolled back
 //	any other          what the database said, or the function returned: rolled back
 //

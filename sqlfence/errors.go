@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// What a caller may have to branch on. Arguments that can never work match [core.ErrInvalid]; a lock in the
-// context that is lost or released matches [core.ErrLost].
+// What a caller may have to branch on. Arguments that can never work match [holdfast.ErrInvalid]; a lock in the
+// context that is lost or released matches [holdfast.ErrLost].
 var (
 	// ErrStale: the database has seen a larger token. Whoever has it took the lock over; this holder's work
 	// is void, and repeating it with the same token is useless. The error that matches is a [*StaleError].
@@ -48,7 +48,7 @@ func (e *unknownError) Unwrap() []error { return []error{ErrCommitUnknown, e.cau
 // failed wraps an error of the database.
 func failed(act string, err error) error { return fmt.Errorf("sqlfence: %s: %w", act, err) }
 
-// invalid is a core.ErrInvalid with its reason.
+// invalid is a holdfast.ErrInvalid with its reason.
 func invalid(format string, args ...any) error {
 	return &invalidError{fmt.Sprintf(format, args...)}
 }
@@ -56,4 +56,4 @@ func invalid(format string, args ...any) error {
 type invalidError struct{ reason string }
 
 func (e *invalidError) Error() string        { return "sqlfence: " + e.reason }
-func (e *invalidError) Is(target error) bool { return target == core.ErrInvalid }
+func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 

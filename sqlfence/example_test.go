@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/alicebob/miniredis/v2"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/redis/go-redis/v9"
 )

@@ -18,7 +18,7 @@ type Fence struct {
 
 // New returns the fence for a kind of database. The table that it needs is made by [Fence.DDL].
 //
-// Errors: [core.ErrInvalid].
+// Errors: [holdfast.ErrInvalid].
 func New(dialect Dialect, opts ...Option) (*Fence, error) {
 	if dialect < Postgres || dialect > SQLite {
 		return nil, invalid("unknown dialect %d", uint8(dialect))
@@ -58,8 +58,8 @@ type Tx interface {
 //
 // On any error it has rolled tx back, so that one who ignores the error cannot commit.
 //
-// Errors: [ErrStale]; [ErrNoToken]; [core.ErrLost] for a lock of ctx that is lost or released, and the context's error:
-// before the database was asked, or along with what the database said when they ended the wait; [core.ErrInvalid]; else what the
+// Errors: [ErrStale]; [ErrNoToken]; [holdfast.ErrLost] for a lock of ctx that is lost or released, and the context's error:
+// before the database was asked, or along with what the database said when they ended the wait; [holdfast.ErrInvalid]; else what the
 // database said.
 func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	if isNil(tx) {
@@ -174,7 +174,7 @@ const rollbackWithin = 5 * time.Second
 // promises nothing about the next moment: for monitoring, and to look around after an [ErrCommitUnknown]. db is an *sql.DB,
 // *sql.Conn or *sql.Tx.
 //
-// Errors: [core.ErrInvalid], else what the database said.
+// Errors: [holdfast.ErrInvalid], else what the database said.
 func (f *Fence) Current(ctx context.Context, db interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, resource string) (int64, error) {

@@ -100,7 +100,7 @@ func TestAnyFailureOfGuardRollsBack(t *testing.T) {
 	cases := map[string]func(f *fakeDB) (context.Context, []sqlfence.Mark, error){
 		"no token": func(*fakeDB) (context.Context, []sqlfence.Mark, error) { return background, nil, sqlfence.ErrNoToken },
 		"bad mark": func(*fakeDB) (context.Context, []sqlfence.Mark, error) {
-			return background, []sqlfence.Mark{{}}, core.ErrInvalid
+			return background, []sqlfence.Mark{{}}, holdfast.ErrInvalid
 		},
 		"ended": func(*fakeDB) (context.Context, []sqlfence.Mark, error) {
 			ctx, cancel := context.WithCancel(sqlfence.WithToken(background, "r", 1))
@@ -164,12 +164,12 @@ func TestBadMarks(t *testing.T) {
 	}
 	for name, marks := range bad {
 		tx := begin(t, db)
-		if err := f.Guard(background, tx, marks...); !errors.Is(err, core.ErrInvalid) {
-			t.Errorf("%s: Guard: got %v, want %v", name, err, core.ErrInvalid)
+		if err := f.Guard(background, tx, marks...); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("%s: Guard: got %v, want %v", name, err, holdfast.ErrInvalid)
 		}
 		_ = tx.Rollback() // the fake has room for one
-		if err := f.Advance(background, db, marks...); !errors.Is(err, core.ErrInvalid) {
-			t.Errorf("%s: Advance: got %v, want %v", name, err, core.ErrInvalid)
+		if err := f.Advance(background, db, marks...); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("%s: Advance: got %v, want %v", name, err, holdfast.ErrInvalid)
 		}
 	}
 	good := []sqlfence.Mark{{strings.Repeat("k", 512), 1<<53 - 1}, {"r", 1}, {"r", 1}}
@@ -231,16 +231,16 @@ func TestBadArguments(t *testing.T) {
 		"pgx without fn":       sqlfence.WithPgx(ctx, newFence(t, sqlfence.Postgres), beginPgx, nil),
 		"pgx without Tx":       sqlfence.GuardPgx[fakePgxRow](ctx, f, nil),
 	} {
-		if !errors.Is(err, core.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") {
-			t.Errorf("%s: got %v, want %v", name, err, core.ErrInvalid)
+		if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") {
+			t.Errorf("%s: got %v, want %v", name, err, holdfast.ErrInvalid)
 		}
 	}
 }
 
 func TestTableNames(t *testing.T) {
 	for _, bad := range []string{"", ".", "a.", ".a", "a b", "a;b", `a"b`, "a`b", "1a", "ä", "a..b", "a-b", strings.Repeat("a", 64)} {
-		if _, err := sqlfence.New(sqlfence.MySQL, sqlfence.WithTable(bad)); !errors.Is(err, core.ErrInvalid) {
-			t.Errorf("%q: got %v, want %v", bad, err, core.ErrInvalid)
+		if _, err := sqlfence.New(sqlfence.MySQL, sqlfence.WithTable(bad)); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("%q: got %v, want %v", bad, err, holdfast.ErrInvalid)
 		}
 	}
 	for d, want := range map[sqlfence.Dialect]string{
@@ -298,15 +298,15 @@ func TestInnerTokenHidesOuter(t *testing.T) {
 
 func TestGuardTakesLocksFromTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locker, err := core.New(servertest.NewBubble(t).Client(), core.WithPrefix("shop:"))
+		locker, err := holdfast.New(servertest.NewBubble(t).Client(), holdfast.WithPrefix("shop:"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer locker.Shutdown(background)
 		fake, db := newDB(t)
 		f := newFence(t, sqlfence.Postgres)
-		acquire := func(ctx context.Context, key string) *core.Lock {
-			lock, err := locker.Acquire(ctx, key, core.WithTTL(time.Second), core.WithoutRenewal())
+		acquire := func(ctx context.Context, key string) *holdfast.Lock {
+			lock, err := locker.Acquire(ctx, key, holdfast.WithTTL(time.Second), holdfast.WithoutRenewal())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,14 +327,14 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 		if err := f.Advance(sqlfence.WithToken(ctx, inner.Key(), inner.Token()), db); err != nil {
 			t.Errorf("the lock's own token: %v", err)
 		}
-		if err := f.Advance(sqlfence.WithToken(ctx, inner.Key(), 1), db); !errors.Is(err, core.ErrInvalid) {
-			t.Errorf("another token: got %v, want %v", err, core.ErrInvalid)
+		if err := f.Advance(sqlfence.WithToken(ctx, inner.Key(), 1), db); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("another token: got %v, want %v", err, holdfast.ErrInvalid)
 		}
 		if err := inner.Release(background); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Advance(ctx, db); !errors.Is(err, context.Canceled) || !errors.Is(err, core.ErrLost) {
-			t.Errorf("after release: got %v, want %v and %v", err, context.Canceled, core.ErrLost)
+		if err := f.Advance(ctx, db); !errors.Is(err, context.Canceled) || !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("after release: got %v, want %v and %v", err, context.Canceled, holdfast.ErrLost)
 		}
 		begun := fake.count("begin")
 		time.Sleep(2 * time.Second)
@@ -345,8 +345,8 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 			"WithTx":  f.WithTx(lost, db, nil, func(*sql.Tx) error { t.Error("fn runs"); return nil }),
 			"marks":   f.Advance(lost, db, sqlfence.Mark{Resource: "r", Token: 1}),
 		} {
-			if !errors.Is(err, core.ErrLost) {
-				t.Errorf("%s with a lost lock: got %v, want %v", name, err, core.ErrLost)
+			if !errors.Is(err, holdfast.ErrLost) {
+				t.Errorf("%s with a lost lock: got %v, want %v", name, err, holdfast.ErrLost)
 			}
 		}
 		if got := fake.count("begin"); got != begun {
@@ -358,13 +358,13 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 			"Guard":   f.Guard(lost, begin(t, db)),
 			"ExecRow": f.ExecRow(lost, begin(t, db), row, "UPDATE orders"),
 		} {
-			if !errors.Is(err, core.ErrLost) || fake.count("raise") != asked || fake.count("exec") != 0 {
-				t.Errorf("%s with a lost lock: got %v and %s, want %v before the database is asked", name, err, fake.ops(), core.ErrLost)
+			if !errors.Is(err, holdfast.ErrLost) || fake.count("raise") != asked || fake.count("exec") != 0 {
+				t.Errorf("%s with a lost lock: got %v and %s, want %v before the database is asked", name, err, fake.ops(), holdfast.ErrLost)
 			}
 		}
 		_ = outer.Release(background)
-		if err := f.Advance(context.WithoutCancel(ctx), db); !errors.Is(err, core.ErrLost) {
-			t.Errorf("after all releases: got %v, want %v", err, core.ErrLost)
+		if err := f.Advance(context.WithoutCancel(ctx), db); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("after all releases: got %v, want %v", err, holdfast.ErrLost)
 		}
 	})
 }

@@ -20,12 +20,12 @@ func TestNothingIsCommittedWithALockThatWasLost(t *testing.T) {
 		for _, pgx := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					locker, err := core.New(servertest.NewBubble(t).Client())
+					locker, err := holdfast.New(servertest.NewBubble(t).Client())
 					if err != nil {
 						t.Fatal(err)
 					}
 					defer locker.Shutdown(background)
-					lock, err := locker.Acquire(background, "order:42", core.WithTTL(time.Second), core.WithoutRenewal())
+					lock, err := locker.Acquire(background, "order:42", holdfast.WithTTL(time.Second), holdfast.WithoutRenewal())
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -38,14 +38,14 @@ func TestNothingIsCommittedWithALockThatWasLost(t *testing.T) {
 					} else {
 						err = f.WithTx(ctx, db, nil, func(*sql.Tx) error { time.Sleep(2 * time.Second); return result })
 					}
-					if !errors.Is(err, core.ErrLost) {
-						t.Errorf("got %v, want %v", err, core.ErrLost)
+					if !errors.Is(err, holdfast.ErrLost) {
+						t.Errorf("got %v, want %v", err, holdfast.ErrLost)
 					}
 					if got, want := fake.ops(), "begin raise rollback"; got != want {
 						t.Errorf("got %s, want %s", got, want)
 					}
-					if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
-						t.Errorf("Release: got %v, want %v", err, core.ErrLost)
+					if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
+						t.Errorf("Release: got %v, want %v", err, holdfast.ErrLost)
 					}
 				})
 			})
@@ -57,12 +57,12 @@ func TestNothingIsCommittedWithALockThatWasLost(t *testing.T) {
 // inner one by now would be overwritten.
 func TestAReleasedLockFailsTheGuard(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		locker, err := core.New(servertest.NewBubble(t).Client())
+		locker, err := holdfast.New(servertest.NewBubble(t).Client())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer locker.Shutdown(background)
-		acquire := func(ctx context.Context, key string, opts ...core.CallOption) *core.Lock {
+		acquire := func(ctx context.Context, key string, opts ...holdfast.CallOption) *holdfast.Lock {
 			t.Helper()
 			lock, err := locker.Acquire(ctx, key, opts...)
 			if err != nil {
@@ -70,7 +70,7 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 			}
 			return lock
 		}
-		release := func(lock *core.Lock) {
+		release := func(lock *holdfast.Lock) {
 			t.Helper()
 			if err := lock.Release(background); err != nil {
 				t.Fatal(err)
@@ -85,8 +85,8 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 			t.Fatalf("while both are held: %v", err)
 		}
 		err = f.WithTx(stays, db, nil, func(*sql.Tx) error { release(inner); return nil })
-		if !errors.Is(err, core.ErrLost) || fake.count("commit") != 1 {
-			t.Errorf("released before COMMIT: got %v and %s, want %v", err, fake.ops(), core.ErrLost)
+		if !errors.Is(err, holdfast.ErrLost) || fake.count("commit") != 1 {
+			t.Errorf("released before COMMIT: got %v and %s, want %v", err, fake.ops(), holdfast.ErrLost)
 		}
 		raised := fake.count("raise")
 		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 1}
@@ -111,7 +111,7 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 			if name == "Guard" || name == "ExecRow" {
 				tx = begin(t, db)
 			}
-			if err := use(tx); !errors.Is(err, core.ErrLost) || !strings.Contains(err.Error(), `"order:1"`) {
+			if err := use(tx); !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), `"order:1"`) {
 				t.Errorf("%s: got %v, want a loss of order:1", name, err)
 			}
 			if tx != nil {
@@ -131,31 +131,31 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 		release(next)
 
 		// A nested handle is another handle to the same lock, and a member shares it: the token is the same.
-		nested := acquire(job.Context(background), "job", core.WithReentrancy())
+		nested := acquire(job.Context(background), "job", holdfast.WithReentrancy())
 		stays = context.WithoutCancel(nested.Context(job.Context(background)))
 		release(nested)
 		if err := f.WithTx(stays, db, nil, write); err != nil {
 			t.Errorf("after the release of a nested handle: %v", err)
 		}
-		first := acquire(background, "shared", core.WithReentryID("x"))
-		second := acquire(first.Context(background), "shared", core.WithReentryID("x"))
+		first := acquire(background, "shared", holdfast.WithReentryID("x"))
+		second := acquire(first.Context(background), "shared", holdfast.WithReentryID("x"))
 		stays = context.WithoutCancel(second.Context(first.Context(background)))
 		release(second)
 		if err := f.WithTx(stays, db, nil, write); err != nil {
 			t.Errorf("after the release of a member: %v", err)
 		}
 		release(first)
-		if err := f.WithTx(stays, db, nil, write); !errors.Is(err, core.ErrLost) {
-			t.Errorf("after the release of both members: got %v, want %v", err, core.ErrLost)
+		if err := f.WithTx(stays, db, nil, write); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("after the release of both members: got %v, want %v", err, holdfast.ErrLost)
 		}
-		nested = acquire(job.Context(background), "job", core.WithReentrancy())
+		nested = acquire(job.Context(background), "job", holdfast.WithReentrancy())
 		release(job)
 		if err := f.WithTx(nested.Context(job.Context(background)), db, nil, write); err != nil {
 			t.Errorf("with the nested handle alone: %v", err)
 		}
 		release(nested)
-		if err := f.WithTx(context.WithoutCancel(nested.Context(job.Context(background))), db, nil, write); !errors.Is(err, core.ErrLost) {
-			t.Errorf("after the last handle: got %v, want %v", err, core.ErrLost)
+		if err := f.WithTx(context.WithoutCancel(nested.Context(job.Context(background))), db, nil, write); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("after the last handle: got %v, want %v", err, holdfast.ErrLost)
 		}
 	})
 }

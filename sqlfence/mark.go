@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	maxResource = 512     // bytes: the longest key that core stores
-	maxToken    = 1 << 53 // what core's tokens stay below
+	maxResource = 512     // bytes: the longest key of a lock
+	maxToken    = 1 << 53 // what tokens stay below
 )
 
 // Mark is a fencing token for a resource. Where marks are given they count, and nothing is taken from the context.
@@ -52,7 +52,7 @@ type carried struct {
 	outer *carried
 }
 
-// WithToken returns a context that carries a token for a resource, as the context of a [core.Lock] does: for a token
+// WithToken returns a context that carries a token for a resource, as the context of a [holdfast.Lock] does: for a token
 // that another service passed on, and for tests. It hides an outer one for the same resource. It is checked where it
 // is used. Where the context holds the lock of that name as well, both must be the same token.
 func WithToken(ctx context.Context, resource string, token int64) context.Context {
@@ -92,7 +92,7 @@ func inContext(ctx context.Context) []Mark {
 			found = append(found, c.mark)
 		}
 	}
-	for _, lock := range core.Held(ctx) {
+	for _, lock := range holdfast.Held(ctx) {
 		found = append(found, Mark{lock.Key(), lock.Token()})
 	}
 	return found
@@ -103,7 +103,7 @@ func inContext(ctx context.Context) []Mark {
 // and not at all behind a context.WithoutCancel.
 func live(ctx context.Context) error {
 	err := ctx.Err()
-	if over := core.Err(ctx); over != nil && err != nil {
+	if over := holdfast.Err(ctx); over != nil && err != nil {
 		return fmt.Errorf("sqlfence: %w; the context has ended: %w", over, err)
 	} else if over != nil {
 		return fmt.Errorf("sqlfence: %w", over)

@@ -37,7 +37,7 @@ func FuzzMarks(f *testing.F) {
 		}
 		named := resource != "" && len(resource) <= 512 && utf8.ValidString(resource) && !strings.Contains(resource, "\x00")
 		current, err := fence.Current(background, db, resource)
-		if named && (err != nil || current != stored) || !named && !errors.Is(err, core.ErrInvalid) {
+		if named && (err != nil || current != stored) || !named && !errors.Is(err, holdfast.ErrInvalid) {
 			t.Fatalf("Current(%q): got %d, %v", resource, current, err)
 		}
 		asked := fake.count("read")
@@ -48,7 +48,7 @@ func FuzzMarks(f *testing.F) {
 			err := advance()
 			switch {
 			case !named || token <= 0 || token >= tooMuch:
-				if !errors.Is(err, core.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") || !utf8.ValidString(err.Error()) {
+				if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") || !utf8.ValidString(err.Error()) {
 					t.Fatalf("%s: %q %d: got %v, want ErrInvalid", name, resource, token, err)
 				}
 				if fake.count("begin")+fake.count("raise")+fake.count("read") != asked {

@@ -23,7 +23,7 @@ func FuzzNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, table, key, column string) {
 		for _, d := range []Dialect{Postgres, MySQL, SQLite} {
 			fence, err := New(d, WithTable(table))
-			if plainName(table) != (err == nil) || err != nil && !errors.Is(err, core.ErrInvalid) {
+			if plainName(table) != (err == nil) || err != nil && !errors.Is(err, holdfast.ErrInvalid) {
 				t.Fatalf("table %q: %v", table, err)
 			}
 			if err != nil {

@@ -13,7 +13,7 @@ type Row struct {
 	Key   string // the column that identifies the row: two rows with one ID are refused
 	ID    any    // its value
 	Fence string // the column of the token
-	Token int64  // the writer's: core.Held(ctx)[0].Token()
+	Token int64  // the writer's: holdfast.Held(ctx)[0].Token()
 }
 
 // ExecRow runs a statement that writes one row together with its fence column, and sees to it that the row carries the
@@ -40,8 +40,8 @@ type Row struct {
 // smaller token, an older holder may have inserted it behind the statement's back: the statement runs once more, with
 // the row locked. A column of another type than a number is refused: as texts, '9' is larger than '10'.
 //
-// Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [core.ErrLost] for a lock of ctx that is over;
-// [core.ErrInvalid], also when the row has a smaller token after the second run, which a statement that forgets the fence
+// Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [holdfast.ErrLost] for a lock of ctx that is over;
+// [holdfast.ErrInvalid], also when the row has a smaller token after the second run, which a statement that forgets the fence
 // leads to, and when the column is no number; else what the database said.
 func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args ...any) error {
 	if isNil(tx) {

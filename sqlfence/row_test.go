@@ -21,11 +21,11 @@ func TestExecRow(t *testing.T) {
 		{"older row", update, 8, 7, nil},
 		{"own row", update, 7, 7, nil},
 		{"newer row", update, 6, 7, sqlfence.ErrStale},
-		{"twins", update, 8, 7, core.ErrInvalid}, // of which the second is newer
+		{"twins", update, 8, 7, holdfast.ErrInvalid}, // of which the second is newer
 		{"no row", update, 7, 0, sql.ErrNoRows},
 		{"hard delete", "DELETE FROM orders", 42, 7, sql.ErrNoRows}, // the fake deletes by its first argument
-		{"no number", "UPDATE orders SET status = 'paid'", 8, -1, core.ErrInvalid},
-		{"forgotten fence", "UPDATE orders SET status = 'paid'", 8, 7, core.ErrInvalid},
+		{"no number", "UPDATE orders SET status = 'paid'", 8, -1, holdfast.ErrInvalid},
+		{"forgotten fence", "UPDATE orders SET status = 'paid'", 8, 7, holdfast.ErrInvalid},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestExecRowRunsAgainWhereAnOlderRowAppeared(t *testing.T) {
 	}{
 		{"older", "UPDATE orders SET fence", 7, nil, "begin exec read exec read commit", 8},
 		{"newer", "UPDATE orders SET fence", 9, sqlfence.ErrStale, "begin exec read rollback", 0},
-		{"forgotten fence", "UPDATE orders SET status = 'paid'", 7, core.ErrInvalid, "begin exec read exec read rollback", 0},
+		{"forgotten fence", "UPDATE orders SET status = 'paid'", 7, holdfast.ErrInvalid, "begin exec read exec read rollback", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			fake, db := newDB(t)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 )
 

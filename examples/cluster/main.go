@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/robfig/cron/v3"

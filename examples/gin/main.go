@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/ginlock"
 	"github.com/redis/go-redis/v9"

@@ -26,11 +26,11 @@ func TestRequestsForOneOrderRunOneAtATime(t *testing.T) {
 	// A worker elsewhere has the order.
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	worker, err := core.New(rdb)
+	worker, err := holdfast.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock, err := worker.TryAcquire(t.Context(), core.Key("order", "42"))
+	lock, err := worker.TryAcquire(t.Context(), holdfast.Key("order", "42"))
 	if err != nil {
 		t.Fatal(err)
 	}

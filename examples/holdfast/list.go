@@ -75,7 +75,7 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 		}
 		p.add(err)
 	}
-	locker, err := core.New(client)
+	locker, err := holdfast.New(client)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ const rivalValue = "q83vEjRWeJCrze8SNFZ4kA==" // as redsync has it
 func TestListTellsOfEveryKindOfLock(t *testing.T) {
 	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
 		l := newLocker(t, rdb)
-		lock := acquire(t, l, "order:1", core.WithLabel("api 1"))
+		lock := acquire(t, l, "order:1", holdfast.WithLabel("api 1"))
 		wait(t, rdb, "order:1", "w1", 1)
 		wait(t, rdb, "order:1", "w2", 2)
 		acquire(t, l, "{shop}order:2")
@@ -68,7 +68,7 @@ func TestListTellsOfEveryKindOfLock(t *testing.T) {
 		rdb.Set(t.Context(), "rival", rivalValue, time.Minute)
 		wait(t, rdb, "rival", "w", 1)
 		rdb.Set(t.Context(), "rival:alone", rivalValue, 0)
-		long := acquire(t, l, "long", core.WithLabel("leader"))
+		long := acquire(t, l, "long", holdfast.WithLabel("leader"))
 		rdb.Del(t.Context(), "{long}:~fence") // as after a TTL and a minute
 		rdb.Set(t.Context(), "cache:1", "a value of the application, which is none of ours", time.Minute)
 		rdb.LPush(t.Context(), "list", "x")
@@ -245,7 +245,7 @@ func TestListLooksAtEveryMasterOfACluster(t *testing.T) {
 	l := newLocker(t, rdb)
 	// CRC16: "foo" is slot 12182, "bar" 5061
 	for _, key := range []string{"foo", "bar", "{foo}1", "{bar}1"} {
-		acquire(t, l, key, core.WithLabel("me"))
+		acquire(t, l, key, holdfast.WithLabel("me"))
 	}
 	if !a.Exists("bar") || !b.Exists("foo") {
 		t.Fatal("the keys are not where they should be")
@@ -281,7 +281,7 @@ func TestServerClusterByURL(t *testing.T) {
 	until(t, "the cluster is up", func() bool {
 		return strings.Contains(s.Client().ClusterInfo(t.Context()).Val(), "cluster_state:ok")
 	})
-	acquire(t, newLocker(t, rdb), "k", core.WithLabel("me"))
+	acquire(t, newLocker(t, rdb), "k", holdfast.WithLabel("me"))
 	s.ResetStats(t)
 	for _, args := range [][]string{{"ls", "-cluster"}, {"ls", "-cluster", "-all"}, {"show", "-cluster", "k"}} {
 		if r := play(t, s.Addr(), args...); r.status != 0 || !strings.Contains(r.stdout, "me") {
@@ -301,7 +301,7 @@ func TestKeysThatCannotBeReadAreRowsToo(t *testing.T) {
 	if err := lock.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, newLocker(t, rdb), "good", core.WithLabel("me"))
+	acquire(t, newLocker(t, rdb), "good", holdfast.WithLabel("me"))
 	rdb.LPush(t.Context(), "bad", "x")
 	r := play(t, s.Addr(), "ls")
 	got := r.table(t)

@@ -86,16 +86,16 @@ func onServers(t *testing.T, test func(t *testing.T, addr string, rdb *redis.Cli
 }
 
 // newLocker is a process that takes locks, until the end of the test.
-func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...core.Option) *core.Locker {
+func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...holdfast.Option) *holdfast.Locker {
 	t.Helper()
-	l, err := core.New(rdb, append([]core.Option{core.WithTTL(time.Minute)}, opts...)...)
+	l, err := holdfast.New(rdb, append([]holdfast.Option{holdfast.WithTTL(time.Minute)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-func acquire(t *testing.T, l *core.Locker, key string, opts ...core.CallOption) *core.Lock {
+func acquire(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.CallOption) *holdfast.Lock {
 	t.Helper()
 	lock, err := l.Acquire(t.Context(), key, opts...)
 	if err != nil {
@@ -113,7 +113,7 @@ func wait(t *testing.T, rdb redis.UniversalClient, key, label string, line int) 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if lock, err := l.Acquire(ctx, key, core.WithLabel(label)); err == nil {
+		if lock, err := l.Acquire(ctx, key, holdfast.WithLabel(label)); err == nil {
 			_ = lock.Release(context.Background())
 		}
 	}()
@@ -261,7 +261,7 @@ func TestStoppedListSaysSo(t *testing.T) {
 func TestServerACL(t *testing.T) {
 	s := servertest.Redis(t)
 	rdb := s.Client()
-	acquire(t, newLocker(t, rdb), "k", core.WithLabel("me"))
+	acquire(t, newLocker(t, rdb), "k", holdfast.WithLabel("me"))
 	wait(t, rdb, "k", "w", 1)
 	rdb.Set(t.Context(), "long", "AAECAwQFBgcICQoLDA0ODw:me", 0)
 	for user, commands := range map[string]string{

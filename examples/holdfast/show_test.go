@@ -23,7 +23,7 @@ func (r result) details(t *testing.T) (d details) {
 func TestShowTellsOfHolderLineAndHistory(t *testing.T) {
 	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
 		const key = "{shop}order 1"
-		l := newLocker(t, rdb, core.WithLocalHandover(0, 0))
+		l := newLocker(t, rdb, holdfast.WithLocalHandover(0, 0))
 		var lost []int64
 		for range 2 { // Redis forgets the lock, and the next tenure finds it unreleased
 			lost = append(lost, acquire(t, l, key).Token())
@@ -36,7 +36,7 @@ func TestShowTellsOfHolderLineAndHistory(t *testing.T) {
 		if r := play(t, addr, "show", key); !strings.Contains(r.stdout, "its lease ran out") {
 			t.Errorf("free and not released: %v", r)
 		}
-		lock := acquire(t, l, key, core.WithLabel("api-1"))
+		lock := acquire(t, l, key, holdfast.WithLabel("api-1"))
 		wait(t, rdb, key, "w1", 1)
 		wait(t, rdb, key, "", 2)
 		var r result
@@ -113,8 +113,8 @@ func TestShowTellsOfReleasedForeignAndDamagedKeys(t *testing.T) {
 func TestShowTellsOfTicksAndOfThoseWhoHoldTogether(t *testing.T) {
 	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
 		l := newLocker(t, rdb)
-		acquire(t, l, "k", core.WithReentryID("saga"), core.WithLabel("one"))
-		acquire(t, newLocker(t, rdb), "k", core.WithReentryID("saga"), core.WithLabel("two"))
+		acquire(t, l, "k", holdfast.WithReentryID("saga"), holdfast.WithLabel("one"))
+		acquire(t, newLocker(t, rdb), "k", holdfast.WithReentryID("saga"), holdfast.WithLabel("two"))
 		d := play(t, addr, "show", "-json", "k").details(t)
 		if len(d.Members) != 2 || d.Members[0].Label != "one" || d.Members[1].Label != "two" || d.Members[0].LeftMS <= 0 {
 			t.Errorf("held together: %+v", d.Members)
@@ -123,7 +123,7 @@ func TestShowTellsOfTicksAndOfThoseWhoHoldTogether(t *testing.T) {
 			t.Errorf("held together: %v", r)
 		}
 		tick := time.Now().Truncate(time.Second)
-		if ok, err := l.Claim(t.Context(), "job", tick, core.WithWait(hang)); !ok || err != nil {
+		if ok, err := l.Claim(t.Context(), "job", tick, holdfast.WithWait(hang)); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		if d := play(t, addr, "show", "-json", "job").details(t); d.Tick != tick.UTC().Format(time.RFC3339Nano) {

@@ -17,8 +17,8 @@ func TestWatchDrawsAgainAndOutlastsAnOutage(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer rdb.Close()
 	l := newLocker(t, rdb)
-	lock := acquire(t, l, "order:1", core.WithLabel("api-1"))
-	acquire(t, l, "other", core.WithLabel("api-2"))
+	lock := acquire(t, l, "order:1", holdfast.WithLabel("api-1"))
+	acquire(t, l, "other", holdfast.WithLabel("api-2"))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"strings"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/prometheus/client_golang/prometheus"
 )
 

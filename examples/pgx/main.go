@@ -18,7 +18,7 @@ import (
 	"sync"
 	"syscall"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/jackc/pgx/v5"

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/redis/go-redis/v9"
 )

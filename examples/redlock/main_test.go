@@ -48,13 +48,13 @@ func TestRealMasters(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
-	young := &core.QuarantineError{Nodes: []string{"a:6379"}, Until: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	young := &holdfast.QuarantineError{Nodes: []string{"a:6379"}, Until: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	for want, err := range map[string]error{
-		"no lock before 03:04:05: [a:6379] have just started": fmt.Errorf("%w: %w", core.ErrUnavailable, young),
-		"no majority":          core.ErrUnavailable,
-		"held elsewhere":       &core.HeldError{Key: "report:daily"},
-		"held and lost":        fmt.Errorf("hold: %w", core.ErrLost),
-		core.ErrClosed.Error(): core.ErrClosed,
+		"no lock before 03:04:05: [a:6379] have just started": fmt.Errorf("%w: %w", holdfast.ErrUnavailable, young),
+		"no majority":              holdfast.ErrUnavailable,
+		"held elsewhere":           &holdfast.HeldError{Key: "report:daily"},
+		"held and lost":            fmt.Errorf("hold: %w", holdfast.ErrLost),
+		holdfast.ErrClosed.Error(): holdfast.ErrClosed,
 	} {
 		if got := outcome(err); got != want {
 			t.Errorf("%v: got %q, want %q", err, got, want)

@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/redis/go-redis/v9"
 )
 

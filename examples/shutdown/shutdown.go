@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/cronlock"
 )
 

@@ -18,7 +18,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )

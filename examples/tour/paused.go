@@ -11,7 +11,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 

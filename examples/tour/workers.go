@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast/asynqlock"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/redis/go-redis/v9"
 )

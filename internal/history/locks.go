@@ -40,25 +40,25 @@ func newLocks(o Orders) (locks, error) {
 	if flaws, ok := plain[o.Lock]; ok {
 		return newPlain(o, flaws), nil
 	}
-	opts := []core.Option{core.WithTTL(o.TTL), core.WithTickWindow(time.Minute, time.Second)}
+	opts := []holdfast.Option{holdfast.WithTTL(o.TTL), holdfast.WithTickWindow(time.Minute, time.Second)}
 	if o.Apart {
-		opts = append(opts, core.WithLocalHandover(0, 0))
+		opts = append(opts, holdfast.WithLocalHandover(0, 0))
 	}
 	if o.passing() {
-		opts = append(opts, core.WithReleaseInBackground())
+		opts = append(opts, holdfast.WithReleaseInBackground())
 	}
 	var clients []*redis.Client
 	for _, addr := range o.Nodes {
 		clients = append(clients, newClient(addr, 0))
 	}
-	var l *core.Locker
+	var l *holdfast.Locker
 	var err error
 	if len(clients) == 1 {
-		l, err = core.New(clients[0], opts...)
+		l, err = holdfast.New(clients[0], opts...)
 	} else {
-		l, err = core.NewRedLock(clients, append(opts, core.WithQuarantine(o.Quarantine), core.WithNodeTimeout(o.TTL*2/5))...)
+		l, err = holdfast.NewRedLock(clients, append(opts, holdfast.WithQuarantine(o.Quarantine), holdfast.WithNodeTimeout(o.TTL*2/5))...)
 	}
-	return holdfast{l, o.TTL}, err
+	return ours{l, o.TTL}, err
 }
 
 func newClient(addr string, retries int) *redis.Client {
@@ -68,21 +68,21 @@ func newClient(addr string, retries int) *redis.Client {
 	})
 }
 
-type holdfast struct {
-	*core.Locker
+type ours struct {
+	*holdfast.Locker
 	ttl time.Duration
 }
 
-func (l holdfast) acquire(ctx context.Context, key string, waits bool, how manner) (handle, error) {
-	var opts []core.CallOption
+func (l ours) acquire(ctx context.Context, key string, waits bool, how manner) (handle, error) {
+	var opts []holdfast.CallOption
 	if how.bare {
-		opts = append(opts, core.WithoutRenewal())
+		opts = append(opts, holdfast.WithoutRenewal())
 	}
 	if how.id != "" {
-		opts = append(opts, core.WithReentryID(how.id))
+		opts = append(opts, holdfast.WithReentryID(how.id))
 	}
 	if how.within != nil {
-		opts = append(opts, core.WithReentrancy())
+		opts = append(opts, holdfast.WithReentrancy())
 	}
 	take := l.TryAcquire
 	if waits {
@@ -95,12 +95,12 @@ func (l holdfast) acquire(ctx context.Context, key string, waits bool, how manne
 	return lock, nil
 }
 
-func (l holdfast) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
-	return l.Claim(ctx, name, tick, core.WithMinGap(gap))
+func (l ours) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
+	return l.Claim(ctx, name, tick, holdfast.WithMinGap(gap))
 }
 
 // close leaves what hangs to the end of the process.
-func (l holdfast) close() error {
+func (l ours) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*l.ttl)
 	defer cancel()
 	if err := l.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -111,9 +111,9 @@ func (l holdfast) close() error {
 
 func ofAcquire(err error) Outcome {
 	switch {
-	case errors.Is(err, core.ErrNotAcquired):
+	case errors.Is(err, holdfast.ErrNotAcquired):
 		return Refused
-	case errors.Is(err, core.ErrInvalid), errors.Is(err, core.ErrSelfDeadlock):
+	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrSelfDeadlock):
 		panic(err) // the worker's own mistake
 	}
 	return Unknown
@@ -123,7 +123,7 @@ func ofRelease(err error) Outcome {
 	switch {
 	case err == nil:
 		return Released
-	case errors.Is(err, core.ErrLost):
+	case errors.Is(err, holdfast.ErrLost):
 		return Lost
 	}
 	return Unknown
@@ -135,7 +135,7 @@ func ofClaim(got bool, err error) Outcome {
 		return Granted
 	case err == nil:
 		return Refused
-	case errors.Is(err, core.ErrTick):
+	case errors.Is(err, holdfast.ErrTick):
 		return Nothing
 	}
 	return Unknown

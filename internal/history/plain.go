@@ -83,13 +83,13 @@ func (l *plainLocks) acquire(ctx context.Context, key string, waits bool, how ma
 		case err != nil:
 			return nil, err
 		case token == 0 && !waits:
-			return nil, core.ErrNotAcquired
+			return nil, holdfast.ErrNotAcquired
 		case token == 0:
 			select {
 			case <-time.After(3 * time.Millisecond):
 				continue
 			case <-ctx.Done():
-				return nil, fmt.Errorf("%w, %w", core.ErrNotAcquired, ctx.Err())
+				return nil, fmt.Errorf("%w, %w", holdfast.ErrNotAcquired, ctx.Err())
 			}
 		}
 		if l.reply {
@@ -136,7 +136,7 @@ func (lk *plainLock) Err() error {
 	if time.Now().Before(lk.until) {
 		return nil
 	}
-	return core.ErrLost
+	return holdfast.ErrLost
 }
 
 func (lk *plainLock) Release(ctx context.Context) error {
@@ -149,7 +149,7 @@ func (lk *plainLock) Release(ctx context.Context) error {
 	}
 	n, err := plainRelease.Run(ctx, lk.rdb, []string{lk.key}, lk.owner, lk.tenure, all).Int64()
 	if err == nil && n == 0 {
-		err = core.ErrLost
+		err = holdfast.ErrLost
 	}
 	return err
 }

@@ -76,9 +76,9 @@ func newEnv(t *testing.T, client func() *redis.Client) *env {
 
 // locker returns a Locker with a client of its own, as another process has. At the end of the test nothing of
 // it may be left.
-func (e *env) locker(opts ...core.Option) *core.Locker {
+func (e *env) locker(opts ...holdfast.Option) *holdfast.Locker {
 	e.t.Helper()
-	l, err := core.New(e.client(), opts...)
+	l, err := holdfast.New(e.client(), opts...)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func (e *env) locker(opts ...core.Option) *core.Locker {
 	return l
 }
 
-func (e *env) shutdown(l *core.Locker) {
+func (e *env) shutdown(l *holdfast.Locker) {
 	e.t.Helper()
 	patience := time.Minute
 	if e.t.Failed() {
@@ -101,10 +101,10 @@ func (e *env) shutdown(l *core.Locker) {
 
 var background = context.Background()
 
-func (e *env) acquire(l *core.Locker, opts ...core.CallOption) *core.Lock {
+func (e *env) acquire(l *holdfast.Locker, opts ...holdfast.CallOption) *holdfast.Lock {
 	e.t.Helper()
 	lock, err := l.TryAcquire(background, e.key, opts...)
-	for end := time.Now().Add(time.Minute); errors.Is(err, core.ErrUnavailable) && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); errors.Is(err, holdfast.ErrUnavailable) && time.Now().Before(end); {
 		// A busy machine was too late for so short a lease. What came of that may be there for a while yet.
 		lock, err = l.Acquire(background, e.key, opts...)
 	}
@@ -114,7 +114,7 @@ func (e *env) acquire(l *core.Locker, opts ...core.CallOption) *core.Lock {
 	return lock
 }
 
-func (e *env) release(lock *core.Lock) {
+func (e *env) release(lock *holdfast.Lock) {
 	e.t.Helper()
 	if err := lock.Release(background); err != nil {
 		e.t.Errorf("Release: %v", err)
@@ -140,8 +140,8 @@ func (e *env) wantRefused(r rival) {
 // wantHeld checks a refusal of ours: by a holder without a label whose lease of ttl began after since.
 func (e *env) wantHeld(err error, ttl time.Duration, since time.Time) {
 	e.t.Helper()
-	var held *core.HeldError
-	if !errors.As(err, &held) || !errors.Is(err, core.ErrNotAcquired) {
+	var held *holdfast.HeldError
+	if !errors.As(err, &held) || !errors.Is(err, holdfast.ErrNotAcquired) {
 		e.t.Fatalf("got %v, want a *HeldError", err)
 	}
 	if held.Key != e.key || held.Label != "" {
@@ -199,13 +199,13 @@ func (e *env) take(r rival) peers.Lock {
 }
 
 // await calls Acquire on a goroutine and returns once it waits.
-func (e *env) await(l *core.Locker, opts ...core.CallOption) <-chan *core.Lock {
+func (e *env) await(l *holdfast.Locker, opts ...holdfast.CallOption) <-chan *holdfast.Lock {
 	e.t.Helper()
 	waiting := make(chan struct{})
-	got := make(chan *core.Lock, 1)
-	trace := &core.Trace{Waiting: func(core.Event) { close(waiting) }}
+	got := make(chan *holdfast.Lock, 1)
+	trace := &holdfast.Trace{Waiting: func(holdfast.Event) { close(waiting) }}
 	go func() {
-		lock, err := l.Acquire(background, e.key, append(opts, core.WithTrace(trace))...)
+		lock, err := l.Acquire(background, e.key, append(opts, holdfast.WithTrace(trace))...)
 		if err != nil {
 			e.t.Errorf("Acquire: %v", err)
 		}

@@ -13,7 +13,7 @@ import (
 
 func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
-		l := e.locker(core.WithLabel("api-1"))
+		l := e.locker(holdfast.WithLabel("api-1"))
 		since := time.Now()
 		h := e.obtain(r, e.long)
 		_, err := l.TryAcquire(background, e.key)
@@ -21,8 +21,8 @@ func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(background)
 		defer cancel()
-		looked := &core.Trace{Waiting: func(core.Event) { cancel() }}
-		_, err = l.Acquire(ctx, e.key, core.WithTrace(looked))
+		looked := &holdfast.Trace{Waiting: func(holdfast.Event) { cancel() }}
+		_, err = l.Acquire(ctx, e.key, holdfast.WithTrace(looked))
 		e.wantHeld(err, e.long, since)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want one that matches the context's error", err)
@@ -81,9 +81,9 @@ func TestAcquireWaitsForTheEndOfAForeignLease(t *testing.T) {
 
 func TestOurHolderExcludesForeignUntilRelease(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]core.CallOption{
+	for name, opts := range map[string][]holdfast.CallOption{
 		"without a label": nil,
-		"with a label":    {core.WithLabel("api-1")},
+		"with a label":    {holdfast.WithLabel("api-1")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachRival(t, func(t *testing.T, e *env, r rival) {
@@ -105,7 +105,7 @@ func TestOurHolderExcludesForeignUntilRelease(t *testing.T) {
 func TestRenewalExcludesForeignBeyondTheLease(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
 		ttl := 2 * e.short
-		lock := e.acquire(e.locker(), core.WithTTL(ttl))
+		lock := e.acquire(e.locker(), holdfast.WithTTL(ttl))
 		for range 4 {
 			time.Sleep(ttl / 3)
 			e.wantRefused(r)
@@ -118,7 +118,7 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
 		ttl := 2 * e.short
 		since := time.Now()
-		lock := e.acquire(e.locker(), core.WithTTL(ttl), core.WithoutRenewal())
+		lock := e.acquire(e.locker(), holdfast.WithTTL(ttl), holdfast.WithoutRenewal())
 		for {
 			h, err := r.obtain(background, e.rdb, e.key, e.long)
 			if errors.Is(err, peers.ErrHeld) {
@@ -129,7 +129,7 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 				}
 				continue
 			}
-			if lost := lock.Err(); !errors.Is(lost, core.ErrLost) {
+			if lost := lock.Err(); !errors.Is(lost, holdfast.ErrLost) {
 				t.Errorf("%s has the key, our lock says %v, want ErrLost", r.Name, lost)
 			}
 			if err != nil {
@@ -138,7 +138,7 @@ func TestForeignFollowsOurLeaseOnlyOnceItIsLost(t *testing.T) {
 			if waited := time.Since(since); waited < ttl-2*time.Millisecond {
 				t.Errorf("%s got the key after %v, within our lease of %v", r.Name, waited, ttl)
 			}
-			if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
+			if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("Release: got %v, want ErrLost", err)
 			}
 			if err := h.Release(background); err != nil {
@@ -162,7 +162,7 @@ func TestForeignKeyThatNeverExpires(t *testing.T) {
 				_, err := l.TryAcquire(background, e.key)
 				e.wantHeld(err, 0, time.Now())
 				state, err := l.Inspect(background, e.key)
-				if want := (core.State{Key: e.key, Held: true}); err != nil || state != want {
+				if want := (holdfast.State{Key: e.key, Held: true}); err != nil || state != want {
 					t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
 				}
 				if now := e.stored(); now.value != value || now.ttl >= 0 {

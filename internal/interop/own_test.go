@@ -15,7 +15,7 @@ func TestForeignReleaseAndRefreshLeaveOursAlone(t *testing.T) {
 		if err := e.rdb.Del(background, e.key).Err(); err != nil {
 			t.Fatal(err)
 		}
-		lock := e.acquire(e.locker(), core.WithTTL(e.long/2))
+		lock := e.acquire(e.locker(), holdfast.WithTTL(e.long/2))
 		before := e.stored()
 		if err := h.Extend(background, e.long); !errors.Is(err, peers.ErrNotHeld) {
 			t.Errorf("%s: refresh: got %v, want ErrNotHeld", r.Name, err)
@@ -37,7 +37,7 @@ func TestOurReleaseLeavesTheirsAlone(t *testing.T) {
 		lock := e.acquire(l)
 		h := e.take(r)
 		before := e.stored()
-		if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
+		if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Release: got %v, want ErrLost", err)
 		}
 		e.shutdown(l) // what goes on in the background is through
@@ -54,10 +54,10 @@ func TestOurExtendLeavesTheirsAlone(t *testing.T) {
 		lock := e.acquire(l)
 		h := e.take(r)
 		before := e.stored()
-		if err := lock.Extend(background, 2*e.long); !errors.Is(err, core.ErrLost) {
+		if err := lock.Extend(background, 2*e.long); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Extend: got %v, want ErrLost", err)
 		}
-		if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
+		if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Release: got %v, want ErrLost", err)
 		}
 		e.shutdown(l)
@@ -72,7 +72,7 @@ func TestOurRenewalNoticesAForeignOwner(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
 		l := e.locker()
 		ttl := 2 * e.short
-		lock := e.acquire(l, core.WithTTL(ttl))
+		lock := e.acquire(l, holdfast.WithTTL(ttl))
 		h := e.take(r)
 		before := e.stored()
 		select {
@@ -80,10 +80,10 @@ func TestOurRenewalNoticesAForeignOwner(t *testing.T) {
 		case <-time.After(ttl):
 			t.Error("the lock's context is live a whole lease after the key went to another owner")
 		}
-		if err := lock.Err(); !errors.Is(err, core.ErrLost) {
+		if err := lock.Err(); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("got %v, want ErrLost", err)
 		}
-		if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
+		if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Release: got %v, want ErrLost", err)
 		}
 		e.shutdown(l)
@@ -98,7 +98,7 @@ func TestTokensRiseAcrossForeignHolders(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
 		l := e.locker()
 		last := int64(0)
-		rise := func(lock *core.Lock) {
+		rise := func(lock *holdfast.Lock) {
 			t.Helper()
 			if lock.Token() <= last {
 				t.Errorf("token: got %d after %d", lock.Token(), last)
@@ -116,7 +116,7 @@ func TestTokensRiseAcrossForeignHolders(t *testing.T) {
 			lock = e.acquire(l) // lost to the rival
 			rise(lock)
 			h := e.take(r)
-			if err := lock.Release(background); !errors.Is(err, core.ErrLost) {
+			if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("Release: got %v, want ErrLost", err)
 			}
 			if err := h.Release(background); err != nil {
@@ -128,14 +128,14 @@ func TestTokensRiseAcrossForeignHolders(t *testing.T) {
 
 func TestInspectOfAForeignHolder(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
-		l := e.locker(core.WithLabel("api-1"))
-		inspect := func(held bool, token int64) core.State {
+		l := e.locker(holdfast.WithLabel("api-1"))
+		inspect := func(held bool, token int64) holdfast.State {
 			t.Helper()
 			state, err := l.Inspect(background, e.key)
 			if err != nil {
 				t.Fatalf("Inspect: %v", err)
 			}
-			if want := (core.State{Key: e.key, Held: held, TimeLeft: state.TimeLeft, Token: token}); state != want {
+			if want := (holdfast.State{Key: e.key, Held: held, TimeLeft: state.TimeLeft, Token: token}); state != want {
 				t.Errorf("Inspect: got %+v, want %+v", state, want)
 			}
 			return state

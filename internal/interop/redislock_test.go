@@ -14,7 +14,7 @@ import (
 func TestLabelDoesNotLetATokenOfTheSameTextIn(t *testing.T) {
 	require(t, peers.Redislock)
 	eachServer(t, func(t *testing.T, e *env) {
-		lock := e.acquire(e.locker(), core.WithLabel("api-1"))
+		lock := e.acquire(e.locker(), holdfast.WithLabel("api-1"))
 		l, err := peers.Redislock.Open(peers.Settings{Clients: []*redis.Client{e.rdb}, Lease: e.long, Value: "api-1"})
 		if err != nil {
 			t.Fatal(err)

@@ -27,7 +27,7 @@ func TestRedLocksExcludeEachOther(t *testing.T) {
 						b.Down()
 					}
 				}
-				l, err := core.NewRedLock(ours)
+				l, err := holdfast.NewRedLock(ours)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -57,7 +57,7 @@ func TestRedLocksExcludeEachOther(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err = l.TryAcquire(background, key); !errors.Is(err, core.ErrNotAcquired) {
+				if _, err = l.TryAcquire(background, key); !errors.Is(err, holdfast.ErrNotAcquired) {
 					t.Errorf("while redsync has the lock: got %v", err)
 				}
 				if err := m.Release(background); err != nil {

@@ -48,11 +48,11 @@ func TestAllKindsExcludeEachOther(t *testing.T) {
 		}
 
 		for range 2 {
-			l := e.locker(core.WithTTL(e.long), core.WithPolling(time.Millisecond, 5*time.Millisecond))
+			l := e.locker(holdfast.WithTTL(e.long), holdfast.WithPolling(time.Millisecond, 5*time.Millisecond))
 			work(func() {
 				err := l.Do(background, e.key, func(ctx context.Context) error {
 					section()
-					tokens = append(tokens, core.Held(ctx)[0].Token())
+					tokens = append(tokens, holdfast.Held(ctx)[0].Token())
 					return nil
 				})
 				if err != nil {

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/redis/go-redis/v9"

@@ -68,8 +68,8 @@ func testRows(t *testing.T, c *cell) {
 	if err := c.execRow(t, 2, 9, c.update(), "updated", 9, 2, 9); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("no row: got %v, want %v", err, sql.ErrNoRows)
 	}
-	if err := c.execRow(t, 1, 9, c.q("UPDATE orders SET status = ? WHERE id = ?"), "forgotten", 1); !errors.Is(err, core.ErrInvalid) {
-		t.Errorf("a statement without the fence: got %v, want %v", err, core.ErrInvalid)
+	if err := c.execRow(t, 1, 9, c.q("UPDATE orders SET status = ? WHERE id = ?"), "forgotten", 1); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Errorf("a statement without the fence: got %v, want %v", err, holdfast.ErrInvalid)
 	}
 	if err := c.execRow(t, 1, 9, c.q("DELETE FROM orders WHERE id = ?"), 1); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("hard delete: got %v, want %v", err, sql.ErrNoRows)
@@ -175,8 +175,8 @@ func testRowTypes(t *testing.T, c *cell) {
 		for _, token := range []int{11, 9} {
 			err := write(token)
 			switch {
-			case !good && !errors.Is(err, core.ErrInvalid):
-				t.Errorf("%s: token %d over '10': got %v, want %v", column, token, err, core.ErrInvalid)
+			case !good && !errors.Is(err, holdfast.ErrInvalid):
+				t.Errorf("%s: token %d over '10': got %v, want %v", column, token, err, holdfast.ErrInvalid)
 			case good && token == 11 && err != nil:
 				t.Errorf("%s: token 11 over 10: %v", column, err)
 			case good && token == 9:

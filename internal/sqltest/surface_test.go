@@ -143,7 +143,7 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := use(tx); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "tx.Tx") {
+			if err := use(tx); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "tx.Tx") {
 				t.Errorf("%s: got %v, want a refusal that says what to do", name, err)
 			}
 			if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) {
@@ -218,7 +218,7 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			defer outer.Rollback(background)
 			ctx := sqlfence.WithToken(within(t), "nested", 7)
 			err = sqlfence.WithPgx(ctx, c.fence, outer.Begin, func(pgx.Tx) error { t.Error("fn runs"); return nil })
-			if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "savepoint") {
+			if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "savepoint") {
 				t.Errorf("%s: got %v, want a refusal", name, err)
 			}
 			if _, err := outer.Exec(ctx, "SELECT 1"); err != nil {

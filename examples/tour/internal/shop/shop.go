@@ -12,7 +12,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/ginlock"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
