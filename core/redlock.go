@@ -24,8 +24,8 @@ const (
 // no replication among them, no proxy in front that may lead two of the clients to one server. Nor is a key to be locked on
 // one of them with [New] at the same time: a call that waits there would lose its place.
 //
-// The Locker is used like that of [New]; see "RedLock" in the package's description for what is promised, and for
-// what differs: [WithReentryID] and [WithReplicaAcks] are refused, those who wait are served first come, first served
+// The Locker is used like that of [New]; redlock.md in this folder tells what is promised and answers the algorithm's
+// critics. What differs: [WithReentryID] and [WithReplicaAcks] are refused, waiters are served first come, first served
 // as far as the masters agree on who came first, and a master that has just started does not vote for a while, see
 // [WithQuarantine]. It sends nothing yet. The clients stay the caller's, as with New.
 //
