@@ -356,10 +356,15 @@ func (a *acquisition) failure(ctxErr error) error {
 	if a.held == nil {
 		return &opError{act: "acquire", key: a.key.Lock, outcome: ErrUnavailable, cause: public(a.err), context: ctxErr}
 	}
-	if ctxErr == nil {
-		return a.held
+	held := *a.held // others may be told of the same
+	held.Here, _ = a.locker.queues.here(held.Key)
+	for _, lock := range Held(a.ctx) {
+		held.Holding = append(held.Holding, lock.Key())
 	}
-	return &opError{act: "acquire", key: a.key.Lock, outcome: a.held, context: ctxErr}
+	if ctxErr == nil {
+		return &held
+	}
+	return &opError{act: "acquire", key: a.key.Lock, outcome: &held, context: ctxErr}
 }
 
 // allowed is how long the next look may take. WithWait bounds the waiting for others and patience that for

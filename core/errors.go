@@ -52,6 +52,14 @@ type HeldError struct {
 
 	// Label is the holder's [WithLabel]; empty for one without a label and for foreign holders.
 	Label string
+
+	// Here tells that the holder is a call of this very Locker. It is false also where the Locker does not keep calls in line,
+	// see [WithLocalHandover], and for a [WithReentryID].
+	Here bool
+
+	// Holding are the keys of the locks that the caller's own context holds: where two calls wait for each other, each
+	// holds what the other one waits for.
+	Holding []string
 }
 
 func (e *HeldError) Error() string {
@@ -63,7 +71,18 @@ func (e *HeldError) Error() string {
 	if e.TimeLeft > 0 {
 		left = fmt.Sprintf(", %v of its lease left", e.TimeLeft)
 	}
-	return fmt.Sprintf("holdfast: %q is held elsewhere%s%s", e.Key, by, left)
+	where := "elsewhere"
+	if e.Here {
+		where = "by this process"
+		if by != "" {
+			where = "in this process"
+		}
+	}
+	text := fmt.Sprintf("holdfast: %q is held %s%s%s", e.Key, where, by, left)
+	if len(e.Holding) > 0 {
+		text += fmt.Sprintf("; the caller's context holds %s", listing(e.Holding))
+	}
+	return text
 }
 
 func newHeldError(key string, left int64, label string) *HeldError {

@@ -3,7 +3,9 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
@@ -45,7 +47,7 @@ func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
 		if !errors.As(err, &held) {
 			t.Fatalf("got %v, want a *HeldError", err)
 		}
-		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); *held != want {
+		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); !reflect.DeepEqual(*held, want) {
 			t.Errorf("got %+v, want %+v", *held, want)
 		}
 		state, err := c.Inspect(background, "order:1")
@@ -57,6 +59,48 @@ func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
 		if want := (holdfast.State{Key: "shop:order:1", Token: lock.Token()}); err != nil || state != want {
 			t.Errorf("Inspect of a free lock: got %+v, %v, want %+v", state, err, want)
 		}
+	})
+}
+
+// A caller that waits for its own process is told so, and what it holds itself: that is the deadlock one looks for.
+func TestHeldErrorTellsOfThisProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		a, c := newReplica(t, b), newReplica(t, b)
+		left, right := acquire(t, a.Locker, "left"), acquire(t, a.Locker, "right", holdfast.WithLabel("api-1"))
+		under := left.Context(background)
+		_, err := a.TryAcquire(under, "right")
+		same(t, err, `holdfast: "right" is held in this process by api-1, 15s of its lease left; the caller's context holds ["left"]`)
+		var held *holdfast.HeldError
+		if !errors.As(err, &held) || !held.Here || !reflect.DeepEqual(held.Holding, []string{"left"}) {
+			t.Errorf("got %+v", held)
+		}
+		_, err = a.Acquire(right.Context(background), "left", holdfast.WithWait(time.Second))
+		same(t, err, `holdfast: "left" is held by this process, 14s of its lease left; the caller's context holds ["right"]`)
+		_, err = c.TryAcquire(background, "left")
+		same(t, err, `holdfast: "left" is held elsewhere, 14s of its lease left`)
+
+		ended := make(chan error, 2)
+		for range 2 {
+			go func() { _, err := a.Acquire(background, "left", holdfast.WithWait(time.Second)); ended <- err }()
+		}
+		synctest.Wait()
+		for _, row := range []struct {
+			of   *replica
+			want holdfast.State
+		}{{a, holdfast.State{Here: true, WaitingHere: 2}}, {c, holdfast.State{}}} {
+			state, err := row.of.Inspect(background, "left")
+			if err != nil || !state.Held || state.Here != row.want.Here || state.WaitingHere != row.want.WaitingHere {
+				t.Errorf("got %+v, %v, want %+v", state, err, row.want)
+			}
+		}
+		for range 2 {
+			wantIs(t, <-ended, holdfast.ErrNotAcquired)
+		}
+		if state, _ := a.Inspect(background, "none"); state.Here || state.WaitingHere != 0 {
+			t.Errorf("got %+v", state)
+		}
+		release(t, left)
+		release(t, right)
 	})
 }
 

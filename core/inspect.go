@@ -29,6 +29,11 @@ type State struct {
 	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that
 	// one, and some may be gone.
 	Waiting int
+
+	// Here tells that a call of this very Locker holds the lock, as in a [HeldError], and WaitingHere how many of its calls
+	// are after it.
+	Here        bool
+	WaitingHere int
 }
 
 // Inspect asks who holds a lock, for people and monitoring: by the time it returns the answer may be old.
@@ -112,6 +117,7 @@ func (l *Locker) look(ctx context.Context, keys []string, sweep *redisconn.Sweep
 		case err != nil:
 			fail.cause = public(err)
 		case ok:
+			state.Here, state.WaitingHere = l.queues.here(state.Key)
 			states[i], errs[i] = state, nil
 		case calls[k].Val != nil:
 			fail.cause = protocol.ErrReply

@@ -116,7 +116,7 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*
 	return l.acquire(ctx, key, opts, false)
 }
 
-// TryAcquire is Acquire without waiting for another holder, and does not jump the line of those who wait. It returns
+// TryAcquire is Acquire without waiting for another holder, and does not jump the line. It returns
 // within ctx and, where Redis does not answer, within a quarter of the TTL, at most 1 s.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
@@ -208,7 +208,7 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 // listing names the first few of keys.
 func listing(keys []string) string {
 	const most = 8
-	slices.Sort(keys)
+	keys = slices.Sorted(slices.Values(keys))
 	text := fmt.Sprintf("%q", keys[:min(most, len(keys))])
 	if more := len(keys) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

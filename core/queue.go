@@ -144,7 +144,22 @@ func (q *queue) withdraw(w *queued) (front bool) {
 	return true
 }
 
-// known is what those who wait can be told of who has the lock.
+// here tells whether a call of the Locker has the lock, and how many of them wait for it.
+func (qs *queues) here(key string) (held bool, waiting int) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := qs.byKey[key]
+	if q == nil {
+		return false, 0
+	}
+	held, waiting = q.holder != nil && q.holder.ended.Load() == nil, len(q.waiting)
+	if q.holder == nil {
+		waiting++ // the call at the front
+	}
+	return held, waiting
+}
+
+// known is what waiters can be told of the holder.
 func (q *queue) known() front {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()

@@ -18,8 +18,8 @@ const (
 	maxNodes = 15 // each attempt asks all of them
 )
 
-// NewRedLock makes a Locker on independent Redis (or Valkey) masters: a lock is held by whoever has it on most of
-// them, so that it outlives the loss of the others. Three or five are usual. An even number works and bears no more
+// NewRedLock makes a Locker on independent Redis (or Valkey) masters: the client that has a lock on most of
+// them holds it, so that it outlives the loss of the others. Three or five are usual. An even number works and bears no more
 // failures than one less: four masters need three, and bear the loss of one, as three do. They must share nothing:
 // no replication among them, no proxy in front that may lead two of the clients to one server. Nor is a key to be locked on
 // one of them with [New] at the same time: a call that waits there would lose its place.

@@ -28,7 +28,7 @@ type Trace struct {
 	LongHold func(Event)
 	// NodeError: a command to Redis failed or went unanswered; Err says how. What came of the call as a whole
 	// is told elsewhere. Without a Key it is the connection on which grants arrive, told to the Locker's traces:
-	// those who wait poll until there is another.
+	// waiters poll until there is another.
 	NodeError func(Event)
 }
 
