@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 )
 
@@ -26,8 +27,8 @@ type Trace struct {
 	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has
 	// doubled. A handler may hang: see WithMaxHold.
 	LongHold func(Event)
-	// NodeError: a command to Redis failed or went unanswered; Err says how. What came of the call as a whole
-	// is told elsewhere. Without a Key it is the connection on which grants arrive, told to the Locker's traces:
+	// NodeError: a command to Redis failed or went unanswered; Err says how, and Node names the master where there are
+	// several. What came of the call as a whole is told elsewhere. Without a Key it is the connection on which grants arrive, told to the Locker's traces:
 	// waiters poll until there is another.
 	NodeError func(Event)
 }
@@ -40,6 +41,7 @@ type Event struct {
 	Elapsed  time.Duration
 	TimeLeft time.Duration
 	Attempts int
+	Node     string // its address
 	Err      error
 }
 
@@ -47,6 +49,9 @@ type traces []*Trace
 
 // emit calls one hook of every trace.
 func (ts traces) emit(hook func(*Trace) func(Event), e Event) {
+	if of, ok := e.Err.(interface{ Node() string }); ok && len(ts) > 0 {
+		e.Node = of.Node()
+	}
 	for _, t := range ts {
 		if f := hook(t); f != nil {
 			f(e)
@@ -62,9 +67,25 @@ func released(t *Trace) func(Event)  { return t.Released }
 func longHold(t *Trace) func(Event)  { return t.LongHold }
 func nodeError(t *Trace) func(Event) { return t.NodeError }
 
+const nodeErrorText = "redis error"
+
+// outageEnds is for how long a node has to do without an error for the next one to be another outage.
+const outageEnds = time.Minute
+
 // LogTrace logs every event: losses, long holds, node errors and failed releases as warnings, the rest at
-// debug level. A nil logger is [slog.Default], as it is when the event comes.
+// debug level. Of an outage of a node only the first error is a warning: one that follows another of that node within a
+// minute is at debug level too. A nil logger is [slog.Default], as it is when the event comes.
 func LogTrace(log *slog.Logger) *Trace {
+	var mu sync.Mutex
+	latest := map[string]time.Time{} // error of each node
+	again := func(node string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		at, known := latest[node]
+		latest[node] = now
+		return known && now.Sub(at) < outageEnds
+	}
 	hook := func(level slog.Level, msg string) func(Event) {
 		return func(e Event) {
 			level := level
@@ -81,8 +102,14 @@ func LogTrace(log *slog.Logger) *Trace {
 			if e.TimeLeft != 0 {
 				attrs = append(attrs, slog.Duration("left", e.TimeLeft))
 			}
+			if e.Node != "" {
+				attrs = append(attrs, slog.String("node", e.Node))
+			}
 			if e.Err != nil {
 				level = slog.LevelWarn
+				if msg == nodeErrorText && again(e.Node) {
+					level = slog.LevelDebug
+				}
 				attrs = append(attrs, slog.String("err", e.Err.Error()))
 			}
 			log := log
@@ -99,6 +126,6 @@ func LogTrace(log *slog.Logger) *Trace {
 		Lost:      hook(slog.LevelWarn, "lost"),
 		Released:  hook(slog.LevelDebug, "released"),
 		LongHold:  hook(slog.LevelWarn, "held for long"),
-		NodeError: hook(slog.LevelWarn, "redis error"),
+		NodeError: hook(slog.LevelWarn, nodeErrorText),
 	}
 }

@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -59,6 +60,52 @@ func TestTraceTellsTheStoryOfALock(t *testing.T) {
 				t.Fatalf("no %q in\n%s", line, log.String())
 			}
 			rest = rest[i:]
+		}
+	})
+}
+
+// An outage is one warning for each node, however many renewals it costs, and so is the next one.
+func TestLogTraceInAnOutage(t *testing.T) {
+	logger := func() (*strings.Builder, holdfast.Option) {
+		var mu sync.Mutex
+		var log strings.Builder
+		return &log, holdfast.WithTrace(holdfast.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu}, nil))))
+	}
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		log, option := logger()
+		r := newReplica(t, b, option, holdfast.WithTTL(time.Minute))
+		var locks []*holdfast.Lock
+		for i := range 20 {
+			locks = append(locks, acquire(t, r.Locker, fmt.Sprint("k", i)))
+		}
+		for outage := 1; outage <= 2; outage++ {
+			r.link.Refuse(errors.New("refused"))
+			r.link.Reset()
+			time.Sleep(30 * time.Second)
+			r.link.Refuse(nil)
+			time.Sleep(2 * time.Minute)
+			if n := strings.Count(log.String(), "redis error"); n != outage {
+				t.Errorf("%d warnings in %d outages:\n%s", n, outage, log.String())
+			}
+		}
+		for _, lock := range locks {
+			release(t, lock)
+		}
+	})
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		log, option := logger()
+		v := ms.voter(t, option, holdfast.WithQuarantine(0))
+		for i := range 2 {
+			v.links[i].Refuse(errors.New("refused"))
+			v.links[i].Reset()
+		}
+		for i := range 5 {
+			_, _ = v.TryAcquire(background, fmt.Sprint("k", i))
+		}
+		for i := range 2 {
+			if n := strings.Count(log.String(), "node="+ms[i].Client().Options().Addr); n != 1 {
+				t.Errorf("%d warnings of master %d:\n%s", n, i, log.String())
+			}
 		}
 	})
 }

@@ -52,6 +52,9 @@ type memberError struct {
 func (e *memberError) Error() string { return e.name + ": " + e.err.Error() }
 func (e *memberError) Unwrap() error { return e.err }
 
+// Node is the master's address.
+func (e *memberError) Node() string { return e.name }
+
 // Failure is why there was no majority.
 type Failure struct {
 	*Young
