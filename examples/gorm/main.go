@@ -70,6 +70,9 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
+		return err
+	}
 	defer func() { err = errors.Join(err, locker.Shutdown(context.WithoutCancel(ctx))) }()
 	dialect, db, closeDB, err := openDatabase()
 	if err != nil {

@@ -50,6 +50,9 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
+		return err
+	}
 
 	orders := asynqlock.New(locker, "order", asynqlock.Field("order_id"))
 	worker := asynq.NewServerFromRedisClient(rdb, orders.Config(asynq.Config{
