@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -56,6 +57,24 @@ func (d Dialect) transient(err error) bool {
 		}
 	}
 	return false
+}
+
+// advised adds what to do where an error of the database says that the guard's table or the dialect is wrong: whatever the
+// dialect, as the database may be another one.
+func (f *Fence) advised(err error) error {
+	text := func(parts ...string) func(error) bool {
+		return func(err error) bool {
+			return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(err.Error(), part) })
+		}
+	}
+	switch {
+	case find(err, func(err error) bool { return sqlState(err) == "42P01" || number(err, "Number") == 1146 }), find(err, text("no such table")):
+		return fmt.Errorf("%w (there is no table %s for the guard: run fence.DDL(), once or in a migration)", err, f.table)
+	case find(err, func(err error) bool { return sqlState(err) == "42601" || number(err, "Number") == 1064 }),
+		find(err, text("syntax error", "no such function")):
+		return fmt.Errorf("%w (the fence speaks to %v: is the database another?)", err, f.dialect)
+	}
+	return err
 }
 
 // committed judges what COMMIT returned.

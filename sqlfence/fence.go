@@ -81,7 +81,7 @@ func (f *Fence) guard(ctx context.Context, raise func(Mark) (int64, error), expl
 	for _, m := range all {
 		current, err := raise(m)
 		if err != nil {
-			return because(ctx, failed("guard "+m.Resource, err))
+			return because(ctx, failed("guard "+m.Resource, f.advised(err)))
 		}
 		if current > m.Token {
 			return &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
@@ -194,7 +194,7 @@ func (f *Fence) Current(ctx context.Context, db interface {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, failed("current "+resource, err)
+		return 0, failed("current "+resource, f.advised(err))
 	}
 	return token, nil
 }

@@ -295,6 +295,7 @@ func suite(t *testing.T, c *cell) {
 		{"NothingIsLost", testNothingIsLost},
 		{"Resources", testResources},
 		{"ConcurrentDDL", testConcurrentDDL},
+		{"Advice", testAdvice},
 		{"Rows", testRows},
 		{"RowStays", testRowStays},
 		{"RowAppears", testRowAppears},

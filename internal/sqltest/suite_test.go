@@ -191,6 +191,37 @@ func testNames(t *testing.T, writer, reader *cell, base int64) {
 	}
 }
 
+// testAdvice gives the fence a table that is not there, and the dialects of other databases: the errors say what to do.
+func testAdvice(t *testing.T, c *cell) {
+	missing, err := sqlfence.New(c.dialect, sqlfence.WithTable("not_there"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(*sql.Tx) error { t.Error("fn runs"); return nil }
+	for what, err := range map[string]error{
+		"Advance": missing.Advance(within(t), c.db, mark("r", 7)),
+		"WithTx":  missing.WithTx(sqlfence.WithToken(within(t), "r", 7), c.db, nil, write),
+		"Current": func() error { _, err := missing.Current(within(t), c.db, "r"); return err }(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "there is no table not_there") || !strings.Contains(err.Error(), "fence.DDL()") {
+			t.Errorf("%s without the table: got %v, want what to run", what, err)
+		}
+	}
+	for _, d := range []sqlfence.Dialect{sqlfence.Postgres, sqlfence.MySQL, sqlfence.SQLite} {
+		if d == c.dialect {
+			continue
+		}
+		other, err := sqlfence.New(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = other.Advance(within(t), c.db, mark("r", 7))
+		if err == nil || !strings.Contains(err.Error(), "speaks to "+d.String()) {
+			t.Errorf("with a fence for %v: got %v, want that it is one", d, err)
+		}
+	}
+}
+
 func testConcurrentDDL(t *testing.T, c *cell) {
 	for round := range 3 {
 		f, err := sqlfence.New(c.dialect, sqlfence.WithTable(fmt.Sprintf("Fence_%d", round)))
