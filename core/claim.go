@@ -126,9 +126,9 @@ func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
 	return false, e
 }
 
-// WithMinGap keeps ticks apart: one is refused, as one that has run, unless it is at least d after the one granted
-// before. Where every replica counts its own periods ("@every 1h"), their ticks differ, and d is the period or
-// a little less. In microseconds; default 0, which refuses what is not later.
+// WithMinGap keeps ticks apart: a tick less than d after the latest that was granted counts as one that has run. It is for
+// replicas that each count their own periods ("@every 1h"), so that their ticks differ: d is the period then, or a
+// little less. Default 0, which refuses only a tick that is not later than the latest.
 func WithMinGap(d time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if d < 0 || d > maxWindow {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Lock is a held lock. It is made by [Locker.Acquire] and [Locker.TryAcquire] and must be released; one that
-// is neither released nor reachable any more is renewed no more, a first renewal aside. Its methods may be called
-// concurrently.
+// Lock is a held lock. [Locker.Acquire] and [Locker.TryAcquire] make it, and their caller must release it. A Lock that was
+// dropped without that is renewed once at most after it was garbage collected, and then its lease runs out. Its methods may
+// be called concurrently.
 type Lock struct {
 	hold     *hold
 	number   int         // of the hold's handles; the first, 0, is the one it began with

@@ -22,7 +22,7 @@ type ClaimOption interface {
 	claim()
 }
 
-// AnyOption is a [CallOption] and a [ClaimOption].
+// AnyOption is for acquisitions and for claims.
 type AnyOption interface {
 	CallOption
 	ClaimOption
@@ -220,12 +220,12 @@ func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })
 }
 
-// WithReentryID lets calls that name the same id hold the lock together, wherever they run: a job that holds a lock
-// and calls another service, which needs it too and was told the id. All have the same token, and the lock is free
-// when the last of them has released it; one that dies counts no longer than its own lease. Where the first of them
-// waited in line, the others are let in from when its Acquire returns, not from the grant, a round trip before. The id
-// should be as hard to guess as the harm is great that a stranger could do who names it: take a random one per job. 1 to
-// 128 bytes, for a call and not for a Locker or an adapter, where all would exclude nobody. Default: none.
+// WithReentryID lets calls that name the same id hold the lock together, wherever they run: a job that holds a lock, say,
+// and a service that it calls and tells the id. All have the same token, and the lock is free when the last of them has
+// released it. A call that dies counts no longer than its own lease. Where the first call waited in line, the others
+// are let in once its Acquire has returned, a round trip after the grant. Anyone
+// who knows the id can enter the lock: use a random one per job. It has 1 to 128 bytes, and is for a call and not for a
+// Locker or an adapter, whose calls would all hold their locks together. Default: none.
 func WithReentryID(id string) CallOption {
 	return callOption(func(c *config) error {
 		if id == "" || len(id) > maxReentryID {

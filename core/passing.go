@@ -7,25 +7,23 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/single"
 )
 
-// WithReleaseInBackground has [Lock.Release], and with it [Locker.Do], return without waiting for Redis: the release is
-// on its way then, and its caller saves a round trip. Default: Release waits for the answer.
+// WithReleaseInBackground has [Lock.Release], and with it [Locker.Do], return without waiting for Redis, which saves the
+// caller a round trip. Default: Release waits for the answer.
 //
-// Release still ends the hold before it returns, and returns an [ErrLost] where the clock or a renewal had shown the loss of
-// the lock. What only the answer tells comes to [Trace], on a goroutine of the Locker, once it is known: Released with an
-// Err that matches ErrLost where Redis no longer had the lock as ours, or [ErrUnavailable] where Redis did not confirm for
-// 5 s, or a TTL if that is less; on several masters for a node timeout. As ever such a release is then repeated until the
-// lease has run out. A caller who has to learn from Release, or from the error of Do, whether Redis still had the lock must
-// not use this option.
+// Release still ends the hold before it returns, and returns [ErrLost] where the clock or a renewal had shown that the lock
+// was lost. What only the answer tells goes to [Trace], as the Err of Released: ErrLost where Redis no longer had the lock
+// as ours, or [ErrUnavailable] where Redis did not confirm for 5 s, or a TTL if that is less; on several masters for a node
+// timeout. The release is then repeated until the lease has run out, as without this option. Do not use it where the
+// error of Release, or of Do, has to tell whether Redis still had the lock.
 //
-// A later call of the same Locker for the key, TryAcquire too, waits for the answer before it asks Redis, so that it does
-// not find the lock held by a release that is on its way. That counts as waiting for Redis: with a silent server the call
-// ends when it would have ended without the option. A goroutine that takes one key again and again gains nothing. Other
-// processes, and other Lockers, find the lock held until the release has arrived: half a round trip after Release has
-// returned, as a rule.
+// The next call of the same Locker for the key, TryAcquire too, waits for the answer before it asks Redis, so that it does
+// not find the lock held by its own process. With a silent server it ends when it would have ended without the option. So
+// a goroutine that takes one key again and again gains nothing. Other processes, and other Lockers, find the lock held until
+// the release arrives, as a rule half a round trip after Release has returned.
 //
-// The release neither has the values of the context that Release is given nor ends with it. [Locker.Shutdown] waits for the
-// answer; a program that ends without it may leave the lock to its lease. A lock that a Shutdown gave up is released as
-// without this option.
+// The release does not end with the context that Release is given, and has none of its values. [Locker.Shutdown] waits for
+// the answer; a program that ends without Shutdown may leave the lock to its lease. A lock that a Shutdown gave up is
+// released as without this option.
 func WithReleaseInBackground() CallOption {
 	return callOption(func(c *config) error { c.background = true; return nil })
 }
