@@ -91,28 +91,158 @@ func onlyCompanions(t *testing.T, b *servertest.Bubble) {
 	}
 }
 
+// known has r take and release the keys that gathered's acquires are for: the server has fences of them then.
+func known(t *testing.T, r *replica, n int) {
+	t.Helper()
+	for i := range n {
+		release(t, acquire(t, r.Locker, fmt.Sprint("k", i)))
+	}
+	time.Sleep(time.Millisecond) // or the next tokens have to be drawn
+}
+
 // Acquires and releases that wait for a lane go out in one command.
 func TestBundleOfManyCallers(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
 		warm(t, r)
-		for round := range 2 { // with new keys and with known ones
-			try := func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
+		known(t, r, 5)
+		try := func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
+		for round, want := range []int{2, 1} { // at first the server does not know the script
 			kinds, freed, taken := gathered(t, r, 5, try, nil, servertest.Pass)
 			none(t, "release", freed)
 			none(t, "acquire", taken)
-			want := 1
-			if round == 0 {
-				want = 2 // the server did not know the script
-			}
 			if kinds["bundle"] != want || kinds["acquire"]+kinds["forget"] != 0 {
 				t.Errorf("round %d: %v", round, kinds)
 			}
-			time.Sleep(time.Millisecond) // or the next tokens have to be drawn
+			time.Sleep(time.Millisecond)
 		}
 		onlyCompanions(t, b)
 		shutdown(t, r.Locker)
 	})
+}
+
+// A lock that is new to the server goes by itself. Where most are, acquires are not tried in a bundle for a moment.
+func TestBundleOfNewLocks(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		looks := 0
+		b.Hook(func(_ *server.Peer, cmd string, args ...string) bool {
+			if kind(append([]string{cmd}, args...)) == "bundle" && strings.Contains(strings.Join(args, " "), "new") {
+				looks++
+			}
+			return false
+		})
+		for round, want := range []int{2, 2, 3} { // NOSCRIPT is one, at first
+			try := func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("new", round, i)) }
+			kinds, freed, taken := gathered(t, r, 5, try, nil, servertest.Pass)
+			none(t, "release", freed)
+			none(t, "acquire", taken)
+			if kinds["acquire"] != 5 || kinds["forget"] != 0 || looks != want {
+				t.Errorf("round %d: %v, %d bundles with acquires, want %d", round, kinds, looks, want)
+			}
+			if round == 1 {
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		b.Hook(nil)
+		onlyCompanions(t, b)
+		shutdown(t, r.Locker)
+	})
+}
+
+// proxy is a go-redis hook that has each command carried out by the server of its first key, as proxies do that spread keys
+// over servers, whatever other keys a script is given.
+type proxy struct{ servers []*redis.Client }
+
+func (p proxy) of(key string) *redis.Client {
+	tag := strings.NewReplacer("{", "", "}", "").Replace(key)
+	tag, _, _ = strings.Cut(tag, ":~")
+	sum := 0
+	for _, c := range tag {
+		sum += int(c)
+	}
+	return p.servers[sum%len(p.servers)]
+}
+
+func (p proxy) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p proxy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		if name := fmt.Sprint(args[0]); name != "evalsha" && name != "eval" {
+			return next(ctx, cmd)
+		}
+		key, ok := args[3].(string)
+		if !ok {
+			key = *args[3].(*string)
+		}
+		return p.of(key).Process(ctx, cmd)
+	}
+}
+
+func (p proxy) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			_ = p.ProcessHook(p.servers[0].Process)(ctx, cmd)
+		}
+		return nil
+	}
+}
+
+// Behind a proxy that spreads keys over servers a bundle reaches one of them. It takes no lock there that belongs elsewhere:
+// two replicas never hold one together.
+func TestBundleBehindAProxyThatSpreadsKeys(t *testing.T) {
+	t.Parallel()
+	var servers []*redis.Client
+	for range 3 {
+		servers = append(servers, servertest.Redis(t).Client())
+	}
+	var lockers []*holdfast.Locker
+	for range 2 {
+		rdb := redis.NewClient(&redis.Options{Addr: servers[0].Options().Addr})
+		t.Cleanup(func() { _ = rdb.Close() })
+		rdb.AddHook(proxy{servers})
+		lockers = append(lockers, newLocker(t, rdb, holdfast.WithPolling(time.Millisecond, 5*time.Millisecond)))
+	}
+	const keys = 48
+	var inside [keys]atomic.Int32
+	var all sync.WaitGroup
+	for i := range 2 * keys {
+		all.Go(func() {
+			for range 20 {
+				lock, err := lockers[i%2].Acquire(background, fmt.Sprint("k", i/2))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := inside[i/2].Add(1); n != 1 {
+					t.Errorf("%d inside of %d", n, i/2)
+				}
+				inside[i/2].Add(-1)
+				if err := lock.Release(background); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	of := proxy{servers}
+	for i, s := range servers {
+		found, err := s.Keys(background, "*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range found {
+			if of.of(key) != s {
+				t.Errorf("server %d has %s, which belongs elsewhere", i, key)
+			}
+		}
+	}
+	for _, l := range lockers {
+		shutdown(t, l)
+	}
 }
 
 // A call that is no common one goes by itself, and says what it would have said without the others.
@@ -120,11 +250,12 @@ func TestBundleLeavesOutWhatIsSpecial(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, other := newReplica(t, b), newReplica(t, b)
 		warm(t, r)
+		known(t, r, 5)
 		lock := acquire(t, other.Locker, "k1", holdfast.WithLabel("other"))
 		b.Redis.HSet("k2", "a", "b")
 		try := func(i int) (*holdfast.Lock, error) { return r.TryAcquire(background, fmt.Sprint("k", i)) }
 		began := time.Now()
-		kinds, freed, taken := gathered(t, r, 4, try, nil, servertest.Pass)
+		kinds, freed, taken := gathered(t, r, 5, try, nil, servertest.Pass)
 		if d := time.Since(began); d > 0 {
 			t.Errorf("it took %v, as if somebody had to ask twice", d)
 		}
@@ -136,7 +267,7 @@ func TestBundleLeavesOutWhatIsSpecial(t *testing.T) {
 		if taken[2] == nil || !strings.Contains(taken[2].Error(), "WRONGTYPE") {
 			t.Error(taken[2])
 		}
-		none(t, "acquire", []error{taken[0], taken[3]})
+		none(t, "acquire", []error{taken[0], taken[3], taken[4]})
 		if kinds["bundle"] != 2 || kinds["acquire"] != 2 || kinds["forget"] != 0 {
 			t.Error(kinds)
 		}
@@ -159,7 +290,9 @@ func TestBundleThatIsNotAnswered(t *testing.T) {
 			r := newReplica(t, b)
 			warm(t, r)
 			try := func(i int) (*holdfast.Lock, error) { return r.Acquire(background, fmt.Sprint("k", i)) }
+			known(t, r, 5)
 			gathered(t, r, 5, try, nil, servertest.Pass) // the server knows the script from now on
+			time.Sleep(time.Millisecond)
 			kinds, freed, taken := gathered(t, r, 5, try, nil, v)
 			none(t, what+": release", freed)
 			none(t, what+": acquire", taken)

@@ -21,6 +21,10 @@ func TestCommandsTravelTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b, holdfast.WithTTL(time.Minute))
 		warm(t, r)
+		for i := range 10 {
+			release(t, acquire(t, r.Locker, "k"+strconv.Itoa(i)))
+		}
+		time.Sleep(time.Millisecond) // or the next tokens have to be drawn
 		free := stuck(t, r)
 		b.ResetCommands()
 		ctx, cancel := context.WithCancel(background)

@@ -32,13 +32,13 @@ func KindOf(s *Script, args []any) Kind {
 
 // Bundle is one call for several, given by their arguments.
 func Bundle(forgets, takes [][]any) (*Script, []any) {
-	args := append(make([]any, 0, 4+4*len(forgets)+6*len(takes)), "evalsha", BundleScript.sha, 2*len(forgets)+4*len(takes))
+	args := append(make([]any, 0, 4+4*len(forgets)+5*len(takes)), "evalsha", BundleScript.sha, 2*len(forgets)+3*len(takes))
 	const key, owner = 3, 8 // where they stand in a call
 	for _, f := range forgets {
 		args = append(args, f[key:key+2]...)
 	}
 	for _, t := range takes {
-		args = append(args, t[key:key+4]...)
+		args = append(args, t[key:key+3]...)
 	}
 	args = append(args, len(forgets))
 	for _, f := range forgets {

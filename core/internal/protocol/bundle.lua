@@ -1,7 +1,11 @@
--- Several calls of forget.lua and acquire.lua in one, where each is a common case: of what fastforget.lua and fast.lua do,
--- and for a lock that is new, with one look at all keys and one at the clock.
+-- Several calls of forget.lua and acquire.lua in one, where each is the common case: what fastforget.lua and fast.lua do,
+-- with one look at all keys and one at the clock.
 --
--- KEYS  of each forget its lock and fence, then of each acquire its lock, fence, tombstone and line
+-- A proxy that spreads keys over several servers may send this to the server of the first key alone, where the others have
+-- nothing to look for. There it does nothing to them: it frees only what this server has as held, and takes only a lock
+-- whose fence this server has, which acquire.lua has made, or this script where there was one before.
+--
+-- KEYS  of each forget its lock and fence, then of each acquire its lock, fence and tombstone
 -- ARGV  how many forgets; of each its owner and token; of each acquire its owner and plan
 --
 -- Returns what each would have returned by itself, in this order; 0 where its case is another, and nothing was done, so that
@@ -30,29 +34,20 @@ for i = forgets + 1, (#ARGV - 1) / 2 do
     plan = ARGV[a + 1]
     lease, life, block = string.match(plan, '^(%d+) (%d+) (%d+)')
   end
-  if block == '1' and not found[k] and not found[k + 2] then
-    local last, since
-    if found[k + 1] then
-      last, since = string.match(found[k + 1], '^(%d+) 0 (%d+)$')
-      if since and (#last > 16 or #since > 16 or since == '0') then last = nil end
-    elseif redis.pcall('LINDEX', KEYS[k + 3], 0) == false then -- no fence has the mark that nobody waits
-      last = '0'
-    end
-    if last and not token then
-      local time = redis.call('TIME')
-      token = time[1] * 1000000 + time[2]
-      stamp = time[1] .. string.rep('0', 6 - #time[2]) .. time[2]
-    end
-    if last and tonumber(last) < token and redis.call('SET', KEYS[k], ARGV[a], 'NX', 'PX', lease) then
-      replies[i] = token
-      if since then
+  if block == '1' and found[k + 1] and not found[k] and not found[k + 2] then
+    local last, since = string.match(found[k + 1], '^(%d+) 0 (%d+)$')
+    if last and #last < 17 and #since < 17 and since ~= '0' then
+      if not token then
+        local time = redis.call('TIME')
+        token = time[1] * 1000000 + time[2]
+        stamp = time[1] .. string.rep('0', 6 - #time[2]) .. time[2]
+      end
+      if tonumber(last) < token and redis.call('SET', KEYS[k], ARGV[a], 'NX', 'PX', lease) then
         redis.call('SET', KEYS[k + 1], stamp .. ' ' .. stamp .. ' ' .. since, 'PX', life)
-      elseif not redis.call('SET', KEYS[k + 1], stamp .. ' ' .. stamp .. ' ' .. stamp, 'NX', 'PX', life) then
-        redis.call('DEL', KEYS[k]) -- there is something else, and acquire.lua says so
-        replies[i] = 0
+        replies[i] = token
       end
     end
   end
-  k, a = k + 4, a + 2
+  k, a = k + 3, a + 2
 end
 return replies

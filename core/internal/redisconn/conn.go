@@ -30,7 +30,8 @@ type Conn struct {
 	took    atomic.Int64 // how long that was under way
 	lanes   lanes
 	inline  atomic.Int64 // no caller runs a command before, see Do
-	apart   atomic.Int64 // no bundle is sent before
+	apart   atomic.Int64 // no bundle is sent before,
+	fresh   atomic.Int64 // and none with acquires
 	signals sync.Pool    // of channels to use again, see Call.Heard
 }
 
