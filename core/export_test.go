@@ -139,5 +139,8 @@ func ByLanes(l *Locker) { l.store.(one).ByLanes() }
 // MinLanes is how many commands of one Locker can be under way at least.
 const MinLanes = redisconn.MinLanes
 
+// Narrow keeps l to MinLanes, however long answers take.
+func Narrow(l *Locker) { l.store.(one).Narrow() }
+
 // LaneRest is for how long the goroutine of a lane waits for the next command.
 const LaneRest = redisconn.LaneRest

@@ -112,6 +112,10 @@ func (s *simulation) run() {
 	for range 8 + s.rnd.IntN(8) {
 		s.call(&all)
 	}
+	quiet := make(chan struct{})
+	if s.seed%8 == 1 {
+		s.crowd(&all, quiet)
+	}
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -135,6 +139,7 @@ func (s *simulation) run() {
 		r.link.OnMessage(nil)
 		r.link.Delay(0)
 	}
+	close(quiet)
 	all.Wait()
 	close(over)
 	watching.Wait()
@@ -206,6 +211,35 @@ func (s *simulation) call(all *sync.WaitGroup) {
 			s.fail("release: %v", err)
 		}
 	})
+}
+
+// crowd has each process take other keys as well, by few lanes, so that what is under way for k travels together with that.
+func (s *simulation) crowd(all *sync.WaitGroup, quiet <-chan struct{}) {
+	for i, r := range s.rs {
+		holdfast.Narrow(r.Locker)
+		for k := range 8 {
+			rnd := rand.New(rand.NewPCG(s.seed, uint64(100*i+k)))
+			key := fmt.Sprint("other", i, k%6)
+			all.Go(func() {
+				for {
+					select {
+					case <-quiet:
+						return
+					case <-time.After(time.Duration(rnd.IntN(4000)) * time.Microsecond):
+					}
+					ctx, cancel := context.WithTimeout(background, time.Duration(rnd.IntN(500)+1)*time.Millisecond)
+					lock, err := r.Acquire(ctx, key)
+					if err == nil {
+						err = lock.Release(ctx)
+					}
+					cancel()
+					if err != nil && !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) {
+						s.fail("%s: %v", key, err)
+					}
+				}
+			})
+		}
+	}
 }
 
 func (s *simulation) add(lock *holdfast.Lock, asked time.Time) {

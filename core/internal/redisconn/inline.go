@@ -71,6 +71,9 @@ func interruptible(client redis.UniversalClient) bool {
 // ByLanes keeps commands from being run by their callers, for tests of answers that come late.
 func (n *Conn) ByLanes() { n.inline.Store(math.MaxInt64) }
 
+// Narrow keeps n to MinLanes, for tests of what gathers behind them.
+func (n *Conn) Narrow() { n.lanes.most = 0 }
+
 // late tells whether err is that of an answer that did not come in time.
 func late(err error) bool {
 	var timeout net.Error
