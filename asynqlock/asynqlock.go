@@ -47,7 +47,7 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 		if o == nil {
 			panic("asynqlock: New with a nil option")
 		}
-		o.apply(&g.config)
+		o.guard(&g.config)
 	}
 	if err := check(locker, g.lock); err != nil {
 		panic("asynqlock: New: " + err.Error())
@@ -71,12 +71,13 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 	return locker.Check(strings.Repeat("k", longestKey), opts...)
 }
 
-// Middleware is for [asynq.ServeMux.Use], which wraps the handlers of all types, and the mux's NotFound as well: tasks of all
-// types have to name something to lock by, or are archived. A
-// middleware that is listed before it sees tasks wait and give way; one behind it runs under the lock.
-func (g *Guard) Middleware(next asynq.Handler) asynq.Handler { return g.Wrap(next) }
-
-// Wrap is Middleware for the handler of one type. It panics where there is no handler.
+// Wrap returns a handler that calls next under the lock. It is an [asynq.MiddlewareFunc].
+//
+// Wrap the handler of one type with mux.Handle("payout", guard.Wrap(handler)), or all handlers with mux.Use(guard.Wrap). Use
+// wraps the mux's answer to unknown types as well: a task of any type that names nothing to lock by is archived. A middleware
+// listed before the Guard sees tasks wait and give way; a middleware listed behind it runs under the lock.
+//
+// Wrap panics on a nil handler, as [asynq.ServeMux.Handle] does.
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {
 	if v := reflect.ValueOf(next); !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil() {
 		panic("asynqlock: Wrap without a handler")

@@ -5,7 +5,7 @@
 //	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id")) // locker is holdfast.New(rdb)
 //	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{Concurrency: 10}))
 //	mux := asynq.NewServeMux()
-//	mux.Handle("payout", guard.Wrap(handler)) // or mux.Use(guard.Middleware), where all types have the field
+//	mux.Handle("payout", guard.Wrap(handler)) // or mux.Use(guard.Wrap), where all types have the field
 //
 // The lock's key is holdfast.Key("account", id), with the value of a field of the JSON payload, or what any function of the
 // form [Part] finds. The handler's context is the lock's: it ends when the lock is lost, and carries the token that a
@@ -101,9 +101,9 @@
 // # Schedulers
 //
 //	scheduler := asynqlock.NewScheduler(locker)
-//	err := scheduler.Register("invoices", "0 6 * * *", asynq.NewTask("invoices", nil))
+//	err := scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil))
 //	...
-//	scheduler.Start()
+//	err = scheduler.Start()
 //
 // Run it on every replica. Unlike asynq's own, it is not listed among the Inspector's SchedulerEntries. The claims of all
 // entries live in the Locker's Redis, of holdfast.Key("asynq", name), until their tick is more than an hour old; a job of cronlock may have

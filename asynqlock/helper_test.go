@@ -115,7 +115,7 @@ func (s *shop) serve(g *asynqlock.Guard, work func(context.Context, *asynq.Task)
 	}
 	server := asynq.NewServerFromRedisClient(s.client(), g.Config(cfg))
 	mux := asynq.NewServeMux()
-	mux.Use(g.Middleware)
+	mux.Use(g.Wrap)
 	mux.HandleFunc("pay", func(ctx context.Context, t *asynq.Task) error {
 		defer s.begin(t)()
 		return work(ctx, t)

@@ -130,13 +130,13 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"WithRedis(nil)":       func() { asynqlock.WithRedis(nil) },
 		"no handler":           func() { asynqlock.New(l, "account", part).Wrap(nil) },
 		"nil function":         func() { asynqlock.New(l, "account", part).Wrap(asynq.HandlerFunc(nil)) },
-		"nil mux":              func() { asynqlock.New(l, "account", part).Middleware((*asynq.ServeMux)(nil)) },
+		"nil mux":              func() { asynqlock.New(l, "account", part).Wrap((*asynq.ServeMux)(nil)) },
 		"scheduler, no locker": func() { asynqlock.NewScheduler(nil) },
 		"scheduler, option":    func() { asynqlock.NewScheduler(l, nil) },
 		"scheduler, Redis":     func() { asynqlock.NewScheduler(several) },
-		"ScheduleInto(nil)":    func() { asynqlock.ScheduleInto(nil) },
-		"ScheduleIn(nil)":      func() { asynqlock.ScheduleIn(nil) },
-		"ScheduleWithin(0)":    func() { asynqlock.ScheduleWithin(0) },
+		"scheduler, WithRedis": func() { asynqlock.WithRedis(nil) },
+		"WithLocation(nil)":    func() { asynqlock.WithLocation(nil) },
+		"WithLateness(0)":      func() { asynqlock.WithLateness(0) },
 		"ScheduleReport(nil)":  func() { asynqlock.ScheduleReport(nil) },
 	} {
 		func() {

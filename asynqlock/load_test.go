@@ -83,7 +83,7 @@ func worker(spec []string) error {
 			defer write("put", ctx, t)
 			return next.ProcessTask(ctx, t)
 		})
-	}, g.Middleware)
+	}, g.Wrap)
 	mux.HandleFunc("pay", func(ctx context.Context, t *asynq.Task) (err error) {
 		write("begin", ctx, t)
 		defer func() { write("end", ctx, t, err == nil && ctx.Err() == nil) }()

@@ -10,7 +10,7 @@ import (
 )
 
 // Option configures the Guard that [New] makes.
-type Option interface{ apply(*config) }
+type Option interface{ guard(*config) }
 
 const (
 	defaultMaxDeferral = 24 * time.Hour
@@ -38,7 +38,37 @@ func defaults() config {
 
 type option func(*config)
 
-func (o option) apply(c *config) { o(c) }
+func (o option) guard(c *config) { o(c) }
+
+// SchedulerOption configures the Scheduler that [NewScheduler] makes.
+type SchedulerOption interface{ scheduler(*schedulerConfig) }
+
+type schedulerConfig struct {
+	redis    redis.UniversalClient
+	location *time.Location
+	lateness time.Duration // 0: half of the period, at most defaultLateness
+	claim    []holdfast.ClaimOption
+	report   func(TickEvent)
+	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
+}
+
+// defaultLateness is half of a period where that is less.
+const defaultLateness = time.Minute
+
+func schedulerDefaults() schedulerConfig {
+	return schedulerConfig{location: time.UTC, report: logMissed}
+}
+
+type schedulerOption func(*schedulerConfig)
+
+func (o schedulerOption) scheduler(c *schedulerConfig) { o(c) }
+
+// anyOption is for a Guard and for a Scheduler. What makes one returns both interfaces without a name for the two: the compiler
+// takes it where either is wanted, and refuses the options of the other.
+type anyOption struct {
+	option
+	schedulerOption
+}
 
 // Policy says what becomes of a task whose key is busy: [Defer], [Wait], [Skip] or [Fail].
 type Policy struct {
@@ -126,14 +156,45 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
-// WithRedis names the Redis that asynq has. Default: the Locker's.
-func WithRedis(client redis.UniversalClient) Option {
+// WithRedis names the Redis that asynq has. It is for a Guard and for a Scheduler. Default: the Locker's.
+func WithRedis(client redis.UniversalClient) interface {
+	Option
+	SchedulerOption
+} {
 	if client == nil {
 		panic("asynqlock: WithRedis(nil)")
 	}
-	return option(func(c *config) { c.redis = client })
+	return anyOption{func(c *config) { c.redis = client }, func(c *schedulerConfig) { c.redis = client }}
 }
 
 // WithFailOpen runs tasks without a lock while the Locker's Redis is unavailable. It gives up the lock exactly when
 // the system is in trouble. Default: such tasks are deferred.
 func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }
+
+// WithLocation sets the time zone of a Scheduler's specs. It has to be the same on all replicas. An hour that summer time
+// leaves out has no ticks, and the ticks of an hour that comes twice come twice. Default: UTC.
+func WithLocation(l *time.Location) SchedulerOption {
+	if l == nil {
+		panic("asynqlock: WithLocation(nil)")
+	}
+	return schedulerOption(func(c *schedulerConfig) { c.location = l })
+}
+
+// WithLateness bounds how long after a tick its task may still be enqueued, when Redis did not answer before or the machine
+// was suspended. A tick that is later is missed on this replica. Default: half of the period, at most 1 min.
+func WithLateness(d time.Duration) SchedulerOption {
+	if d <= 0 {
+		panic("asynqlock: WithLateness needs a duration")
+	}
+	return schedulerOption(func(c *schedulerConfig) { c.lateness = d })
+}
+
+// WithClaim passes options on to [holdfast.Locker.Claim], which decides the replica that enqueues a tick. They win over the
+// Locker's. What [holdfast.WithWait] says does not count: see [WithLateness].
+//
+// With [holdfast.WithTickWindow] the replicas may differ by more, or must not differ by as much. A replica whose clock is
+// ahead waits for the clock of Redis all the same: before it claims the tick, or where it is ahead by more than 10 s,
+// afterwards.
+func WithClaim(opts ...holdfast.ClaimOption) SchedulerOption {
+	return schedulerOption(func(c *schedulerConfig) { c.claim = append(c.claim, opts...) })
+}

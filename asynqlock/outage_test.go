@@ -188,7 +188,7 @@ func TestLostAnswers(t *testing.T) {
 		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 			var k ticks
 			rdb, lost := lossy(b, ":t:report@")
-			register(t, s.schedule(&k, asynqlock.ScheduleInto(rdb)), "report", "@every 10s")
+			register(t, s.schedule(&k, asynqlock.WithRedis(rdb)), "report", "@every 10s")
 			time.Sleep(25 * time.Second)
 			if q := s.queued(); len(k.of(asynqlock.Enqueued)) != 2 || q.Pending != 2 || lost.Load() != 1 {
 				t.Errorf("got %+v, %+v, %d lost answers", k.all(), q, lost.Load())
@@ -235,8 +235,8 @@ func TestLostAnswers(t *testing.T) {
 			}
 			defer func() { _ = l.Shutdown(context.Background()) }()
 			sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report))
-			defer s.end(sch)
-			sch.Start()
+			defer sch.Shutdown()
+			s.start(sch)
 			register(t, sch, "report", "@every 10s")
 			time.Sleep(29 * time.Second)
 			// The claim is asked for again, as the same one.

@@ -142,7 +142,7 @@ func TestSchedulersOnARealRedis(t *testing.T) {
 	for i := range 3 {
 		skew := time.Duration(i) * 300 * time.Millisecond
 		// Half of the period is soon over on a machine that has other things to do.
-		within := asynqlock.ScheduleWithin(20 * time.Second)
+		within := asynqlock.WithLateness(20 * time.Second)
 		register(t, s.schedule(&k, asynqlock.Ahead(skew), within), "report", "@every 1s")
 	}
 	s.until("ten ticks", func() bool { return len(k.runs()) >= 10 })

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,17 +61,15 @@ func (k *ticks) all() []asynqlock.TickEvent {
 func (s *shop) schedule(k *ticks, opts ...asynqlock.SchedulerOption) *asynqlock.Scheduler {
 	s.t.Helper()
 	sch := asynqlock.NewScheduler(s.locker(), append([]asynqlock.SchedulerOption{asynqlock.ScheduleReport(k.report)}, opts...)...)
-	sch.Start()
-	s.t.Cleanup(func() { s.end(sch) })
+	s.start(sch)
+	s.t.Cleanup(sch.Shutdown)
 	return sch
 }
 
-func (s *shop) end(sch *asynqlock.Scheduler) {
+func (s *shop) start(sch *asynqlock.Scheduler) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	if err := sch.Shutdown(ctx); err != nil {
-		s.t.Error(err)
+	if err := sch.Start(); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
@@ -94,7 +95,7 @@ func (s *shop) work(k *ticks) {
 
 func register(t testing.TB, sch *asynqlock.Scheduler, name, spec string, opts ...asynq.Option) {
 	t.Helper()
-	if err := sch.Register(name, spec, asynq.NewTask("report", nil, asynq.MaxRetry(3)), opts...); err != nil {
+	if err := sch.Register(spec, name, asynq.NewTask("report", nil, asynq.MaxRetry(3)), opts...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -145,7 +146,7 @@ func TestRollingRestarts(t *testing.T) {
 			sch := s.schedule(&k)
 			register(t, sch, "report", "@every 10s")
 			if replicas = append(replicas, sch); len(replicas) > 2 {
-				s.end(replicas[0])
+				replicas[0].Shutdown()
 				replicas = replicas[1:]
 			}
 			time.Sleep(7300 * time.Millisecond)
@@ -209,8 +210,8 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 					}
 				}()
 				sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report))
-				defer s.end(sch)
-				sch.Start()
+				defer sch.Shutdown()
+				s.start(sch)
 				register(t, sch, "report", "* * * * *") // half a period: 30 s
 				for time.Now().Second() != 55 {
 					time.Sleep(time.Second)
@@ -274,7 +275,7 @@ func TestUnregister(t *testing.T) {
 	})
 }
 
-// Shutdown breaks off what waits for Redis when its context ends.
+// Shutdown breaks off what waits for Redis when it has waited long enough.
 func TestSchedulerShutdownIsBounded(t *testing.T) {
 	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 		var k ticks
@@ -283,24 +284,93 @@ func TestSchedulerShutdownIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report), asynqlock.ScheduleWithin(time.Hour))
+		sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report), asynqlock.WithLateness(time.Hour))
 		register(t, sch, "report", "@every 10s")
-		sch.Start()
+		s.start(sch)
 		link := b.Link(rdb)
 		link.Refuse(errors.New("no route"))
 		link.Reset()
 		time.Sleep(15 * time.Second)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
 		began := time.Now()
-		if err := sch.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
-			t.Errorf("got %v after %v", err, time.Since(began))
+		sch.Shutdown()
+		if took := time.Since(began); took < 8*time.Second || took > 10*time.Second {
+			t.Errorf("it took %v", took)
 		}
 		if missed := k.of(asynqlock.Missed); len(missed) == 0 {
 			t.Errorf("got %+v", k.all())
 		}
 		_ = l.Shutdown(context.Background())
 	})
+}
+
+// A tick window of WithClaim: what it grants beyond 10 s waits for the clock of Redis as well, and what it refuses is missed.
+func TestClaimOptionsOfAScheduler(t *testing.T) {
+	for name, c := range map[string]struct {
+		off    time.Duration
+		ahead  time.Duration // of the window
+		missed bool
+	}{
+		"a wide window":     {30 * time.Second, time.Minute, false},
+		"beyond the window": {90 * time.Second, time.Minute, true},
+		"a narrow window":   {5 * time.Second, time.Second, false}, // it has waited until the tick has come
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				var k ticks
+				var early atomic.Int64
+				sch := asynqlock.NewScheduler(s.locker(), asynqlock.Ahead(c.off),
+					asynqlock.WithClaim(holdfast.WithTickWindow(time.Hour, c.ahead)),
+					asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
+						k.report(e)
+						early.Store(int64(time.Until(e.Tick)))
+					}))
+				register(t, sch, "report", "0 * * * *")
+				s.start(sch)
+				defer sch.Shutdown()
+				time.Sleep(time.Hour + 5*time.Minute)
+				if all := k.all(); len(all) != 1 || (all[0].Kind == asynqlock.Missed) != c.missed {
+					t.Fatalf("got %+v", all)
+				}
+				if d := time.Duration(early.Load()); !c.missed && (d > 0 || d < -50*time.Millisecond) {
+					t.Errorf("enqueued %v early", d)
+				}
+				if c.missed && !errors.Is(k.all()[0].Err, holdfast.ErrTick) {
+					t.Errorf("got %v", k.all()[0].Err)
+				}
+			})
+		})
+	}
+}
+
+// As asynq's own, Run ends with a signal, and a Scheduler that ran cannot run again.
+func TestSchedulerRunsUntilASignal(t *testing.T) {
+	sch := asynqlock.NewScheduler(newLocker(t))
+	sch.Shutdown() // of one that does not run: it does nothing
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := make(chan os.Signal, 1) // a signal that comes before Run listens does not end the test
+	signal.Notify(keep, os.Interrupt)
+	defer signal.Stop(keep)
+	ended := make(chan error, 1)
+	go func() { ended <- sch.Run() }()
+	for pending := true; pending; {
+		if err := self.Signal(os.Interrupt); err != nil {
+			t.Skip(err)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+			pending = false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := sch.Run(); !errors.Is(err, holdfast.ErrClosed) {
+		t.Errorf("again: got %v", err)
+	}
 }
 
 func TestRegisterRefuses(t *testing.T) {
@@ -325,7 +395,7 @@ func TestRegisterRefuses(t *testing.T) {
 		"an ID":          {"a", "@daily", task, []asynq.Option{asynq.TaskID("x")}},
 		"a NUL in names": {"a\x00", "@daily", task, nil},
 	} {
-		if err := sch.Register(c.name, c.spec, c.task, c.opts...); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := sch.Register(c.spec, c.name, c.task, c.opts...); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/redis/go-redis/v9"
 	"github.com/robfig/cron/v3"
 )
 
@@ -58,54 +57,6 @@ type skewed struct {
 }
 
 func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s.ahead)).Add(-s.ahead) }
-
-// defaultLateness is half of a period where that is less.
-const defaultLateness = time.Minute
-
-// SchedulerOption configures a [Scheduler].
-type SchedulerOption interface{ apply(*schedulerConfig) }
-
-type schedulerConfig struct {
-	redis    redis.UniversalClient
-	location *time.Location
-	lateness time.Duration
-	report   func(TickEvent)
-	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
-}
-
-func schedulerDefaults(locker *holdfast.Locker) schedulerConfig {
-	return schedulerConfig{redis: locker.Client(), location: time.UTC, report: logMissed}
-}
-
-type schedulerOption func(*schedulerConfig)
-
-func (o schedulerOption) apply(c *schedulerConfig) { o(c) }
-
-// ScheduleInto names the Redis that asynq has. Default: the Locker's.
-func ScheduleInto(client redis.UniversalClient) SchedulerOption {
-	if client == nil {
-		panic("asynqlock: ScheduleInto(nil)")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.redis = client })
-}
-
-// ScheduleIn sets the time zone of the specs, which has to be that of all replicas. An hour that summer time leaves out has
-// no ticks, and those of one that comes twice come twice. Default: UTC.
-func ScheduleIn(l *time.Location) SchedulerOption {
-	if l == nil {
-		panic("asynqlock: ScheduleIn(nil)")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.location = l })
-}
-
-// ScheduleWithin bounds how long after a tick its task may still be enqueued, when Redis does not answer before, or the
-// machine was suspended. Default: half of the period, at most 1 min.
-func ScheduleWithin(d time.Duration) SchedulerOption {
-	if d <= 0 {
-		panic("asynqlock: ScheduleWithin needs a duration")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.lateness = d })
-}
 
 // ScheduleReport has report called about each tick of this replica. Default: a tick that is missed is logged by
 // [slog.Error].

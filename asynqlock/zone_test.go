@@ -1,7 +1,6 @@
 package asynqlock_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -38,7 +37,7 @@ func TestTicksOfAZone(t *testing.T) {
 				time.Sleep(time.Until(time.Date(2000, want.month, 20, 12, 0, 0, 0, berlin)))
 				var k ticks
 				for i := range 3 {
-					sch := s.schedule(&k, asynqlock.ScheduleIn(berlin))
+					sch := s.schedule(&k, asynqlock.WithLocation(berlin))
 					time.Sleep(time.Duration(i) * 7 * time.Hour)
 					register(t, sch, "report", want.spec)
 				}
@@ -77,8 +76,10 @@ func TestLifeOfAScheduler(t *testing.T) {
 		sch := asynqlock.NewScheduler(s.locker(), asynqlock.ScheduleReport(k.report))
 		register(t, sch, "before", "@every 10s")
 		time.Sleep(25 * time.Second)
-		sch.Start()
-		sch.Start()
+		s.start(sch)
+		if err := sch.Start(); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("started twice: got %v", err)
+		}
 		time.Sleep(5 * time.Second) // and this is a tick
 		if err := sch.Unregister("before"); err != nil {
 			t.Error(err)
@@ -97,7 +98,10 @@ func TestLifeOfAScheduler(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		for range 2 {
-			s.end(sch)
+			sch.Shutdown()
+		}
+		if err := sch.Start(); !errors.Is(err, holdfast.ErrClosed) {
+			t.Errorf("started after Shutdown: got %v", err)
 		}
 		n := len(k.all())
 		time.Sleep(time.Minute)
@@ -106,12 +110,9 @@ func TestLifeOfAScheduler(t *testing.T) {
 		}
 
 		never := asynqlock.NewScheduler(s.locker())
-		s.end(never)
+		never.Shutdown()
 		if err := never.Unregister("x"); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("got %v", err)
-		}
-		if err := never.Shutdown(context.Background()); err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -67,16 +67,19 @@ func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 			return nil, err
 		}
 		ours := asynqlock.NewScheduler(locker, asynqlock.ScheduleReport(seen.note))
-		if err := ours.Register("report", "@every 1s", asynq.NewTask("once", nil), asynq.Queue(q.name)); err != nil {
+		if err := ours.Register("@every 1s", "report", asynq.NewTask("once", nil), asynq.Queue(q.name)); err != nil {
 			return nil, err
 		}
 		if err := theirs.Start(); err != nil {
 			return nil, err
 		}
-		ours.Start()
+		if err := ours.Start(); err != nil {
+			return nil, err
+		}
 		stops = append(stops, func() error {
 			theirs.Shutdown()
-			return shop.AtEnd(ctx, ours.Shutdown)
+			ours.Shutdown()
+			return nil
 		})
 		if err := shop.Sleep(ctx, skew); err != nil {
 			return nil, err

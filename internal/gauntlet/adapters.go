@@ -100,16 +100,16 @@ func (o ours) schedules(ctx context.Context, name string, d time.Duration) (int,
 			tasks.Add(1)
 		}
 	}))
-	if err := scheduler.Register(name, "@every 1s", asynq.NewTask(name, nil)); err != nil {
+	if err := scheduler.Register("@every 1s", name, asynq.NewTask(name, nil)); err != nil {
 		return 0, 0, err
 	}
 	c.Start()
-	scheduler.Start()
-	time.Sleep(d)
-	if err := guard.Stop(ctx); err != nil {
+	if err := scheduler.Start(); err != nil {
 		return 0, 0, err
 	}
-	if err := scheduler.Shutdown(ctx); err != nil {
+	time.Sleep(d)
+	scheduler.Shutdown()
+	if err := guard.Stop(ctx); err != nil {
 		return 0, 0, err
 	}
 	return int(jobs.Load()), int(tasks.Load()), nil
@@ -142,7 +142,7 @@ func (o ours) behind(ctx context.Context, hot, backlog int) (int, error) {
 	}))
 	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{LogLevel: asynq.FatalLevel, Concurrency: 2}))
 	mux := asynq.NewServeMux()
-	mux.Use(guard.Middleware)
+	mux.Use(guard.Wrap)
 	mux.HandleFunc("work", func(ctx context.Context, t *asynq.Task) error {
 		if id, _ := asynq.GetTaskID(ctx); id == "holder" {
 			close(started)
