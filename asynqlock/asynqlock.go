@@ -11,6 +11,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
 )
 
 // longestKey is the length of the longest key that holdfast.Key makes.
@@ -31,34 +32,59 @@ type Guard struct {
 // asynq has to have the Redis that the Locker has, or else [WithRedis] names its own: a task that gives way to another
 // is looked up there, and is enqueued again where asynq would archive it.
 //
-// New panics on a mistake in the calling code: a nil or empty argument, a Locker on several masters without WithRedis,
-// or options that contradict each other or those of the Locker.
+// New judges the arguments and all options, and panics with an error that names each mistake: it matches
+// [holdfast.ErrInvalid]. Mistakes are a nil or empty argument, a Locker on several masters without WithRedis, a value that an
+// option cannot have, and options that contradict each other or the Locker's.
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *Guard {
-	switch {
-	case locker == nil:
-		panic("asynqlock: New without a locker")
-	case resource == "":
-		panic("asynqlock: New without a resource")
-	case part == nil:
-		panic("asynqlock: New without a part")
-	}
 	g := &Guard{locker: locker, resource: resource, part: part, config: defaults()}
+	if resource == "" {
+		g.refuse("no resource")
+	}
+	if part == nil {
+		g.refuse("no part: Field wants a name, Parts at least one part, and none of them nil")
+	}
 	for _, o := range opts {
 		if o == nil {
-			panic("asynqlock: New with a nil option")
+			g.refuse("a nil option")
+			continue
 		}
 		o.guard(&g.config)
 	}
-	if err := check(locker, g.lock); err != nil {
-		panic("asynqlock: New: " + err.Error())
+	if g.maxDeferral <= 0 {
+		g.refuse("WithMaxDeferral(%v): want more than 0", g.maxDeferral)
 	}
-	if g.redis == nil {
-		g.redis = locker.Client()
+	if g.maxDelay < time.Second {
+		g.refuse("WithMaxDelay(%v): want 1s at least, in which asynq counts", g.maxDelay)
 	}
-	if g.redis == nil {
-		panic("asynqlock: New: a Locker on several masters needs WithRedis: which one has the tasks?")
+	if g.busy.wait < 0 {
+		g.refuse("WithBusy(Wait(%v)): negative", g.busy.wait)
+	}
+	if locker == nil {
+		g.refuse("no Locker")
+	} else if err := check(locker, g.lock); err != nil {
+		g.refuse("WithLock: %v", err)
+	}
+	g.redis = g.tasksIn(locker, g.redis)
+	if err := g.err("New"); err != nil {
+		panic(err)
 	}
 	return g
+}
+
+// tasksIn is the Redis that asynq has: the one that WithRedis names, or else the Locker's.
+func (m *mistakes) tasksIn(locker *holdfast.Locker, named redis.UniversalClient) redis.UniversalClient {
+	if named == nil && locker != nil {
+		if named = locker.Client(); named == nil {
+			m.refuse("a Locker on several masters needs WithRedis: which one has the tasks?")
+		}
+	}
+	return named
+}
+
+// isNil also finds a nil pointer or function in an interface.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return !r.IsValid() || (r.Kind() == reflect.Func || r.Kind() == reflect.Pointer) && r.IsNil()
 }
 
 // check has the Locker judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
@@ -79,8 +105,8 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 //
 // Wrap panics on a nil handler, as [asynq.ServeMux.Handle] does.
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {
-	if v := reflect.ValueOf(next); !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil() {
-		panic("asynqlock: Wrap without a handler")
+	if isNil(next) {
+		panic(invalid("Wrap: a nil handler"))
 	}
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error { return g.process(ctx, t, next) })
 }

@@ -194,6 +194,8 @@ func TestPolicies(t *testing.T) {
 	}{
 		"skip": {policy: asynqlock.Skip(), kind: asynqlock.Skipped},
 		"fail": {policy: asynqlock.Fail(), runs: 1, kind: asynqlock.Failed, failures: true},
+
+		"wait no time": {policy: asynqlock.Wait(0), runs: 1, kind: asynqlock.Deferred},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {

@@ -2,6 +2,8 @@ package asynqlock
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -17,7 +19,21 @@ const (
 	defaultMaxDelay    = time.Minute
 )
 
+// mistakes are those in the arguments of a constructor. Options only record; the constructor judges.
+type mistakes []string
+
+func (m *mistakes) refuse(format string, args ...any) { *m = append(*m, fmt.Sprintf(format, args...)) }
+
+// err names all of them, in one error.
+func (m mistakes) err(act string) error {
+	if len(m) == 0 {
+		return nil
+	}
+	return invalid("%s: %s", act, strings.Join(m, "; "))
+}
+
 type config struct {
+	mistakes
 	lock        []holdfast.CallOption
 	redis       redis.UniversalClient
 	busy        Policy
@@ -44,9 +60,10 @@ func (o option) guard(c *config) { o(c) }
 type SchedulerOption interface{ scheduler(*schedulerConfig) }
 
 type schedulerConfig struct {
+	mistakes
 	redis    redis.UniversalClient
 	location *time.Location
-	lateness time.Duration // 0: half of the period, at most defaultLateness
+	lateness *time.Duration // nil: half of the period, at most defaultLateness
 	claim    []holdfast.ClaimOption
 	report   func(TickEvent)
 	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
@@ -90,13 +107,8 @@ func Defer() Policy { return Policy{} }
 
 // Wait waits in line for up to max, first come first served among the workers of all servers, and then defers. A
 // worker that waits does nothing else: many tasks for one key can occupy all of them. The wait ends before asynq's own
-// patience with the task does.
-func Wait(max time.Duration) Policy {
-	if max <= 0 {
-		panic("asynqlock: Wait needs a duration")
-	}
-	return Policy{wait: max}
-}
+// patience with the task does. Wait(0) does not wait: it is [Defer].
+func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the
 // function given to [WithReport] knows better.
@@ -113,9 +125,6 @@ func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 // After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
 // last retry. Default: 24 h.
 func WithMaxDeferral(d time.Duration) Option {
-	if d <= 0 {
-		panic("asynqlock: WithMaxDeferral needs a duration")
-	}
 	return option(func(c *config) { c.maxDeferral = d })
 }
 
@@ -123,9 +132,6 @@ func WithMaxDeferral(d time.Duration) Option {
 // lest all come back at once; asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
 // is woken by a release does not wait for that. Default: 1 min.
 func WithMaxDelay(d time.Duration) Option {
-	if d < time.Second {
-		panic("asynqlock: WithMaxDelay needs a second at least, in which asynq counts")
-	}
 	return option(func(c *config) { c.maxDelay = d })
 }
 
@@ -134,19 +140,21 @@ func WithMaxDelay(d time.Duration) Option {
 // failure by asynq's rules. Default: the loss, so that the task runs again. A handler's own error stays, joined with
 // the loss.
 func WithLost(outcome func(ctx context.Context, t *asynq.Task, lost error) error) Option {
-	if outcome == nil {
-		panic("asynqlock: WithLost(nil)")
-	}
-	return option(func(c *config) { c.lost = outcome })
+	return option(func(c *config) {
+		if c.lost = outcome; outcome == nil {
+			c.refuse("WithLost(nil)")
+		}
+	})
 }
 
 // WithReport has report called about what asynq does not show: for logs and metrics. It runs in the worker, and should
 // return quickly.
 func WithReport(report func(context.Context, Event)) Option {
-	if report == nil {
-		panic("asynqlock: WithReport(nil)")
-	}
-	return option(func(c *config) { c.report = report })
+	return option(func(c *config) {
+		if c.report = report; report == nil {
+			c.refuse("WithReport(nil)")
+		}
+	})
 }
 
 // WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the
@@ -161,10 +169,15 @@ func WithRedis(client redis.UniversalClient) interface {
 	Option
 	SchedulerOption
 } {
-	if client == nil {
-		panic("asynqlock: WithRedis(nil)")
+	record := func(m *mistakes, redis *redis.UniversalClient) {
+		if *redis = client; isNil(client) {
+			m.refuse("WithRedis(nil)")
+		}
 	}
-	return anyOption{func(c *config) { c.redis = client }, func(c *schedulerConfig) { c.redis = client }}
+	return anyOption{
+		func(c *config) { record(&c.mistakes, &c.redis) },
+		func(c *schedulerConfig) { record(&c.mistakes, &c.redis) },
+	}
 }
 
 // WithFailOpen runs tasks without a lock while the Locker's Redis is unavailable. It gives up the lock exactly when
@@ -174,19 +187,17 @@ func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }
 // WithLocation sets the time zone of a Scheduler's specs. It has to be the same on all replicas. An hour that summer time
 // leaves out has no ticks, and the ticks of an hour that comes twice come twice. Default: UTC.
 func WithLocation(l *time.Location) SchedulerOption {
-	if l == nil {
-		panic("asynqlock: WithLocation(nil)")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.location = l })
+	return schedulerOption(func(c *schedulerConfig) {
+		if c.location = l; l == nil {
+			c.refuse("WithLocation(nil)")
+		}
+	})
 }
 
 // WithLateness bounds how long after a tick its task may still be enqueued, when Redis did not answer before or the machine
 // was suspended. A tick that is later is missed on this replica. Default: half of the period, at most 1 min.
 func WithLateness(d time.Duration) SchedulerOption {
-	if d <= 0 {
-		panic("asynqlock: WithLateness needs a duration")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.lateness = d })
+	return schedulerOption(func(c *schedulerConfig) { c.lateness = &d })
 }
 
 // WithClaim passes options on to [holdfast.Locker.Claim], which decides the replica that enqueues a tick. They win over the

@@ -40,27 +40,29 @@ type Scheduler struct {
 	skewed sync.Once // it is said once
 }
 
-// NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [WithRedis]. It
-// panics without a Locker, on a nil option, and where neither names a Redis.
+// NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [WithRedis].
+//
+// It judges the Locker and all options, and panics with an error that names each mistake: it matches [holdfast.ErrInvalid].
 func NewScheduler(locker *holdfast.Locker, opts ...SchedulerOption) *Scheduler {
-	if locker == nil {
-		panic("asynqlock: NewScheduler without a locker")
-	}
 	s := &Scheduler{locker: locker, schedulerConfig: schedulerDefaults(), entries: map[string]cron.EntryID{}}
 	for _, o := range opts {
 		if o == nil {
-			panic("asynqlock: NewScheduler with a nil option")
+			s.refuse("a nil option")
+			continue
 		}
 		o.scheduler(&s.schedulerConfig)
 	}
-	if s.redis == nil {
-		s.redis = locker.Client()
+	if s.lateness != nil && *s.lateness <= 0 {
+		s.refuse("WithLateness(%v): want more than 0", *s.lateness)
 	}
-	if s.redis == nil {
-		panic("asynqlock: NewScheduler: a Locker on several masters needs WithRedis: which one has the tasks?")
+	if locker == nil {
+		s.refuse("no Locker")
+	} else if err := checkClaim(locker, s.claim); err != nil {
+		s.refuse("WithClaim: %v", err)
 	}
-	if err := checkClaim(locker, s.claim); err != nil {
-		panic("asynqlock: NewScheduler: WithClaim: " + err.Error())
+	s.redis = s.tasksIn(locker, s.redis)
+	if err := s.err("NewScheduler"); err != nil {
+		panic(err)
 	}
 	s.client = asynq.NewClientFromRedisClient(s.redis)
 	s.cron = cron.New(cron.WithLocation(s.location))
@@ -108,8 +110,10 @@ func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.
 	if first.IsZero() {
 		return invalid("Register(%q, %q): it never comes to that", spec, name)
 	}
-	e := &entry{s: s, name: name, task: task, opts: opts, ahead: s.ahead, lateness: s.lateness}
-	if e.lateness == 0 {
+	e := &entry{s: s, name: name, task: task, opts: opts, ahead: s.ahead}
+	if s.lateness != nil {
+		e.lateness = *s.lateness
+	} else {
 		e.lateness = min(schedule.Next(first).Sub(first)/2, defaultLateness)
 	}
 	if s.ahead != 0 {

@@ -61,10 +61,11 @@ func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s
 // ScheduleReport has report called about each tick of this replica. Default: a tick that is missed is logged by
 // [slog.Error].
 func ScheduleReport(report func(TickEvent)) SchedulerOption {
-	if report == nil {
-		panic("asynqlock: ScheduleReport(nil)")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.report = report })
+	return schedulerOption(func(c *schedulerConfig) {
+		if c.report = report; report == nil {
+			c.refuse("ScheduleReport(nil)")
+		}
+	})
 }
 
 // TickKind is the kind of a [TickEvent].
