@@ -65,7 +65,7 @@ func TestTicksGoByTheClockOfRedis(t *testing.T) {
 						}
 					}
 					r := newReplica(t, b, j, cronlock.Ahead(c.off), cronlock.WithLogger(log))
-					r.cron.Schedule(cronlock.Skewed(schedule, c.off), r.guard.Job("job", work(r)))
+					r.cron.Schedule(cronlock.Skewed(schedule, c.off), r.job("job", work(r)))
 					if !alone {
 						other := newReplica(t, b, j)
 						if _, err := other.guard.AddFunc("* * * * *", "job", work(other)); err != nil {
@@ -108,7 +108,7 @@ func TestTimeOfRedisIsLost(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				var began time.Duration
 				r := newReplica(t, b, newJournal(), cronlock.Ahead(9*time.Second))
-				r.cron.Schedule(cronlock.Skewed(schedule, 9*time.Second), r.guard.Job("job", func(ctx context.Context) error {
+				r.cron.Schedule(cronlock.Skewed(schedule, 9*time.Second), r.job("job", func(ctx context.Context) error {
 					began = time.Since(cronlock.Tick(ctx))
 					return nil
 				}))

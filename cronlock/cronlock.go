@@ -32,21 +32,24 @@ type Guard struct {
 	skewed sync.Once // it is said once
 }
 
-// New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own. It panics on a
-// mistake in the calling code: a nil argument, or options that contradict each other or those of the Locker.
+// New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own.
+//
+// New judges the arguments and all options, and panics with an error that names each mistake: it matches
+// [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that contradict each
+// other or the Locker's.
 func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
-	switch {
-	case locker == nil:
-		panic("cronlock: New without a locker")
-	case c == nil:
-		panic("cronlock: New without a cron")
-	}
 	g := &Guard{locker: locker, cron: c, config: defaults(), jobs: map[string]*job{}}
-	if err := g.config.set(opts); err != nil {
-		panic(err.Error())
+	if c == nil {
+		g.refuse("no cron")
 	}
-	if err := check(locker, "name", &g.config, longestLease); err != nil {
-		panic(err.Error())
+	g.set(opts)
+	if locker == nil {
+		g.refuse("no Locker")
+	} else if err := check(locker, "name", &g.config, longestLease); err != nil {
+		g.refuse("%v", err)
+	}
+	if err := g.err("New"); err != nil {
+		panic(err)
 	}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	return g
@@ -83,20 +86,21 @@ func (g *Guard) add(spec string, j *job) (id cron.EntryID, err error) {
 }
 
 // Job returns fn as a job for [cron.Cron.AddJob] and [cron.Cron.Schedule]. Add it itself, once: put wrappers into the
-// cron's chain (cron.WithChain), and not around it, or it does not find its tick. It panics where [Guard.AddFunc] returns
-// an error.
-func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Option) cron.Job {
+// cron's chain (cron.WithChain), and not around it, or it does not find its tick.
+//
+// Errors: [holdfast.ErrInvalid], as [Guard.AddFunc].
+func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Option) (cron.Job, error) {
 	j, err := g.newJob(name, fn, opts)
 	if err != nil {
-		panic(err.Error())
+		return nil, err // and not a nil *job
 	}
-	return j
+	return j, nil
 }
 
 // Wrap is [Guard.Job] for a job that knows no context.
-func (g *Guard) Wrap(name string, inner cron.Job, opts ...Option) cron.Job {
+func (g *Guard) Wrap(name string, inner cron.Job, opts ...Option) (cron.Job, error) {
 	if isNil(inner) {
-		panic(fmt.Sprintf("cronlock: job %q is nil", name))
+		return nil, invalid("job %q is nil", name)
 	}
 	return g.Job(name, func(context.Context) error {
 		inner.Run()
@@ -109,10 +113,11 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 		return nil, invalid("job %q is nil", name)
 	}
 	j := &job{g: g, name: name, fn: fn, config: g.config.clone()}
-	if err := j.config.set(opts); err != nil {
-		return nil, err
-	}
+	j.set(opts)
 	if err := check(g.locker, name, &j.config, longestLease); err != nil {
+		j.refuse("%v", err)
+	}
+	if err := j.err(fmt.Sprintf("job %q", name)); err != nil {
 		return nil, err
 	}
 	if inSchedule() {
@@ -218,14 +223,10 @@ func check(locker *holdfast.Locker, name string, c *config, lease time.Duration)
 	for _, o := range c.window {
 		window = append(window, o)
 	}
-	err := locker.Check(name, lock...)
-	if err == nil {
-		err = locker.Check(claimed(name), window...)
+	if err := locker.Check(name, lock...); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("cronlock: job %q: %w", name, err)
-	}
-	return nil
+	return locker.Check(claimed(name), window...)
 }
 
 // inSchedule tells whether cron is calling, as it calls the constructors of wrappers: with its mutex held, on which Entries

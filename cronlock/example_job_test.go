@@ -46,10 +46,14 @@ func ExampleGuard_Job() {
 	c := cron.New()
 	guard := cronlock.New(locker, c)
 
-	c.Schedule(cron.Every(time.Hour), guard.Job("clean-up", func(ctx context.Context) error {
+	job, err := guard.Job("clean-up", func(ctx context.Context) error {
 		fmt.Println("cleaning up under", holdfast.Held(ctx)[0].Key())
 		return nil
-	}))
+	})
+	if err != nil {
+		panic(err)
+	}
+	c.Schedule(cron.Every(time.Hour), job)
 	fmt.Println(guard.RunNow(context.Background(), "clean-up"))
 	// Output:
 	// cleaning up under clean-up

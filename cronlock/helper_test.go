@@ -178,3 +178,12 @@ func (r *replica) work(d time.Duration) func(context.Context) error {
 		}
 	}
 }
+
+// job is one for the cron's AddJob and Schedule.
+func (r *replica) job(name string, work func(context.Context) error) cron.Job {
+	j, err := r.guard.Job(name, work)
+	if err != nil {
+		panic(err)
+	}
+	return j
+}

@@ -20,13 +20,13 @@ func TestJobMadeInAConstructorIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b, newJournal())
 		var said []string
-		r.rechain(func(inner cron.Job) (out cron.Job) {
-			defer func() {
-				if p := recover(); p != nil {
-					said, out = append(said, fmt.Sprint(p)), inner
-				}
-			}()
-			return r.guard.Wrap("every job", inner)
+		r.rechain(func(inner cron.Job) cron.Job {
+			j, err := r.guard.Wrap("every job", inner)
+			if err != nil {
+				said = append(said, err.Error())
+				return inner
+			}
+			return j
 		})
 		for range 2 {
 			if _, err := r.cron.AddFunc("@hourly", func() {}); err != nil {

@@ -45,7 +45,7 @@ func TestReplicaAnHourOff(t *testing.T) {
 		offs := map[time.Duration]*journal{time.Hour: newJournal(), -time.Hour - time.Minute: newJournal()}
 		for off, own := range offs {
 			r := newReplica(t, b, own, cronlock.Ahead(off))
-			r.cron.Schedule(cronlock.Skewed(schedule, off), r.guard.Job("job", r.work(time.Millisecond)))
+			r.cron.Schedule(cronlock.Skewed(schedule, off), r.job("job", r.work(time.Millisecond)))
 		}
 		pass(10*time.Minute + time.Second)
 		if j.total() != 10 {
@@ -114,7 +114,7 @@ func TestLastTick(t *testing.T) {
 		at := once(time.Now().Add(time.Minute))
 		for range 2 {
 			r := newReplica(t, b, j)
-			r.cron.Schedule(at, r.guard.Job("job", r.work(time.Millisecond)))
+			r.cron.Schedule(at, r.job("job", r.work(time.Millisecond)))
 		}
 		b.Down() // for less than half of a day, and than a minute
 		pass(time.Minute + 50*time.Second)
