@@ -122,6 +122,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 		slog.ErrorContext(ctx, "asynqlock: a task that names nothing to lock by is archived: use Guard.Wrap where not all types have a key",
 			"type", t.Type(), "err", err)
 		g.tell(ctx, Event{Kind: Unnamed, Task: t, Err: err})
+		return g.decide(ctx, t, err)
 	}
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 		return nil
 	case g.busy.kind == fail && errors.Is(err, holdfast.ErrNotAcquired):
 		g.tell(ctx, Event{Kind: Failed, Task: t, Key: key, Err: err})
-		return fmt.Errorf("asynqlock: %w", err)
+		return g.decide(ctx, t, fmt.Errorf("asynqlock: %w", err))
 	}
 	return g.giveWay(ctx, key, t, next, err)
 }
@@ -200,7 +201,7 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 	if result != nil {
 		return true, errors.Join(result, err)
 	}
-	return true, g.lost(ctx, t, err)
+	return true, g.decide(ctx, t, err)
 }
 
 // errPanicked is what a handler returns that does not return.

@@ -57,7 +57,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 	if now.Sub(d.Since) > g.maxDeferral {
 		g.forget(ctx, r)
 		g.tell(ctx, Event{Kind: Failed, Task: t, Key: key, Since: d.Since, Err: busy})
-		return fmt.Errorf("asynqlock: %v since %s is too long: %w", g.maxDeferral, d.Since.UTC().Format(time.RFC3339), busy)
+		return g.decide(ctx, t, fmt.Errorf("asynqlock: %v since %s is too long: %w", g.maxDeferral, d.Since.UTC().Format(time.RFC3339), busy))
 	}
 	event := Event{Kind: Deferred, Task: t, Key: key, Since: d.Since, Delay: d.Delay, Err: busy}
 	if r.retried < r.limit {

@@ -58,7 +58,7 @@
 // # Limits
 //
 // A lock is a lease: a process that was paused past it goes on beside its successor. Let the database refuse it, with
-// sqlfence, which finds the token in the handler's context. [WithLost] decides about a handler that ends well with a lock
+// sqlfence, which finds the token in the handler's context. [WithErrorHandler] decides about a handler that ends well with a lock
 // that was lost.
 //
 // A killed worker's lock is free when its lease is over, 15 s by default. asynq takes a minute or more to run its task
@@ -83,7 +83,7 @@
 //
 //	*DeferredError             the key is busy, or Redis away: the task comes back, no retry is spent
 //	holdfast.ErrNotAcquired        the key is busy, with Fail or beyond WithMaxDeferral: a failure, retried
-//	holdfast.ErrLost               the lock was lost while the handler ran: a failure, retried, see WithLost
+//	holdfast.ErrLost               the lock was lost while the handler ran: a failure, retried, see WithErrorHandler
 //	holdfast.ErrInvalid            no value to lock by: archived at once (it matches asynq.SkipRetry); also
 //	                           a server whose Config did not go through Guard.Config: a failure
 //	what the handler returned  by asynq's rules, joined with the loss where there was one

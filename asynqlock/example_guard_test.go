@@ -225,10 +225,13 @@ func ExampleDeferredError() {
 }
 
 // A task whose lock was lost counts as done where its writes were fenced: what was refused is done by another run.
-func ExampleWithLost() {
-	_ = asynqlock.WithLost(func(_ context.Context, t *asynq.Task, lost error) error {
-		fmt.Println(t.Type(), "ran to its end after its lock was lost:", lost)
-		return nil // a success; the default is to return lost, a failure that is retried
+func ExampleWithErrorHandler() {
+	_ = asynqlock.WithErrorHandler(func(_ context.Context, t *asynq.Task, err error) error {
+		if errors.Is(err, holdfast.ErrLost) {
+			fmt.Println(t.Type(), "ran to its end after its lock was lost:", err)
+			return nil // a success
+		}
+		return err // as by default: a failure
 	})
 }
 

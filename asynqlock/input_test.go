@@ -132,7 +132,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"negative wait": {guard(asynqlock.WithBusy(asynqlock.Wait(-time.Second))), []string{"WithBusy(Wait(-1s))"}},
 		"no deferral":   {guard(asynqlock.WithMaxDeferral(0)), []string{"WithMaxDeferral(0s)"}},
 		"no delay":      {guard(asynqlock.WithMaxDelay(time.Millisecond)), []string{"WithMaxDelay(1ms)"}},
-		"no outcome":    {guard(asynqlock.WithLost(nil)), []string{"WithLost(nil)"}},
+		"no decision":   {guard(asynqlock.WithErrorHandler(nil)), []string{"WithErrorHandler(nil)"}},
 		"no report":     {guard(asynqlock.WithReport(nil)), []string{"WithReport(nil)"}},
 		"no Redis":      {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
 		"a nil Redis":   {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},

@@ -39,7 +39,7 @@ type config struct {
 	busy        Policy
 	maxDeferral time.Duration
 	maxDelay    time.Duration
-	lost        func(context.Context, *asynq.Task, error) error
+	decide      func(context.Context, *asynq.Task, error) error
 	report      func(context.Context, Event)
 	failOpen    bool
 }
@@ -48,7 +48,7 @@ func defaults() config {
 	return config{
 		maxDeferral: defaultMaxDeferral,
 		maxDelay:    defaultMaxDelay,
-		lost:        func(_ context.Context, _ *asynq.Task, lost error) error { return lost },
+		decide:      func(_ context.Context, _ *asynq.Task, err error) error { return err },
 	}
 }
 
@@ -135,14 +135,20 @@ func WithMaxDelay(d time.Duration) Option {
 	return option(func(c *config) { c.maxDelay = d })
 }
 
-// WithLost has outcome decide what becomes of a task whose handler returned nil after its lock was lost, so that
-// another run may have been beside it. It gets the loss, which matches [holdfast.ErrLost]: nil makes it a success, an error a
-// failure by asynq's rules. Default: the loss, so that the task runs again. A handler's own error stays, joined with
-// the loss.
-func WithLost(outcome func(ctx context.Context, t *asynq.Task, lost error) error) Option {
+// WithErrorHandler has decide say what asynq sees of a task that the Guard fails, in place of err: nil makes it a success,
+// an error a failure by asynq's rules. err matches
+//
+//   - [holdfast.ErrLost] where the handler returned nil after its lock was lost, so that another run may have been beside it;
+//   - [holdfast.ErrNotAcquired] where the key was busy, with [Fail] or beyond [WithMaxDeferral] (there also
+//     [holdfast.ErrUnavailable] or [holdfast.ErrClosed]);
+//   - [holdfast.ErrInvalid] where the task names nothing to lock by.
+//
+// A deferral is no failure, and what the handler or a Part of yours returns stays as it is, joined with the loss where
+// there was one. Default: err, so that asynq tries a task again, or archives one that names nothing.
+func WithErrorHandler(decide func(ctx context.Context, t *asynq.Task, err error) error) Option {
 	return option(func(c *config) {
-		if c.lost = outcome; outcome == nil {
-			c.refuse("WithLost(nil)")
+		if c.decide = decide; decide == nil {
+			c.refuse("WithErrorHandler(nil)")
 		}
 	})
 }
