@@ -159,7 +159,8 @@ func TestRedisAway(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
 				var handled []error
-				opts := append(c.opts, cronlock.WithErrorHandler(func(e cronlock.Event) { handled = append(handled, e.Err) }))
+				handle := func(e cronlock.Event) { handled = append(handled, e.Err) }
+				opts := append(c.opts, cronlock.WithTrace(&cronlock.Trace{Late: handle, Unlocked: handle}))
 				r := newReplica(t, b, j, opts...)
 				r.add(t, "* * * * *", "job", time.Millisecond)
 				r.link.Refuse(errors.New("no route"))
@@ -170,7 +171,7 @@ func TestRedisAway(t *testing.T) {
 					t.Errorf("%d runs, %v", j.total(), j)
 				}
 				if c.hook != "ran" && (len(handled) != 1 || !errors.Is(handled[0], holdfast.ErrUnavailable)) {
-					t.Errorf("the handler got %v", handled)
+					t.Errorf("the hook got %v", handled)
 				}
 			})
 		})
@@ -270,15 +271,14 @@ func TestRunNow(t *testing.T) {
 func TestLostLockEndsTheJob(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
-		handled := newJournal() // which is told of what matters, and of nothing else
-		r := newReplica(t, b, j, cronlock.WithErrorHandler(handled.trace().Lost))
+		r := newReplica(t, b, j)
 		r.add(t, "* * * * *", "job", 50*time.Second)
 		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
 		if err := r.rdb.Del(context.Background(), "job").Err(); err != nil {
 			t.Fatal(err)
 		}
 		pass(20 * time.Second)
-		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, holdfast.ErrLost) || len(handled.of("lost")) != 2 { // and failed
+		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, holdfast.ErrLost) || len(j.of("failed")) != 1 {
 			t.Errorf("%v", j)
 		}
 		if _, err := r.guard.AddFunc("@yearly", "other", func(ctx context.Context) error {
@@ -366,18 +366,16 @@ func TestDifferentSpecsAreReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
-				handled := newJournal()
-				told := cronlock.WithErrorHandler(handled.trace().Differs)
-				one, other := newReplica(t, b, j, told), newReplica(t, b, j)
+				one, other := newReplica(t, b, j), newReplica(t, b, j)
 				other.cron.Stop()
 				other.cron = cron.New(cron.WithParser(parser), cron.WithLocation(c.zone))
-				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger), told)
+				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
 				other.cron.Start()
 				one.add(t, c.one, "job", time.Millisecond)
 				other.add(t, c.other, "job", time.Millisecond)
 				pass(c.after)
-				if got := len(j.of("differs")) > 0; got != c.differ || len(handled.of("differs")) != len(j.of("differs")) {
-					t.Errorf("reported: %v, handled %v", j.of("differs"), handled)
+				if got := len(j.of("differs")) > 0; got != c.differ {
+					t.Errorf("reported: %v", j.of("differs"))
 				}
 			})
 		})

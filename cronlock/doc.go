@@ -56,7 +56,7 @@
 //	the job panics           hook Failed; the panic goes on
 //	the job is misplaced     hook Failed, holdfast.ErrInvalid
 //
-// All but Skipped also go to the logger and to [WithErrorHandler].
+// All but Skipped also go to the logger.
 //
 // # Limits
 //

@@ -214,7 +214,6 @@ func TestMistakesAtRegistration(t *testing.T) {
 		},
 		"negative window": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTickWindow(-1, 0)) },
 		"nil trace":       func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
-		"nil handler":     func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithErrorHandler(nil)) },
 		"nil logger":      func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLogger(nil)) },
 		"contradiction": func() (cron.EntryID, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))

@@ -117,17 +117,6 @@ func ExampleWithTrace() {
 	// Output: invoices ran
 }
 
-// What goes wrong, for a job that nobody watches.
-func ExampleWithErrorHandler() {
-	locker, closeAll := newExampleLocker()
-	defer closeAll()
-	guard := cronlock.New(locker, cron.New(), cronlock.WithLogger(cron.DiscardLogger),
-		cronlock.WithErrorHandler(func(e cronlock.Event) { fmt.Println(e.Name, "failed:", e.Err) }))
-	_, _ = guard.AddFunc("0 6 * * *", "invoices", func(context.Context) error { return errors.New("no paper") })
-	_ = guard.RunNow(context.Background(), "invoices")
-	// Output: invoices failed: no paper
-}
-
 // A report that is of no use to anybody at seven: where Redis was away at six, it is tried for half an hour.
 func ExampleWithLateness() {
 	locker, closeAll := newExampleLocker()

@@ -29,7 +29,6 @@ type config struct {
 	lateness     time.Duration // 0: half of the period, at most a minute
 	failOpen     bool
 	traces       []*Trace
-	onError      func(Event)
 	logger       cron.Logger
 	ahead        time.Duration // what the clock of this replica is ahead of the true time, in tests
 }
@@ -144,18 +143,6 @@ func WithTrace(t *Trace) Option {
 			c.refuse("WithTrace(nil)")
 		}
 		c.traces = append(c.traces, t)
-	})
-}
-
-// WithErrorHandler has handle called with what goes wrong, in the goroutine of the job: an error that a job returns, a
-// lock that is lost, a tick that is left out because of Redis or lateness, a job that is in no entry. Default: they
-// are only logged.
-func WithErrorHandler(handle func(Event)) Option {
-	return option(func(c *config) {
-		if handle == nil {
-			c.refuse("WithErrorHandler(nil)")
-		}
-		c.onError = handle
 	})
 }
 

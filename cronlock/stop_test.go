@@ -147,7 +147,7 @@ func TestHooksThatPanic(t *testing.T) {
 				return errors.New("fails")
 			}
 			return nil
-		}, cronlock.WithTrace(&cronlock.Trace{Ran: boom}), cronlock.WithErrorHandler(boom)); err != nil {
+		}, cronlock.WithTrace(&cronlock.Trace{Ran: boom, Failed: boom})); err != nil {
 			t.Fatal(err)
 		}
 		pass(41 * time.Second)

@@ -41,7 +41,7 @@ type Event struct {
 type kind struct {
 	text  string
 	hook  func(*Trace) func(Event)
-	error bool // it goes to the error handler too
+	error bool // it is logged as one
 }
 
 var (
@@ -67,9 +67,6 @@ func (j *job) tell(k kind, e Event) {
 		return
 	}
 	j.logger.Error(e.Err, k.text, "job", e.Name, "tick", e.Tick)
-	if j.onError != nil {
-		j.onError(e)
-	}
 }
 
 // asks tells whether a hook wants to know who has a tick, which costs a command.
