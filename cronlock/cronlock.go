@@ -141,7 +141,7 @@ func (g *Guard) forget(j *job) {
 }
 
 // RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running. It
-// does not run beside another run, as far as the job's [Overlap] says so. It returns what the job returns, or
+// does not run beside another run, as far as the job's [Policy] says so. It returns what the job returns, or
 // [holdfast.ErrNotAcquired] and its kin where it did not run. The job's tick is the moment of the call.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
@@ -161,7 +161,7 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
 	anyTime := func() error { return nil }
-	o, err := j.attempt(ctx, time.Now(), j.lockOptions(longestLease, j.overlap.wait), anyTime)
+	o, err := j.attempt(ctx, time.Now(), j.lockOptions(longestLease, j.busy.wait), anyTime)
 	if err == nil {
 		err = o.result
 	}

@@ -47,9 +47,9 @@ func TestOneReplicaRunsEachTick(t *testing.T) {
 // A job that takes longer than its period.
 func TestOverlap(t *testing.T) {
 	for name, c := range map[string]struct {
-		overlap cronlock.Overlap
-		runs    int // of the first ten ticks
-		most    int
+		policy cronlock.Policy
+		runs   int // of the first ten ticks
+		most   int
 	}{
 		"skip":  {cronlock.Skip(), 4, 1},
 		"wait":  {cronlock.Wait(time.Hour), 4, 1},
@@ -59,7 +59,7 @@ func TestOverlap(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
 				for range 3 {
-					newReplica(t, b, j, cronlock.WithOverlap(c.overlap)).add(t, "*/10 * * * * *", "long", 25*time.Second)
+					newReplica(t, b, j, cronlock.WithBusy(c.policy)).add(t, "*/10 * * * * *", "long", 25*time.Second)
 				}
 				pass(101 * time.Second)
 				if j.total() != c.runs || j.peak() != c.most {
@@ -78,19 +78,54 @@ func TestOverlap(t *testing.T) {
 // Waiting for an earlier run, within the lateness, is longer than what a dead holder's lease could last.
 func TestWaitForAnEarlierRun(t *testing.T) {
 	for name, c := range map[string]struct {
-		overlap cronlock.Overlap
-		runs    int
+		policy cronlock.Policy
+		runs   int
 	}{"skip": {cronlock.Skip(), 5}, "wait": {cronlock.Wait(20 * time.Second), 6}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
 				for range 2 {
-					r := newReplica(t, b, j, cronlock.WithOverlap(c.overlap), cronlock.WithLateness(30*time.Second))
+					r := newReplica(t, b, j, cronlock.WithBusy(c.policy), cronlock.WithLateness(30*time.Second))
 					r.add(t, "*/10 * * * * *", "long", 18*time.Second)
 				}
 				pass(101 * time.Second)
 				if j.total() != c.runs || j.peak() != 1 {
 					t.Errorf("%d runs, %d at a time, want %d: %v", j.total(), j.peak(), c.runs, j)
+				}
+			})
+		})
+	}
+}
+
+// Wait(0) waits neither for the run nor for what may be left of a dead holder's lease, which Skip does.
+func TestWaitNoTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy cronlock.Policy
+		took   time.Duration
+		ran    int
+	}{
+		"no time": {cronlock.Wait(0), 0, 0},
+		"skip":    {cronlock.Skip(), 3 * time.Second, 1},
+		"a bit":   {cronlock.Wait(time.Second), 3 * time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				r := newReplica(t, b, j, cronlock.WithBusy(c.policy))
+				r.add(t, "* * * * *", "job", time.Millisecond)
+				tick := time.Now().Truncate(time.Minute).Add(time.Minute)
+				pass(time.Until(tick.Add(-time.Second)))
+				// Of a process that died: nobody renews it.
+				if err := r.rdb.Set(context.Background(), "job", "dead", 4*time.Second).Err(); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Second + c.took/2)
+				if want := 1 - c.ran; len(j.of("skipped")) != want {
+					t.Errorf("after %v: %v", c.took/2, j)
+				}
+				pass(c.took/2 + time.Second)
+				if j.total() != c.ran || len(j.of("skipped")) != 1-c.ran {
+					t.Errorf("%d runs, want %d: %v", j.total(), c.ran, j)
 				}
 			})
 		})
@@ -152,8 +187,8 @@ func TestRedisAway(t *testing.T) {
 		"for less than that":  {40 * time.Second, []cronlock.Option{cronlock.WithLateness(50 * time.Second)}, 1, "ran"},
 		"open, for a while":   {20 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "ran"},
 		"open, for too long":  {40 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "unlocked"},
-		"allow, for a while":  {20 * time.Second, []cronlock.Option{cronlock.WithOverlap(cronlock.Allow())}, 1, "ran"},
-		"allow, for too long": {40 * time.Second, []cronlock.Option{cronlock.WithOverlap(cronlock.Allow())}, 0, "late"},
+		"allow, for a while":  {20 * time.Second, []cronlock.Option{cronlock.WithBusy(cronlock.Allow())}, 1, "ran"},
+		"allow, for too long": {40 * time.Second, []cronlock.Option{cronlock.WithBusy(cronlock.Allow())}, 0, "late"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {

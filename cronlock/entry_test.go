@@ -210,7 +210,7 @@ func TestMistakesAtRegistration(t *testing.T) {
 		"nil option":    func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, nil) },
 		"no lateness":   func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLateness(0)) },
 		"negative wait": func() (cron.EntryID, error) {
-			return g.AddFunc("@daily", "job", work, cronlock.WithOverlap(cronlock.Wait(-1)))
+			return g.AddFunc("@daily", "job", work, cronlock.WithBusy(cronlock.Wait(-1)))
 		},
 		"negative window": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTickWindow(-1, 0)) },
 		"nil trace":       func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
@@ -253,7 +253,7 @@ func TestMistakesAtRegistration(t *testing.T) {
 		"nil option":    {func() { cronlock.New(l, c, nil) }, []string{"nil option"}},
 		"contradiction": {func() { cronlock.New(l, c, contradiction) }, []string{"WithMaxHold(1s)"}},
 		"all at once": {func() {
-			cronlock.New(nil, nil, nil, cronlock.WithLateness(-1), cronlock.WithOverlap(cronlock.Wait(-1)), cronlock.WithTrace(nil))
+			cronlock.New(nil, nil, nil, cronlock.WithLateness(-1), cronlock.WithBusy(cronlock.Wait(-1)), cronlock.WithTrace(nil))
 		}, []string{"no Locker", "no cron", "nil option", "WithLateness(-1ns)", "Wait(-1ns)", "WithTrace(nil)"}},
 		"the Locker's too": {func() { cronlock.New(l, c, contradiction, cronlock.WithLateness(0)) }, []string{"WithMaxHold(1s)", "WithLateness(0s)"}},
 	} {

@@ -146,13 +146,13 @@ func ExampleWithTickWindow() {
 }
 
 // A run that goes on: the next tick is left out by default, waits here, or runs beside it with Allow.
-func ExampleWithOverlap() {
+func ExampleWithBusy() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 
 	_, err := guard.AddFunc("*/5 * * * *", "sync", func(context.Context) error { return nil },
-		cronlock.WithOverlap(cronlock.Wait(time.Minute)), cronlock.WithLateness(2*time.Minute))
+		cronlock.WithBusy(cronlock.Wait(time.Minute)), cronlock.WithLateness(2*time.Minute))
 	fmt.Println(err)
 	// Output: <nil>
 }

@@ -24,7 +24,7 @@ type config struct {
 	mistakes
 	lock         []holdfast.CallOption
 	window       []holdfast.ClaimOption
-	overlap      Overlap
+	busy         Policy
 	longestEarly time.Duration // how far ahead of Redis' clock Claim grants a tick
 	lateness     time.Duration // 0: half of the period, at most a minute
 	failOpen     bool
@@ -75,30 +75,31 @@ type option func(*config)
 
 func (o option) apply(c *config) { o(c) }
 
-// Overlap says what becomes of a tick while the run of an earlier one goes on, on whichever replica: [Skip], [Wait] or
-// [Allow].
-type Overlap struct {
+// Policy says what becomes of a tick whose key is busy, as the run of an earlier one goes on, on whichever replica: [Skip],
+// [Wait] or [Allow].
+type Policy struct {
 	wait  time.Duration
+	exact bool // not for a dead holder's lease either
 	allow bool
 }
 
-// Skip leaves the tick out. As the run before may be one whose process died, it waits for the rest of that lease, at
-// most half of the period.
-func Skip() Overlap { return Overlap{} }
+// Skip leaves the tick out. The process of the earlier run may have died: so the tick waits for what is left of that run's
+// lease, at most half of the period.
+func Skip() Policy { return Policy{} }
 
-// Wait waits for the run to end, for up to max and no longer than the bound of [WithLateness].
-func Wait(max time.Duration) Overlap { return Overlap{wait: max} }
+// Wait waits for the run to end, for up to max and no longer than the bound of [WithLateness], and then leaves the tick out.
+// As with [Skip], the tick waits at least for what is left of the lease. Wait(0) does not wait, for the lease either.
+func Wait(max time.Duration) Policy { return Policy{wait: max, exact: max == 0} }
 
 // Allow lets runs overlap. There is no lock then, and so no token and no loss: only each tick runs once.
-func Allow() Overlap { return Overlap{allow: true} }
+func Allow() Policy { return Policy{allow: true} }
 
-// WithOverlap sets what becomes of a tick while an earlier run goes on. Default: [Skip].
-func WithOverlap(o Overlap) Option {
+// WithBusy sets what becomes of a tick whose key is busy. Default: [Skip].
+func WithBusy(p Policy) Option {
 	return option(func(c *config) {
-		if o.wait < 0 {
-			c.refuse("WithOverlap(Wait(%v)): negative", o.wait)
+		if c.busy = p; p.wait < 0 {
+			c.refuse("WithBusy(Wait(%v)): negative", p.wait)
 		}
-		c.overlap = o
 	})
 }
 

@@ -157,7 +157,7 @@ func TestRedLock(t *testing.T) {
 }
 
 // Options of the lock add up, the job's win over the Guard's and both over the lease that the Guard chooses; jobs do not
-// share theirs; and how long is waited is the Overlap's affair.
+// share theirs; and how long is waited is the Policy's affair.
 func TestLockOptions(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()

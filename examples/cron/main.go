@@ -61,7 +61,7 @@ func run(ctx context.Context, out io.Writer) error {
 		return nil
 	})
 	if err == nil {
-		// A job that knows no context is wrapped. A run that takes longer than the period leaves ticks out, see WithOverlap.
+		// A job that knows no context is wrapped. A run that takes longer than the period leaves ticks out, see WithBusy.
 		var cleanUp cron.Job
 		if cleanUp, err = guard.Wrap("clean-up", cron.FuncJob(func() { fmt.Fprintln(out, "cleaning up") })); err == nil {
 			_, err = c.AddJob("@every 2s", cleanUp)
