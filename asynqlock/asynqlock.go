@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"strings"
 	"time"
@@ -117,11 +116,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	}
 	key, err := g.key(t)
 	if unnamed := (*keyError)(nil); errors.As(err, &unnamed) {
-		// The server has a handler for this type, which then never runs: that is a mistake in its wiring as often as one in the
-		// payload.
-		slog.ErrorContext(ctx, "asynqlock: a task that names nothing to lock by is archived: use Guard.Wrap where not all types have a key",
-			"type", t.Type(), "err", err)
-		g.tell(ctx, Event{Kind: Unnamed, Task: t, Err: err})
+		g.tell(ctx, unnamedHook, Event{Task: t, Err: err})
 		return g.decide(ctx, t, err)
 	}
 	if err != nil {
@@ -136,13 +131,13 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid):
 		return err // asynq does not wait for the outcome of an ended context
 	case g.failOpen && errors.Is(err, holdfast.ErrUnavailable):
-		g.tell(ctx, Event{Kind: Unlocked, Task: t, Key: key, Err: err})
+		g.tell(ctx, unlockedHook, Event{Task: t, Key: key, Err: err})
 		return next.ProcessTask(ctx, t)
 	case g.busy.kind == skip && errors.Is(err, holdfast.ErrNotAcquired):
-		g.tell(ctx, Event{Kind: Skipped, Task: t, Key: key, Err: err})
+		g.tell(ctx, skippedHook, Event{Task: t, Key: key, Err: err})
 		return nil
 	case g.busy.kind == fail && errors.Is(err, holdfast.ErrNotAcquired):
-		g.tell(ctx, Event{Kind: Failed, Task: t, Key: key, Err: err})
+		g.tell(ctx, failedHook, Event{Task: t, Key: key, Err: err})
 		return g.decide(ctx, t, fmt.Errorf("asynqlock: %w", err))
 	}
 	return g.giveWay(ctx, key, t, next, err)
@@ -194,10 +189,10 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 		return true, result
 	case !errors.Is(err, holdfast.ErrLost):
 		// The work was done under the lock, which now stays until its lease ends.
-		g.tell(ctx, Event{Kind: Unreleased, Task: t, Key: key, Err: err})
+		g.tell(ctx, unreleasedHook, Event{Task: t, Key: key, Err: err})
 		return true, result
 	}
-	g.tell(ctx, Event{Kind: Lost, Task: t, Key: key, Err: err})
+	g.tell(ctx, lostHook, Event{Task: t, Key: key, Err: err})
 	if result != nil {
 		return true, errors.Join(result, err)
 	}
@@ -209,9 +204,3 @@ var errPanicked = errors.New("asynqlock: the handler panicked")
 
 // margin is what a task does not spend waiting of the time that it has left.
 func margin(left time.Duration) time.Duration { return min(left/5, time.Second) }
-
-func (g *Guard) tell(ctx context.Context, e Event) {
-	if g.report != nil {
-		g.report(ctx, e)
-	}
-}

@@ -68,7 +68,7 @@
 // lock, though not the handler.
 //
 // mux.Use wraps all handlers, and the mux's answer to unknown types: a task that names nothing is archived whatever its
-// type, of which slog and [WithReport] are told, with the type and the field. Use Wrap for single types, or a mux of their own
+// type, of which slog and [WithTrace] are told, with the type and the field. Use Wrap for single types, or a mux of their own
 // for those that share a Guard. A task that a group's aggregator made is a task like others, and needs the field.
 //
 // A middleware in front of the Guard sees the deferral as an error, a [*DeferredError], and has to hand it on; a

@@ -128,9 +128,9 @@ func ExampleWithBusy() {
 	if err != nil {
 		panic(err)
 	}
-	report := func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Key, e.Kind) }
+	trace := &asynqlock.Trace{Skipped: func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Key, "skipped") }}
 	guard := asynqlock.New(locker, "index", asynqlock.Field("shop"),
-		asynqlock.WithBusy(asynqlock.Skip()), asynqlock.WithReport(report))
+		asynqlock.WithBusy(asynqlock.Skip()), asynqlock.WithTrace(trace))
 
 	first, err := locker.TryAcquire(context.Background(), holdfast.Key("index", "7"))
 	if err != nil {

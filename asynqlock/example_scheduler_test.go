@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// In a time zone of its own, with a report of each tick for the metrics.
+// In a time zone of its own, with hooks for the metrics.
 func ExampleNewScheduler() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -23,7 +23,10 @@ func ExampleNewScheduler() {
 	scheduler := asynqlock.NewScheduler(locker,
 		asynqlock.WithLocation(time.FixedZone("UTC+1", 3600)),
 		asynqlock.WithLateness(10*time.Second),
-		asynqlock.ScheduleReport(func(e asynqlock.TickEvent) { fmt.Println(e.Name, e.Kind, e.Err) }))
+		asynqlock.WithTrace(&asynqlock.Trace{
+			Enqueued: func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Name, "enqueued as", e.Info.ID) },
+			Missed:   func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Name, "missed:", e.Err) },
+		}))
 	fmt.Println(scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil), asynq.Queue("low")))
 	// Output: <nil>
 }
@@ -58,14 +61,12 @@ func ExampleScheduler_Start() {
 		panic(err)
 	}
 	enqueued := make(chan string, 1)
-	scheduler := asynqlock.NewScheduler(locker, asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
-		if e.Kind == asynqlock.Enqueued {
-			select {
-			case enqueued <- e.Name:
-			default: // nobody waits for the next ones
-			}
+	scheduler := asynqlock.NewScheduler(locker, asynqlock.WithTrace(&asynqlock.Trace{Enqueued: func(_ context.Context, e asynqlock.Event) {
+		select {
+		case enqueued <- e.Name:
+		default: // nobody waits for the next ones
 		}
-	}))
+	}}))
 	if err := scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil)); err != nil {
 		panic(err)
 	}

@@ -133,7 +133,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"no deferral":   {guard(asynqlock.WithMaxDeferral(0)), []string{"WithMaxDeferral(0s)"}},
 		"no delay":      {guard(asynqlock.WithMaxDelay(time.Millisecond)), []string{"WithMaxDelay(1ms)"}},
 		"no decision":   {guard(asynqlock.WithErrorHandler(nil)), []string{"WithErrorHandler(nil)"}},
-		"no report":     {guard(asynqlock.WithReport(nil)), []string{"WithReport(nil)"}},
+		"no trace":      {guard(asynqlock.WithTrace(nil)), []string{"WithTrace(nil)"}},
 		"no Redis":      {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
 		"a nil Redis":   {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},
 		"all at once": {func() {
@@ -150,7 +150,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"scheduler, lateness":   {scheduler(asynqlock.WithLateness(0)), []string{"WithLateness(0s)"}},
 		"scheduler, claim":      {scheduler(asynqlock.WithClaim(holdfast.WithTickWindow(0, 0))), []string{"WithClaim", "WithTickWindow"}},
 		"scheduler, nil claim":  {scheduler(asynqlock.WithClaim(nil)), []string{"WithClaim"}},
-		"scheduler, no report":  {scheduler(asynqlock.ScheduleReport(nil)), []string{"ScheduleReport(nil)"}},
+		"scheduler, no trace":   {scheduler(asynqlock.WithTrace(nil)), []string{"WithTrace(nil)"}},
 		"scheduler, everything": {scheduler(asynqlock.WithLateness(-1), asynqlock.WithLocation(nil)), []string{"WithLateness(-1ns)", "WithLocation(nil)"}},
 	} {
 		func() {

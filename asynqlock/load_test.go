@@ -66,11 +66,7 @@ func worker(spec []string) error {
 		return err
 	}
 	g := asynqlock.New(locker, "account", asynqlock.Field("account"), asynqlock.WithMaxDelay(time.Second),
-		asynqlock.WithReport(func(ctx context.Context, e asynqlock.Event) {
-			if e.Kind == asynqlock.Lost {
-				write("lost", ctx, e.Task)
-			}
-		}))
+		asynqlock.WithTrace(&asynqlock.Trace{Lost: func(ctx context.Context, e asynqlock.Event) { write("lost", ctx, e.Task) }}))
 	server := asynq.NewServerFromRedisClient(rdb, g.Config(asynq.Config{
 		LogLevel: asynq.FatalLevel, Concurrency: 20, TaskCheckInterval: 10 * time.Millisecond, ShutdownTimeout: 200 * time.Millisecond,
 		DelayedTaskCheckInterval: 200 * time.Millisecond,

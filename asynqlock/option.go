@@ -40,8 +40,8 @@ type config struct {
 	maxDeferral time.Duration
 	maxDelay    time.Duration
 	decide      func(context.Context, *asynq.Task, error) error
-	report      func(context.Context, Event)
-	failOpen    bool
+	traces
+	failOpen bool
 }
 
 func defaults() config {
@@ -65,15 +65,15 @@ type schedulerConfig struct {
 	location *time.Location
 	lateness *time.Duration // nil: half of the period, at most defaultLateness
 	claim    []holdfast.ClaimOption
-	report   func(TickEvent)
-	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
+	traces
+	ahead time.Duration // what the clock of this replica is ahead of the true time, in tests
 }
 
 // defaultLateness is half of a period where that is less.
 const defaultLateness = time.Minute
 
 func schedulerDefaults() schedulerConfig {
-	return schedulerConfig{location: time.UTC, report: logMissed}
+	return schedulerConfig{location: time.UTC}
 }
 
 type schedulerOption func(*schedulerConfig)
@@ -111,7 +111,7 @@ func Defer() Policy { return Policy{} }
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the
-// function given to [WithReport] knows better.
+// hook Skipped of [WithTrace] knows better.
 func Skip() Policy { return Policy{kind: skip} }
 
 // Fail ends the run with an error that matches [holdfast.ErrNotAcquired], as if the handler had failed: it is counted,
@@ -153,14 +153,21 @@ func WithErrorHandler(decide func(ctx context.Context, t *asynq.Task, err error)
 	})
 }
 
-// WithReport has report called about what asynq does not show: for logs and metrics. It runs in the worker, and should
-// return quickly.
-func WithReport(report func(context.Context, Event)) Option {
-	return option(func(c *config) {
-		if c.report = report; report == nil {
-			c.refuse("WithReport(nil)")
+// WithTrace adds hooks, for logs and metrics: of a Guard or of a Scheduler. Default: slog is told of losses, of tasks that
+// run without the lock or name nothing to lock by, and of ticks that are missed. A Trace replaces all of that.
+func WithTrace(t *Trace) interface {
+	Option
+	SchedulerOption
+} {
+	record := func(m *mistakes, ts *traces) {
+		if *ts = append(*ts, t); t == nil {
+			m.refuse("WithTrace(nil)")
 		}
-	})
+	}
+	return anyOption{
+		func(c *config) { record(&c.mistakes, &c.traces) },
+		func(c *schedulerConfig) { record(&c.mistakes, &c.traces) },
+	}
 }
 
 // WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the

@@ -22,7 +22,7 @@ func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
 			n := int(runs.Add(1))
 			time.Sleep(2500 * time.Millisecond)
 			for range 1000 { // until the next run has met this one; the last has none
-				if n == 3 || s.of(asynqlock.Deferred) >= n {
+				if n == 3 || s.of("deferred") >= n {
 					break
 				}
 				time.Sleep(20 * time.Millisecond)
@@ -36,7 +36,7 @@ func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
 		if n := s.ran(); n != 3 {
 			t.Errorf("%d runs, want 3", n)
 		}
-		if s.of(asynqlock.Deferred) == 0 {
+		if s.of("deferred") == 0 {
 			t.Error("no run met the one before: the test tests nothing")
 		}
 		time.Sleep(3 * time.Second)
@@ -85,7 +85,7 @@ func TestPanicReleases(t *testing.T) {
 		if !asynq.IsPanicError(s.errs[0]) {
 			t.Errorf("ErrorHandler got %v", s.errs[0])
 		}
-		if n := s.of(asynqlock.Deferred); n > 0 {
+		if n := s.of("deferred"); n > 0 {
 			t.Errorf("the second run was deferred %d times: the panic left the lock", n)
 		}
 	})
@@ -130,7 +130,7 @@ func TestLostLock(t *testing.T) {
 					return c.own
 				})
 				s.enqueue(pay(42))
-				s.until("the event", func() bool { return s.of(asynqlock.Lost) == 1 })
+				s.until("the event", func() bool { return s.of("lost") == 1 })
 				s.until("the runs", func() bool { return s.ran() == c.runs })
 				time.Sleep(10 * time.Second)
 				archived := 0
@@ -218,11 +218,11 @@ func TestLockerShutDownFirst(t *testing.T) {
 		if err := l.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Shutdown: %v", err)
 		}
-		s.until("the loss", func() bool { return s.of(asynqlock.Lost) == 1 })
+		s.until("the loss", func() bool { return s.of("lost") == 1 })
 		if err := s.events[0].Err; !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
-		s.until("the deferral of the next try", func() bool { return s.of(asynqlock.Deferred) > 0 })
+		s.until("the deferral of the next try", func() bool { return s.of("deferred") > 0 })
 		s.check(1, 0)
 	})
 }

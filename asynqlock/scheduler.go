@@ -249,7 +249,7 @@ func (e *entry) at(due time.Time) {
 	defer cancel()
 	early := e.s.early(ctx, tick)
 	if early > longestEarly {
-		e.s.report(e.tick(ctx, tick, early))
+		e.report(ctx, tick, early)
 		return
 	}
 	if early > 0 {
@@ -257,7 +257,12 @@ func (e *entry) at(due time.Time) {
 		defer cancel()
 		pauseFor(ctx, early)
 	}
-	e.s.report(e.tick(ctx, tick, 0))
+	e.report(ctx, tick, 0)
+}
+
+func (e *entry) report(ctx context.Context, tick time.Time, early time.Duration) {
+	hook, event := e.tick(ctx, tick, early)
+	e.s.tell(ctx, hook, event)
 }
 
 // pauseFor waits for d, or until ctx ends.
@@ -272,17 +277,16 @@ func pauseFor(ctx context.Context, d time.Duration) {
 
 // tick claims the tick, and enqueues its task if it is granted, early from then: so early is one that a window of WithClaim
 // grants. Both are tried until ctx ends.
-func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) TickEvent {
-	event := TickEvent{Kind: Missed, Name: e.name, Tick: tick}
+func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) (hook, Event) {
+	event := Event{Name: e.name, Tick: tick}
 	end, _ := ctx.Deadline()
 	claim := append(e.s.claim[:len(e.s.claim):len(e.s.claim)], holdfast.WithWait(max(0, time.Until(end))))
 	won, err := e.s.locker.Claim(ctx, claimed(e.name), tick, claim...)
 	if event.Err = err; err != nil {
-		return event
+		return missedHook, event
 	}
 	if !won {
-		event.Kind = Elsewhere
-		return event
+		return elsewhereHook, event
 	}
 	if early > 0 {
 		var cancel context.CancelFunc
@@ -292,16 +296,16 @@ func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) T
 	}
 	opts := append(e.opts[:len(e.opts):len(e.opts)], asynq.TaskID(fmt.Sprintf("%s@%d", e.name, tick.Unix())))
 	for {
-		event.Task, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
+		event.Info, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
 		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // of an earlier try, whose answer was lost: nobody else has this ID
-			event.Kind, event.Err = Enqueued, nil
-			return event
+			event.Err = nil
+			return enqueuedHook, event
 		}
 		if event.Err = err; errors.Is(err, asynq.ErrDuplicateTask) {
-			return event
+			return missedHook, event
 		}
 		if pauseFor(ctx, pause); ctx.Err() != nil {
-			return event
+			return missedHook, event
 		}
 	}
 }

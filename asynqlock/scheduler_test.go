@@ -23,21 +23,21 @@ import (
 // ticks is what schedulers report and handlers see.
 type ticks struct {
 	mu     sync.Mutex
-	events []asynqlock.TickEvent
+	events []event
 	ran    []string
 }
 
-func (k *ticks) report(e asynqlock.TickEvent) {
+func (k *ticks) report(e event) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.events = append(k.events, e)
 }
 
-func (k *ticks) of(kind asynqlock.TickKind) (events []asynqlock.TickEvent) {
+func (k *ticks) of(kind string) (events []event) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, e := range k.events {
-		if e.Kind == kind {
+		if e.kind == kind {
 			events = append(events, e)
 		}
 	}
@@ -51,7 +51,7 @@ func (k *ticks) runs() []string {
 	return slices.Clone(k.ran)
 }
 
-func (k *ticks) all() []asynqlock.TickEvent {
+func (k *ticks) all() []event {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.events)
@@ -60,7 +60,7 @@ func (k *ticks) all() []asynqlock.TickEvent {
 // schedule starts a replica.
 func (s *shop) schedule(k *ticks, opts ...asynqlock.SchedulerOption) *asynqlock.Scheduler {
 	s.t.Helper()
-	sch := asynqlock.NewScheduler(s.locker(), append([]asynqlock.SchedulerOption{asynqlock.ScheduleReport(k.report)}, opts...)...)
+	sch := asynqlock.NewScheduler(s.locker(), append([]asynqlock.SchedulerOption{asynqlock.WithTrace(traceTo(k.report))}, opts...)...)
 	s.start(sch)
 	s.t.Cleanup(sch.Shutdown)
 	return sch
@@ -123,11 +123,11 @@ func TestEachTickIsEnqueuedOnce(t *testing.T) {
 					t.Errorf("%d runs for %d ticks: %q", len(ran), want, ran)
 				}
 				for _, e := range k.all() {
-					if e.Kind == asynqlock.Missed || e.Tick.Unix()%int64(period/time.Second) != 0 {
+					if e.kind == "missed" || e.Tick.Unix()%int64(period/time.Second) != 0 {
 						t.Errorf("got %+v", e)
 					}
-					if e.Kind == asynqlock.Enqueued && (e.Task.ID != fmt.Sprintf("report@%d", e.Tick.Unix()) || e.Task.MaxRetry != 3) {
-						t.Errorf("got task %+v", e.Task)
+					if e.kind == "enqueued" && (e.Info.ID != fmt.Sprintf("report@%d", e.Tick.Unix()) || e.Info.MaxRetry != 3) {
+						t.Errorf("got task %+v", e.Info)
 					}
 				}
 			})
@@ -171,11 +171,11 @@ func TestReplicaAnHourOff(t *testing.T) {
 		register(t, s.schedule(&behind, asynqlock.Ahead(-time.Hour-time.Minute)), "report", "* * * * *")
 		register(t, s.schedule(&k), "report", "* * * * *")
 		time.Sleep(10*time.Minute + time.Second)
-		if len(k.runs()) != 10 || len(k.of(asynqlock.Enqueued)) != 10 {
+		if len(k.runs()) != 10 || len(k.of("enqueued")) != 10 {
 			t.Errorf("%d runs for 10 ticks: %q", len(k.runs()), k.runs())
 		}
 		for name, off := range map[string]*ticks{"ahead": &ahead, "behind": &behind} {
-			missed := off.of(asynqlock.Missed)
+			missed := off.of("missed")
 			if len(missed) != 10 || !errors.Is(missed[0].Err, holdfast.ErrTick) {
 				t.Errorf("%s: got %+v", name, off.all())
 			}
@@ -187,10 +187,10 @@ func TestReplicaAnHourOff(t *testing.T) {
 func TestRedisAwayAtTheTick(t *testing.T) {
 	for name, c := range map[string]struct {
 		away time.Duration
-		kind asynqlock.TickKind
+		kind string
 	}{
-		"for a while":  {20 * time.Second, asynqlock.Enqueued},
-		"for too long": {40 * time.Second, asynqlock.Missed},
+		"for a while":  {20 * time.Second, "enqueued"},
+		"for too long": {40 * time.Second, "missed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b *servertest.Bubble
@@ -209,7 +209,7 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 						t.Error(err)
 					}
 				}()
-				sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report))
+				sch := asynqlock.NewScheduler(l, asynqlock.WithTrace(traceTo(k.report)))
 				defer sch.Shutdown()
 				s.start(sch)
 				register(t, sch, "report", "* * * * *") // half a period: 30 s
@@ -222,10 +222,10 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 				time.Sleep(5*time.Second + c.away)
 				link.Refuse(nil)
 				time.Sleep(20 * time.Second)
-				if len(k.all()) != 1 || k.all()[0].Kind != c.kind {
+				if len(k.all()) != 1 || k.all()[0].kind != c.kind {
 					t.Errorf("got %+v", k.all())
 				}
-				if c.kind == asynqlock.Missed && !errors.Is(k.all()[0].Err, holdfast.ErrUnavailable) {
+				if c.kind == "missed" && !errors.Is(k.all()[0].Err, holdfast.ErrUnavailable) {
 					t.Errorf("got %v", k.all()[0].Err)
 				}
 			})
@@ -242,11 +242,11 @@ func TestTickThatIsLate(t *testing.T) {
 		tick := time.Now().Truncate(time.Minute)
 		time.Sleep(time.Until(tick.Add(61 * time.Second)))
 		sch.At("report", tick)
-		if all := k.all(); len(all) != 1 || all[0].Kind != asynqlock.Missed || !errors.Is(all[0].Err, context.DeadlineExceeded) {
+		if all := k.all(); len(all) != 1 || all[0].kind != "missed" || !errors.Is(all[0].Err, context.DeadlineExceeded) {
 			t.Errorf("a minute late: got %+v", all)
 		}
 		sch.At("report", tick.Add(10*time.Second))
-		if all := k.all(); len(all) != 2 || all[1].Kind != asynqlock.Enqueued {
+		if all := k.all(); len(all) != 2 || all[1].kind != "enqueued" {
 			t.Errorf("51 s late: got %+v", all)
 		}
 	})
@@ -284,7 +284,7 @@ func TestSchedulerShutdownIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report), asynqlock.WithLateness(time.Hour))
+		sch := asynqlock.NewScheduler(l, asynqlock.WithTrace(traceTo(k.report)), asynqlock.WithLateness(time.Hour))
 		register(t, sch, "report", "@every 10s")
 		s.start(sch)
 		link := b.Link(rdb)
@@ -296,7 +296,7 @@ func TestSchedulerShutdownIsBounded(t *testing.T) {
 		if took := time.Since(began); took < 8*time.Second || took > 10*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if missed := k.of(asynqlock.Missed); len(missed) == 0 {
+		if missed := k.of("missed"); len(missed) == 0 {
 			t.Errorf("got %+v", k.all())
 		}
 		_ = l.Shutdown(context.Background())
@@ -320,15 +320,15 @@ func TestClaimOptionsOfAScheduler(t *testing.T) {
 				var early atomic.Int64
 				sch := asynqlock.NewScheduler(s.locker(), asynqlock.Ahead(c.off),
 					asynqlock.WithClaim(holdfast.WithTickWindow(time.Hour, c.ahead)),
-					asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
+					asynqlock.WithTrace(traceTo(func(e event) {
 						k.report(e)
 						early.Store(int64(time.Until(e.Tick)))
-					}))
+					})))
 				register(t, sch, "report", "0 * * * *")
 				s.start(sch)
 				defer sch.Shutdown()
 				time.Sleep(time.Hour + 5*time.Minute)
-				if all := k.all(); len(all) != 1 || (all[0].Kind == asynqlock.Missed) != c.missed {
+				if all := k.all(); len(all) != 1 || (all[0].kind == "missed") != c.missed {
 					t.Fatalf("got %+v", all)
 				}
 				if d := time.Duration(early.Load()); !c.missed && (d > 0 || d < -50*time.Millisecond) {

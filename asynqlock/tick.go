@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -57,53 +56,6 @@ type skewed struct {
 }
 
 func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s.ahead)).Add(-s.ahead) }
-
-// ScheduleReport has report called about each tick of this replica. Default: a tick that is missed is logged by
-// [slog.Error].
-func ScheduleReport(report func(TickEvent)) SchedulerOption {
-	return schedulerOption(func(c *schedulerConfig) {
-		if c.report = report; report == nil {
-			c.refuse("ScheduleReport(nil)")
-		}
-	})
-}
-
-// TickKind is the kind of a [TickEvent].
-type TickKind uint8
-
-// What becomes of a tick on one replica.
-const (
-	Enqueued  TickKind = iota + 1 // here
-	Elsewhere                     // by another replica, or about to be
-	Missed                        // an error; another replica may have enqueued it all the same
-)
-
-func (k TickKind) String() string {
-	switch k {
-	case Enqueued:
-		return "enqueued"
-	case Elsewhere:
-		return "elsewhere"
-	case Missed:
-		return "missed"
-	}
-	return fmt.Sprintf("TickKind(%d)", uint8(k))
-}
-
-// TickEvent is what became of a tick on one replica.
-type TickEvent struct {
-	Kind TickKind
-	Name string
-	Tick time.Time
-	Task *asynq.TaskInfo // where it was enqueued and Redis said so
-	Err  error           // where it was missed: holdfast.ErrUnavailable, holdfast.ErrTick for a clock that is off, asynq.ErrDuplicateTask, ...
-}
-
-func logMissed(e TickEvent) {
-	if e.Kind == Missed {
-		slog.Error("asynqlock: a tick was missed on this replica", "name", e.Name, "tick", e.Tick, "err", e.Err)
-	}
-}
 
 // invalid is a holdfast.ErrInvalid with its reason.
 func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }

@@ -42,8 +42,8 @@ func TestTicksOfAZone(t *testing.T) {
 					register(t, sch, "report", want.spec)
 				}
 				time.Sleep(time.Until(time.Date(2000, want.month, 36, 12, 0, 0, 0, berlin)))
-				enqueued := k.of(asynqlock.Enqueued)
-				if n := len(k.of(asynqlock.Missed)); n > 0 || len(enqueued) != want.ticks {
+				enqueued := k.of("enqueued")
+				if n := len(k.of("missed")); n > 0 || len(enqueued) != want.ticks {
 					t.Errorf("%d ticks, %d missed, want %d", len(enqueued), n, want.ticks)
 				}
 				if got := enqueued[len(enqueued)-1].Tick.UTC().Format(time.TimeOnly); got != want.last {
@@ -61,7 +61,7 @@ func TestShortPeriods(t *testing.T) {
 			var k ticks
 			register(t, s.schedule(&k), "report", spec)
 			time.Sleep(10*time.Second + 10*time.Millisecond)
-			if n := len(k.of(asynqlock.Enqueued)); n != want || len(k.all()) != want {
+			if n := len(k.of("enqueued")); n != want || len(k.all()) != want {
 				t.Errorf("%s: got %+v", spec, k.all())
 			}
 		})
@@ -73,7 +73,7 @@ func TestShortPeriods(t *testing.T) {
 func TestLifeOfAScheduler(t *testing.T) {
 	bubble(t, func(s *shop) {
 		var k ticks
-		sch := asynqlock.NewScheduler(s.locker(), asynqlock.ScheduleReport(k.report))
+		sch := asynqlock.NewScheduler(s.locker(), asynqlock.WithTrace(traceTo(k.report)))
 		register(t, sch, "before", "@every 10s")
 		time.Sleep(25 * time.Second)
 		s.start(sch)
@@ -90,11 +90,11 @@ func TestLifeOfAScheduler(t *testing.T) {
 		}
 		time.Sleep(10*time.Second + 100*time.Millisecond)
 		var got []string
-		for _, e := range k.of(asynqlock.Enqueued) {
-			got = append(got, e.Task.ID)
+		for _, e := range k.of("enqueued") {
+			got = append(got, e.Info.ID)
 		}
 		slices.Sort(got)
-		if len(slices.Compact(slices.Clone(got))) != len(got) || len(got) < 11 || len(got) > 12 || len(k.of(asynqlock.Missed)) > 0 {
+		if len(slices.Compact(slices.Clone(got))) != len(got) || len(got) < 11 || len(got) > 12 || len(k.of("missed")) > 0 {
 			t.Errorf("got %q", got)
 		}
 		for range 2 {

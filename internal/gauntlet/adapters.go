@@ -95,10 +95,8 @@ func (o ours) schedules(ctx context.Context, name string, d time.Duration) (int,
 	if _, err := guard.AddFunc("@every 1s", name, func(context.Context) error { jobs.Add(1); return nil }); err != nil {
 		return 0, 0, err
 	}
-	scheduler := asynqlock.NewScheduler(o.locker, asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
-		if e.Kind == asynqlock.Enqueued {
-			tasks.Add(1)
-		}
+	scheduler := asynqlock.NewScheduler(o.locker, asynqlock.WithTrace(&asynqlock.Trace{
+		Enqueued: func(context.Context, asynqlock.Event) { tasks.Add(1) },
 	}))
 	if err := scheduler.Register("@every 1s", name, asynq.NewTask(name, nil)); err != nil {
 		return 0, 0, err
@@ -133,12 +131,12 @@ func (o ours) behind(ctx context.Context, hot, backlog int) (int, error) {
 		defer mu.Unlock()
 		return *n
 	}
-	guard := asynqlock.New(o.locker, "order", asynqlock.Field("order"), asynqlock.WithReport(func(_ context.Context, e asynqlock.Event) {
-		if e.Kind == asynqlock.Deferred {
+	guard := asynqlock.New(o.locker, "order", asynqlock.Field("order"), asynqlock.WithTrace(&asynqlock.Trace{
+		Deferred: func(context.Context, asynqlock.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			gaveWay++
-		}
+		},
 	}))
 	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{LogLevel: asynq.FatalLevel, Concurrency: 2}))
 	mux := asynq.NewServeMux()
