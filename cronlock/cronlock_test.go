@@ -404,7 +404,7 @@ func TestDifferentSpecsAreReported(t *testing.T) {
 				one, other := newReplica(t, b, j), newReplica(t, b, j)
 				other.cron.Stop()
 				other.cron = cron.New(cron.WithParser(parser), cron.WithLocation(c.zone))
-				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()))
 				other.cron.Start()
 				one.add(t, c.one, "job", time.Millisecond)
 				other.add(t, c.other, "job", time.Millisecond)

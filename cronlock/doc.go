@@ -25,7 +25,7 @@
 //   - A job does not begin before its tick has come by the clock of Redis: a replica whose own is ahead waits for it. With a
 //     Locker on several masters there is no such clock, and the job begins by as much too early.
 //   - A replica whose clock is ahead by more than 10 s, or behind by more than 1 h, runs nothing and keeps nobody from it,
-//     see [WithTickWindow]. Where a clock is off by more than 1 s, the logger is told once.
+//     see [WithTickWindow]. Where a clock is off by more than 1 s, slog is told once.
 //   - Different ticks for one name are reported: see the hook Differs.
 //
 // # Ticks
@@ -56,7 +56,7 @@
 //	the job panics           hook Failed; the panic goes on
 //	the job is misplaced     hook Failed, holdfast.ErrInvalid
 //
-// All but Skipped also go to the logger.
+// All but Skipped are logged by slog, unless there is a Trace.
 //
 // # Limits
 //

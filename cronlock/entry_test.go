@@ -19,7 +19,7 @@ import (
 func (r *replica) rechain(wrappers ...cron.JobWrapper) {
 	r.cron.Stop()
 	r.cron = cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC), cron.WithLogger(cron.DiscardLogger), cron.WithChain(wrappers...))
-	r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(r.j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+	r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(r.j.trace()))
 	r.cron.Start()
 }
 
@@ -214,7 +214,6 @@ func TestMistakesAtRegistration(t *testing.T) {
 		},
 		"negative window": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTickWindow(-1, 0)) },
 		"nil trace":       func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
-		"nil logger":      func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLogger(nil)) },
 		"contradiction": func() (cron.EntryID, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
 		},

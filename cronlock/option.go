@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/robfig/cron/v3"
 )
 
 // Option configures a [Guard], or one of its jobs: those of the job win.
@@ -29,11 +28,10 @@ type config struct {
 	lateness     time.Duration // 0: half of the period, at most a minute
 	failOpen     bool
 	traces       []*Trace
-	logger       cron.Logger
 	ahead        time.Duration // what the clock of this replica is ahead of the true time, in tests
 }
 
-func defaults() config { return config{logger: cron.DefaultLogger, longestEarly: defaultAhead} }
+func defaults() config { return config{longestEarly: defaultAhead} }
 
 // mistakes are those in the arguments of a Guard, or of one of its jobs. Options only record, and are judged all at once.
 type mistakes []string
@@ -137,23 +135,12 @@ func WithFailOpen() Option {
 	return option(func(c *config) { c.failOpen = true })
 }
 
-// WithTrace adds hooks. Those of the Guard and of the job are all called.
+// WithTrace adds hooks. Those of the Guard and of the job are all called. Default: slog is told of what the hooks Late, Lost,
+// Failed, Unlocked and Differs hear of. A Trace, of the Guard or of the job, replaces all of that.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) {
-		if t == nil {
+		if c.traces = append(c.traces, t); t == nil {
 			c.refuse("WithTrace(nil)")
 		}
-		c.traces = append(c.traces, t)
-	})
-}
-
-// WithLogger sets the logger, which the cron that has one of its own does not tell. Default: [cron.DefaultLogger], which
-// writes errors only.
-func WithLogger(l cron.Logger) Option {
-	return option(func(c *config) {
-		if isNil(l) {
-			c.refuse("WithLogger(nil)")
-		}
-		c.logger = l
 	})
 }

@@ -53,7 +53,7 @@ func TestNames(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer l.Shutdown(context.Background())
-					r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+					r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()))
 					defer r.guard.Stop(context.Background())
 					for _, name := range names {
 						r.add(t, "*/10 * * * * *", name, time.Millisecond)
@@ -96,7 +96,7 @@ func TestNameTwiceOnOneCron(t *testing.T) {
 					defer l.Shutdown(context.Background())
 				}
 				r.add(t, "*/10 * * * * *", "job", 0)
-				r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+				r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()))
 				r.add(t, "*/10 * * * * *", "job", 0)
 				pass(11 * time.Second)
 				failed := j.of("failed")
@@ -124,7 +124,7 @@ func TestRedLock(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := &replica{name: fmt.Sprint(i), locker: l, cron: cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC)), j: j}
-			r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+			r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()))
 			r.cron.Start()
 			t.Cleanup(func() { r.stop(t) })
 			r.add(t, "*/10 * * * * *", "job", time.Millisecond)

@@ -247,7 +247,7 @@ func TestEachTickAcrossClockChanges(t *testing.T) {
 						r := newReplica(t, b, j)
 						r.cron.Stop()
 						r.cron = cron.New(cron.WithLocation(berlin))
-						r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+						r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()))
 						r.cron.Start()
 						r.add(t, spec, "job", time.Millisecond)
 					}
