@@ -17,6 +17,19 @@ import (
 const longestKey = 256
 
 // Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
+//
+// It is no substitute for asynq's Unique, nor the other way round. Unique keeps a task out of the queue while an equal one, in
+// type and payload, is in it: it is about enqueueing, ends by time, and says nothing about runs, of which there may be several
+// after a timeout. A Guard is about running: tasks of any types and payloads that name the same thing all run, one after the
+// other. Use both where a second request adds nothing: Unique drops what need not run twice, and the Guard keeps apart what must
+// not run together.
+//
+// Keys: beside the lock's, which package holdfast describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a
+// sorted set of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay.
+// A deferred task has more fields in asynq's hash of it, "holdfast" and some that begin like it, which go with the task. Of
+// asynq's keys, scripts use those of the task, of the lists pending and retry, and what Unique has locked, with EXISTS, HGET,
+// HMGET, HSET, HDEL, LPOS, LREM, RPUSH, ZREM, ZADD, GET and SET. Where an ACL denies it, tasks are not woken, and come back when
+// their delay is over.
 type Guard struct {
 	locker   *holdfast.Locker
 	resource string
@@ -99,8 +112,12 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 // Wrap returns a handler that calls next under the lock. It is an [asynq.MiddlewareFunc].
 //
 // Wrap the handler of one type with mux.Handle("payout", guard.Wrap(handler)), or all handlers with mux.Use(guard.Wrap). Use
-// wraps the mux's answer to unknown types as well: a task of any type that names nothing to lock by is archived. A middleware
-// listed before the Guard sees tasks wait and give way; a middleware listed behind it runs under the lock.
+// wraps the mux's answer to unknown types as well: a task of any type that names nothing to lock by is archived, which the log or
+// the hook Unnamed of a [Trace] says, with the type and the field. Give types that share a Guard a mux of their own if other
+// types have no key.
+//
+// A middleware listed before the Guard sees tasks wait and give way. It sees a deferral as an error, a [*DeferredError], and has
+// to return it, wrapped with %w at most. A middleware listed behind the Guard runs under the lock.
 //
 // Wrap panics on a nil handler, as [asynq.ServeMux.Handle] does.
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {

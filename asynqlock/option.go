@@ -102,7 +102,25 @@ const (
 )
 
 // Defer frees the worker at once and has the task come back later. It is not counted as failed, no retry is spent and
-// no ErrorHandler called. See the package's description for when it comes back, and how often.
+// no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that says who has the key, since when the
+// task is deferred, and what its handler had failed with before, if it had.
+//
+// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [WithMaxDelay]; asynq
+// looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first, which
+// then is the next that asynq takes from its queue, however many are in it. (A request or a cron job that had the lock wakes
+// none.) Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may
+// be quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where
+// order matters, [Wait] a little: waiting tasks are served in line, at the moment of the release.
+//
+// A task without retries left, with MaxRetry(0) or on its last retry, cannot keep its ID when it gives way: asynq would archive
+// it. A new one takes its place, and its ID is free again while that waits. The new one has the ID of the first with "~" and a
+// random text, which [Origin] resolves, and all the rest: type, payload, headers, queue, retries, timeout, deadline, retention,
+// and what a Unique option has locked, for as long as that was to be locked. The old one is dropped without a record; asynq logs
+// "revoke task" about it. A worker that is killed between the two leaves both, of which asynq archives the old one.
+//
+// A Deadline runs on while a task is deferred. Where it would be over before the task came back, a worker waits for the key
+// instead, until shortly before. A key that is busy for longer leaves no time to run in: asynq then fails the task by its
+// deadline, as it does with one that waited in the queue for too long. Of a Timeout, each run has its own; no wait outlasts it.
 func Defer() Policy { return Policy{} }
 
 // Wait waits in line for up to max, first come first served among the workers of all servers, and then defers. A
