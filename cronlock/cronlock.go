@@ -16,6 +16,28 @@ import (
 
 // Guard makes jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. It is safe for concurrent
 // use; make it with [New].
+//
+// A replica claims a tick by its nominal time with [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs it;
+// nothing has to be kept for long enough, or released. A claim whose answer is lost is asked for again, as the same claim. An
+// entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which expires when its tick is
+// more than an hour old (see [WithTickWindow]); a claim of a tick that old is refused.
+//
+// Beside the claim there is the lock of that name. Its lease is half of the period, from 500 ms to 15 s, and a tick that finds it
+// held waits for what may be left of a dead holder's lease, see [Skip].
+//
+// A tick is what cron calls the previous time of an entry, read when the job begins. It is a moment, and so the same in all time
+// zones: when the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each
+// replica from its own start, so that its ticks differ. There a tick is granted when it is a period after the one before, or
+// more: runs are a period apart, as far as the clocks agree, and up to two after the replica that ran them has gone.
+//
+// The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has come
+// (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
+// SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. cron.Recover is not in the chain by
+// default: put it behind SkipIfStillRunning, which skips for ever otherwise.
+//
+// Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
+// cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their ticks by. It expires two minutes and two
+// periods after the last replica. Where an ACL denies it, or with a Locker on several masters, nothing is compared.
 type Guard struct {
 	locker *holdfast.Locker
 	cron   *cron.Cron
