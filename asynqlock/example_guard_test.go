@@ -252,3 +252,30 @@ func Example_unitTest() {
 	// free: <nil>
 	// held: true
 }
+
+// One set of hooks for the Guard and the Scheduler of a program.
+func ExampleWithTrace() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	trace := asynqlock.WithTrace(&asynqlock.Trace{
+		Failed: func(_ context.Context, e asynqlock.Event) {
+			fmt.Println(e.Key, "is busy:", errors.Is(e.Err, holdfast.ErrNotAcquired))
+		},
+		Lost:   func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Key, "was lost:", e.Err) },
+		Missed: func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Name, "missed", e.Tick, e.Err) },
+	})
+	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"), asynqlock.WithBusy(asynqlock.Fail()), trace)
+	_ = asynqlock.NewScheduler(locker, trace)
+
+	held, err := locker.TryAcquire(context.Background(), holdfast.Key("account", "42"))
+	if err != nil {
+		panic(err)
+	}
+	defer held.Release(context.Background())
+	_ = runTask(guard, func(context.Context, *asynq.Task) error { return nil }, payout(42))
+	// Output: account:42 is busy: true
+}
