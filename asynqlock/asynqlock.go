@@ -4,19 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
 )
 
 // longestKey is the length of the longest key that holdfast.Key makes.
 const longestKey = 256
 
 // Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
+//
+// It is no substitute for asynq's Unique, nor the other way round. Unique keeps a task out of the queue while an equal one, in
+// type and payload, is in it: it is about enqueueing, ends by time, and says nothing about runs, of which there may be several
+// after a timeout. A Guard is about running: tasks of any types and payloads that name the same thing all run, one after the
+// other. Use both where a second request adds nothing: Unique drops what need not run twice, and the Guard keeps apart what must
+// not run together.
+//
+// Keys: beside the lock's, which package holdfast describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a
+// sorted set of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay.
+// A deferred task has more fields in asynq's hash of it, "holdfast" and some that begin like it, which go with the task. Of
+// asynq's keys, scripts use those of the task, of the lists pending and retry, and what Unique has locked, with EXISTS, HGET,
+// HMGET, HSET, HDEL, LPOS, LREM, RPUSH, ZREM, ZADD, GET and SET. Where an ACL denies it, tasks are not woken, and come back when
+// their delay is over.
 type Guard struct {
 	locker   *holdfast.Locker
 	resource string
@@ -31,34 +44,59 @@ type Guard struct {
 // asynq has to have the Redis that the Locker has, or else [WithRedis] names its own: a task that gives way to another
 // is looked up there, and is enqueued again where asynq would archive it.
 //
-// New panics on a mistake in the calling code: a nil or empty argument, a Locker on several masters without WithRedis,
-// or options that contradict each other or those of the Locker.
+// New judges the arguments and all options, and panics with an error that names each mistake: it matches
+// [holdfast.ErrInvalid]. Mistakes are a nil or empty argument, a Locker on several masters without WithRedis, a value that an
+// option cannot have, and options that contradict each other or the Locker's.
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *Guard {
-	switch {
-	case locker == nil:
-		panic("asynqlock: New without a locker")
-	case resource == "":
-		panic("asynqlock: New without a resource")
-	case part == nil:
-		panic("asynqlock: New without a part")
-	}
 	g := &Guard{locker: locker, resource: resource, part: part, config: defaults()}
+	if resource == "" {
+		g.refuse("no resource")
+	}
+	if part == nil {
+		g.refuse("no part: Field wants a name, Parts at least one part, and none of them nil")
+	}
 	for _, o := range opts {
 		if o == nil {
-			panic("asynqlock: New with a nil option")
+			g.refuse("a nil option")
+			continue
 		}
-		o.apply(&g.config)
+		o.guard(&g.config)
 	}
-	if err := check(locker, g.lock); err != nil {
-		panic("asynqlock: New: " + err.Error())
+	if g.maxDeferral <= 0 {
+		g.refuse("WithMaxDeferral(%v): want more than 0", g.maxDeferral)
 	}
-	if g.redis == nil {
-		g.redis = locker.Client()
+	if g.maxDelay < time.Second {
+		g.refuse("WithMaxDelay(%v): want 1s at least, in which asynq counts", g.maxDelay)
 	}
-	if g.redis == nil {
-		panic("asynqlock: New: a Locker on several masters needs WithRedis: which one has the tasks?")
+	if g.busy.wait < 0 {
+		g.refuse("WithBusy(Wait(%v)): negative", g.busy.wait)
+	}
+	if locker == nil {
+		g.refuse("no Locker")
+	} else if err := check(locker, g.lock); err != nil {
+		g.refuse("WithLock: %v", err)
+	}
+	g.redis = g.tasksIn(locker, g.redis)
+	if err := g.err("New"); err != nil {
+		panic(err)
 	}
 	return g
+}
+
+// tasksIn is the Redis that asynq has: the one that WithRedis names, or else the Locker's.
+func (m *mistakes) tasksIn(locker *holdfast.Locker, named redis.UniversalClient) redis.UniversalClient {
+	if named == nil && locker != nil {
+		if named = locker.Client(); named == nil {
+			m.refuse("a Locker on several masters needs WithRedis: which one has the tasks?")
+		}
+	}
+	return named
+}
+
+// isNil also finds a nil pointer or function in an interface.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return !r.IsValid() || (r.Kind() == reflect.Func || r.Kind() == reflect.Pointer) && r.IsNil()
 }
 
 // check has the Locker judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
@@ -71,15 +109,20 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 	return locker.Check(strings.Repeat("k", longestKey), opts...)
 }
 
-// Middleware is for [asynq.ServeMux.Use], which wraps the handlers of all types, and the mux's NotFound as well: tasks of all
-// types have to name something to lock by, or are archived. A
-// middleware that is listed before it sees tasks wait and give way; one behind it runs under the lock.
-func (g *Guard) Middleware(next asynq.Handler) asynq.Handler { return g.Wrap(next) }
-
-// Wrap is Middleware for the handler of one type. It panics where there is no handler.
+// Wrap returns a handler that calls next under the lock. It is an [asynq.MiddlewareFunc].
+//
+// Wrap the handler of one type with mux.Handle("payout", guard.Wrap(handler)), or all handlers with mux.Use(guard.Wrap). Use
+// wraps the mux's answer to unknown types as well: a task of any type that names nothing to lock by is archived, which the log or
+// the hook Unnamed of a [Trace] says, with the type and the field. Give types that share a Guard a mux of their own if other
+// types have no key.
+//
+// A middleware listed before the Guard sees tasks wait and give way. It sees a deferral as an error, a [*DeferredError], and has
+// to return it, wrapped with %w at most. A middleware listed behind the Guard runs under the lock.
+//
+// Wrap panics on a nil handler, as [asynq.ServeMux.Handle] does.
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {
-	if v := reflect.ValueOf(next); !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil() {
-		panic("asynqlock: Wrap without a handler")
+	if isNil(next) {
+		panic(invalid("Wrap: a nil handler"))
 	}
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error { return g.process(ctx, t, next) })
 }
@@ -90,11 +133,8 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	}
 	key, err := g.key(t)
 	if unnamed := (*keyError)(nil); errors.As(err, &unnamed) {
-		// The server has a handler for this type, which then never runs: that is a mistake in its wiring as often as one in the
-		// payload.
-		slog.ErrorContext(ctx, "asynqlock: a task that names nothing to lock by is archived: use Guard.Wrap where not all types have a key",
-			"type", t.Type(), "err", err)
-		g.tell(ctx, Event{Kind: Unnamed, Task: t, Err: err})
+		g.tell(ctx, unnamedHook, Event{Task: t, Err: err})
+		return g.decide(ctx, t, err)
 	}
 	if err != nil {
 		return err
@@ -108,14 +148,14 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid):
 		return err // asynq does not wait for the outcome of an ended context
 	case g.failOpen && errors.Is(err, holdfast.ErrUnavailable):
-		g.tell(ctx, Event{Kind: Unlocked, Task: t, Key: key, Err: err})
+		g.tell(ctx, unlockedHook, Event{Task: t, Key: key, Err: err})
 		return next.ProcessTask(ctx, t)
 	case g.busy.kind == skip && errors.Is(err, holdfast.ErrNotAcquired):
-		g.tell(ctx, Event{Kind: Skipped, Task: t, Key: key, Err: err})
+		g.tell(ctx, skippedHook, Event{Task: t, Key: key, Err: err})
 		return nil
 	case g.busy.kind == fail && errors.Is(err, holdfast.ErrNotAcquired):
-		g.tell(ctx, Event{Kind: Failed, Task: t, Key: key, Err: err})
-		return fmt.Errorf("asynqlock: %w", err)
+		g.tell(ctx, failedHook, Event{Task: t, Key: key, Err: err})
+		return g.decide(ctx, t, fmt.Errorf("asynqlock: %w", err))
 	}
 	return g.giveWay(ctx, key, t, next, err)
 }
@@ -166,14 +206,14 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 		return true, result
 	case !errors.Is(err, holdfast.ErrLost):
 		// The work was done under the lock, which now stays until its lease ends.
-		g.tell(ctx, Event{Kind: Unreleased, Task: t, Key: key, Err: err})
+		g.tell(ctx, unreleasedHook, Event{Task: t, Key: key, Err: err})
 		return true, result
 	}
-	g.tell(ctx, Event{Kind: Lost, Task: t, Key: key, Err: err})
+	g.tell(ctx, lostHook, Event{Task: t, Key: key, Err: err})
 	if result != nil {
 		return true, errors.Join(result, err)
 	}
-	return true, g.lost(ctx, t, err)
+	return true, g.decide(ctx, t, err)
 }
 
 // errPanicked is what a handler returns that does not return.
@@ -181,9 +221,3 @@ var errPanicked = errors.New("asynqlock: the handler panicked")
 
 // margin is what a task does not spend waiting of the time that it has left.
 func margin(left time.Duration) time.Duration { return min(left/5, time.Second) }
-
-func (g *Guard) tell(ctx context.Context, e Event) {
-	if g.report != nil {
-		g.report(ctx, e)
-	}
-}

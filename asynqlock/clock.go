@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	longestEarly = 10 * time.Second // how far ahead of Redis' clock Claim grants a tick
+	longestEarly = 10 * time.Second // how far ahead of Redis' clock Claim grants a tick, unless WithClaim says otherwise
 	skewBound    = time.Second      // beyond it a clock is off
 )
 
-// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas; or 0 if that is so long that
-// the tick is refused. It asks until there is an answer, or ctx ends.
+// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas; or 0. It asks until there is
+// an answer, or ctx ends.
 func (s *Scheduler) early(ctx context.Context, tick time.Time) time.Duration {
 	client := s.locker.Client()
 	if client == nil {
@@ -26,10 +26,7 @@ func (s *Scheduler) early(ctx context.Context, tick time.Time) time.Duration {
 		now, err := redisTime(ctx, client)
 		if err == nil {
 			s.compare(now, asked, time.Now().Add(s.ahead))
-			if early := tick.Sub(now); early > 0 && early <= longestEarly {
-				return early
-			}
-			return 0
+			return max(0, tick.Sub(now))
 		}
 		var refused redis.Error
 		if errors.As(err, &refused) {

@@ -22,17 +22,17 @@ func TestTicksGoByTheClockOfRedis(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			var mu sync.Mutex
 			var early []time.Duration
-			sch := asynqlock.NewScheduler(s.locker(), asynqlock.Ahead(off), asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
+			sch := asynqlock.NewScheduler(s.locker(), asynqlock.Ahead(off), asynqlock.WithTrace(traceTo(func(e event) {
 				mu.Lock()
 				defer mu.Unlock()
-				if e.Kind != asynqlock.Enqueued {
+				if e.kind != "enqueued" {
 					t.Errorf("got %+v", e)
 				}
 				early = append(early, time.Until(e.Tick))
-			}))
+			})))
 			register(t, sch, "report", "* * * * *")
-			sch.Start()
-			defer s.end(sch)
+			s.start(sch)
+			defer sch.Shutdown()
 			time.Sleep(5 * time.Minute)
 			mu.Lock()
 			defer mu.Unlock()

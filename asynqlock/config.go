@@ -96,36 +96,3 @@ func deferral(err error) *DeferredError {
 	}
 	return nil
 }
-
-// Kind is the kind of an [Event].
-type Kind uint8
-
-// What [WithReport] hears of.
-const (
-	Deferred   Kind = iota + 1 // comes back after Delay
-	HandedOn                   // the same, as a new task, because asynq would have archived this one
-	Skipped                    // completed without a run, see [Skip]
-	Failed                     // the key was busy, and that was a failure: see [Fail] and [WithMaxDeferral]
-	Lost                       // the lock was lost while the handler ran
-	Unreleased                 // Redis did not confirm the release; the lock stays until its lease ends
-	Unlocked                   // ran without the lock, see [WithFailOpen]
-	Unnamed                    // archived without a run: it names nothing to lock by, and Err says what it lacks
-)
-
-func (k Kind) String() string {
-	names := [...]string{"", "deferred", "handed on", "skipped", "failed", "lost", "unreleased", "unlocked", "unnamed"}
-	if int(k) < len(names) && k > 0 {
-		return names[k]
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
-}
-
-// Event is something that became of a task. The context that comes with it has asynq's metadata, such as the task's ID.
-type Event struct {
-	Kind  Kind
-	Task  *asynq.Task
-	Key   string        // of the lock, without the Locker's prefix
-	Since time.Time     // of the first deferral, if it is one
-	Delay time.Duration // of this one
-	Err   error         // why
-}

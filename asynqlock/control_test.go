@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
 )
 
@@ -103,8 +102,8 @@ func TestUniqueBesideTheGuard(t *testing.T) {
 					s.t.Fatalf("locked %q, %v", locked, err)
 				}
 				for range 3 { // it gives way, again and again
-					n := s.of(asynqlock.Deferred) + s.of(asynqlock.HandedOn)
-					s.until("it gives way", func() bool { return s.of(asynqlock.Deferred)+s.of(asynqlock.HandedOn) > n })
+					n := s.of("deferred") + s.of("handed on")
+					s.until("it gives way", func() bool { return s.of("deferred")+s.of("handed on") > n })
 					s.until("it is put back", func() bool { q := s.queued(); return q.Retry == 1 && q.Active == 0 })
 					if _, err := s.tasks.Enqueue(pay(42), opts...); !errors.Is(err, asynq.ErrDuplicateTask) {
 						s.t.Errorf("got %v, want %v", err, asynq.ErrDuplicateTask)
@@ -145,7 +144,7 @@ func TestAggregatedTasks(t *testing.T) {
 		for range 12 {
 			s.enqueue(asynq.NewTask("pay", nil), asynq.Group("42"))
 		}
-		s.until("deferrals", func() bool { return s.of(asynqlock.Deferred) >= 4 })
+		s.until("deferrals", func() bool { return s.of("deferred") >= 4 })
 		if n := s.ran(); n > 0 {
 			s.t.Errorf("%d runs while the key was busy", n)
 		}

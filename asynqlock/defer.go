@@ -56,10 +56,10 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 	}
 	if now.Sub(d.Since) > g.maxDeferral {
 		g.forget(ctx, r)
-		g.tell(ctx, Event{Kind: Failed, Task: t, Key: key, Since: d.Since, Err: busy})
-		return fmt.Errorf("asynqlock: %v since %s is too long: %w", g.maxDeferral, d.Since.UTC().Format(time.RFC3339), busy)
+		g.tell(ctx, failedHook, Event{Task: t, Key: key, Since: d.Since, Err: busy})
+		return g.decide(ctx, t, fmt.Errorf("asynqlock: %v since %s is too long: %w", g.maxDeferral, d.Since.UTC().Format(time.RFC3339), busy))
 	}
-	event := Event{Kind: Deferred, Task: t, Key: key, Since: d.Since, Delay: d.Delay, Err: busy}
+	event := Event{Task: t, Key: key, Since: d.Since, Delay: d.Delay, Err: busy}
 	if r.retried < r.limit {
 		known := rec != nil && rec.goesOn || g.remember(ctx, r, formatState(d.Since, r.retried, d.failure))
 		if known && g.note(ctx, busy, r.queue, r.id, d) {
@@ -70,7 +70,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 			}
 			d.cause, event.Err = err, err
 		}
-		g.tell(ctx, event)
+		g.tell(ctx, deferredHook, event)
 		return d
 	}
 	// Whatever else has an ID of this form, a task of the user's or what came of an earlier task of the same ID, has to
@@ -81,8 +81,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 		// A failure, and no deferral: asynq archives the task, and ErrorHandler ought to know.
 		return fmt.Errorf("asynqlock: no task takes the place of one without retries left: %w", errors.Join(err, busy))
 	}
-	event.Kind = HandedOn
-	g.tell(ctx, event)
+	g.tell(ctx, handedOnHook, event)
 	g.note(ctx, busy, r.queue, successor, d)
 	if state, err := g.locker.Inspect(ctx, key); err == nil && !state.Held {
 		g.wake(ctx, state.Key, "")

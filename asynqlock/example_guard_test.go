@@ -128,9 +128,9 @@ func ExampleWithBusy() {
 	if err != nil {
 		panic(err)
 	}
-	report := func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Key, e.Kind) }
+	trace := &asynqlock.Trace{Skipped: func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Key, "skipped") }}
 	guard := asynqlock.New(locker, "index", asynqlock.Field("shop"),
-		asynqlock.WithBusy(asynqlock.Skip()), asynqlock.WithReport(report))
+		asynqlock.WithBusy(asynqlock.Skip()), asynqlock.WithTrace(trace))
 
 	first, err := locker.TryAcquire(context.Background(), holdfast.Key("index", "7"))
 	if err != nil {
@@ -225,10 +225,13 @@ func ExampleDeferredError() {
 }
 
 // A task whose lock was lost counts as done where its writes were fenced: what was refused is done by another run.
-func ExampleWithLost() {
-	_ = asynqlock.WithLost(func(_ context.Context, t *asynq.Task, lost error) error {
-		fmt.Println(t.Type(), "ran to its end after its lock was lost:", lost)
-		return nil // a success; the default is to return lost, a failure that is retried
+func ExampleWithErrorHandler() {
+	_ = asynqlock.WithErrorHandler(func(_ context.Context, t *asynq.Task, err error) error {
+		if errors.Is(err, holdfast.ErrLost) {
+			fmt.Println(t.Type(), "ran to its end after its lock was lost:", err)
+			return nil // a success
+		}
+		return err // as by default: a failure
 	})
 }
 
@@ -248,4 +251,31 @@ func Example_unitTest() {
 	// Output:
 	// free: <nil>
 	// held: true
+}
+
+// One set of hooks for the Guard and the Scheduler of a program.
+func ExampleWithTrace() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	trace := asynqlock.WithTrace(&asynqlock.Trace{
+		Failed: func(_ context.Context, e asynqlock.Event) {
+			fmt.Println(e.Key, "is busy:", errors.Is(e.Err, holdfast.ErrNotAcquired))
+		},
+		Lost:   func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Key, "was lost:", e.Err) },
+		Missed: func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Name, "missed", e.Tick, e.Err) },
+	})
+	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"), asynqlock.WithBusy(asynqlock.Fail()), trace)
+	_ = asynqlock.NewScheduler(locker, trace)
+
+	held, err := locker.TryAcquire(context.Background(), holdfast.Key("account", "42"))
+	if err != nil {
+		panic(err)
+	}
+	defer held.Release(context.Background())
+	_ = runTask(guard, func(context.Context, *asynq.Task) error { return nil }, payout(42))
+	// Output: account:42 is busy: true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -11,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// In a time zone of its own, with a report of each tick for the metrics.
+// In a time zone of its own, with hooks for the metrics.
 func ExampleNewScheduler() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -20,14 +21,14 @@ func ExampleNewScheduler() {
 		panic(err)
 	}
 	scheduler := asynqlock.NewScheduler(locker,
-		asynqlock.ScheduleIn(time.FixedZone("UTC+1", 3600)),
-		asynqlock.ScheduleWithin(10*time.Second),
-		asynqlock.ScheduleReport(func(e asynqlock.TickEvent) { fmt.Println(e.Name, e.Kind, e.Err) }))
-	fmt.Println(scheduler.Register("invoices", "0 6 * * *", asynq.NewTask("invoices", nil), asynq.Queue("low")))
-	fmt.Println(scheduler.Shutdown(context.Background()))
-	// Output:
-	// <nil>
-	// <nil>
+		asynqlock.WithLocation(time.FixedZone("UTC+1", 3600)),
+		asynqlock.WithLateness(10*time.Second),
+		asynqlock.WithTrace(&asynqlock.Trace{
+			Enqueued: func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Name, "enqueued as", e.Info.ID) },
+			Missed:   func(_ context.Context, e asynqlock.Event) { fmt.Println(e.Name, "missed:", e.Err) },
+		}))
+	fmt.Println(scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil), asynq.Queue("low")))
+	// Output: <nil>
 }
 
 func ExampleScheduler_Register() {
@@ -40,9 +41,9 @@ func ExampleScheduler_Register() {
 	scheduler := asynqlock.NewScheduler(locker)
 
 	task := asynq.NewTask("invoices", nil)
-	fmt.Println(scheduler.Register("invoices", "@daily", task))
-	fmt.Println(errors.Is(scheduler.Register("invoices", "@hourly", task), holdfast.ErrInvalid)) // the name is taken
-	fmt.Println(errors.Is(scheduler.Register("reports", "at six", task), holdfast.ErrInvalid))
+	fmt.Println(scheduler.Register("@daily", "invoices", task))
+	fmt.Println(errors.Is(scheduler.Register("@hourly", "invoices", task), holdfast.ErrInvalid)) // the name is taken
+	fmt.Println(errors.Is(scheduler.Register("at six", "reports", task), holdfast.ErrInvalid))
 	fmt.Println(scheduler.Unregister("invoices"))
 	// Output:
 	// <nil>
@@ -60,20 +61,20 @@ func ExampleScheduler_Start() {
 		panic(err)
 	}
 	enqueued := make(chan string, 1)
-	scheduler := asynqlock.NewScheduler(locker, asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
-		if e.Kind == asynqlock.Enqueued {
-			select {
-			case enqueued <- e.Name:
-			default: // nobody waits for the next ones
-			}
+	scheduler := asynqlock.NewScheduler(locker, asynqlock.WithTrace(&asynqlock.Trace{Enqueued: func(_ context.Context, e asynqlock.Event) {
+		select {
+		case enqueued <- e.Name:
+		default: // nobody waits for the next ones
 		}
-	}))
-	if err := scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil)); err != nil {
+	}}))
+	if err := scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil)); err != nil {
 		panic(err)
 	}
-	scheduler.Start()
+	if err := scheduler.Start(); err != nil {
+		panic(err)
+	}
+	defer scheduler.Shutdown()
 	fmt.Println("enqueued", <-enqueued)
-	_ = scheduler.Shutdown(context.Background())
 	// Output: enqueued heartbeat
 }
 
@@ -86,15 +87,48 @@ func ExampleScheduler_Shutdown() {
 		panic(err)
 	}
 	scheduler := asynqlock.NewScheduler(locker)
-	scheduler.Start()
+	fmt.Println(scheduler.Start())
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	fmt.Println(scheduler.Shutdown(ctx)) // waits for what is being enqueued
+	scheduler.Shutdown() // waits for what is being enqueued
 	fmt.Println(locker.Shutdown(ctx))
 	// Output:
 	// <nil>
 	// <nil>
+}
+
+// A process that does nothing else: Run blocks until SIGINT or SIGTERM, as asynq's own does.
+func ExampleScheduler_Run() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	scheduler := asynqlock.NewScheduler(locker)
+	if err := scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil)); err != nil {
+		panic(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { // the one who stops the process
+		self, _ := os.FindProcess(os.Getpid())
+		_ = self.Signal(os.Interrupt)
+	})
+	fmt.Println(scheduler.Run())
+	// Output: <nil>
+}
+
+// Replicas whose clocks are kept within two seconds of that of Redis, and a claim that is kept for a day.
+func ExampleWithClaim() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	scheduler := asynqlock.NewScheduler(locker, asynqlock.WithClaim(holdfast.WithTickWindow(24*time.Hour, 2*time.Second)))
+	fmt.Println(scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil)))
+	// Output: <nil>
 }
 
 // The tick that a task was enqueued for, in its handler.

@@ -68,15 +68,15 @@ func Example() {
 
 	// In the same program: a task that names no account has no need of one.
 	scheduler := asynqlock.NewScheduler(locker)
-	err = scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil))
+	err = scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil))
 	if err != nil {
 		panic(err)
 	}
-	scheduler.Start()
-	fmt.Println("ran:", <-beats)
-	if err := scheduler.Shutdown(context.Background()); err != nil {
+	if err := scheduler.Start(); err != nil {
 		panic(err)
 	}
+	defer scheduler.Shutdown()
+	fmt.Println("ran:", <-beats)
 	// Output:
 	// one after the other: true
 	// ran: heartbeat
@@ -93,11 +93,14 @@ func ExampleScheduler() {
 	defer locker.Shutdown(context.Background())
 
 	scheduler := asynqlock.NewScheduler(locker)
-	err = scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil))
+	err = scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil))
 	if err != nil {
 		panic(err)
 	}
-	scheduler.Start()
+	if err := scheduler.Start(); err != nil {
+		panic(err)
+	}
+	defer scheduler.Shutdown()
 
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	var tasks []*asynq.TaskInfo
@@ -107,11 +110,5 @@ func ExampleScheduler() {
 	}
 	name, _, _ := strings.Cut(tasks[0].ID, "@") // and its time
 	fmt.Println(tasks[0].Type, "of", name)
-
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := scheduler.Shutdown(ctx); err != nil {
-		panic(err)
-	}
 	// Output: heartbeat of heartbeat
 }

@@ -1,10 +1,12 @@
 package asynqlock_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"testing"
@@ -34,7 +36,7 @@ type shop struct {
 	most   int // runs of one account at the same time
 	runs   []string
 	errs   []error // what ErrorHandler saw
-	events []asynqlock.Event
+	events []event
 }
 
 func newShop(t testing.TB, client func() *redis.Client) *shop {
@@ -88,13 +90,57 @@ func (s *shop) locker(opts ...holdfast.Option) *holdfast.Locker {
 	return l
 }
 
+// event is what a hook is told, and which one.
+type event struct {
+	kind string
+	asynqlock.Event
+}
+
+// traceTo tells one function of all hooks.
+func traceTo(report func(event)) *asynqlock.Trace {
+	hook := func(kind string) func(context.Context, asynqlock.Event) {
+		return func(_ context.Context, e asynqlock.Event) { report(event{kind, e}) }
+	}
+	return &asynqlock.Trace{
+		Deferred: hook("deferred"), HandedOn: hook("handed on"), Skipped: hook("skipped"), Failed: hook("failed"), Lost: hook("lost"),
+		Unreleased: hook("unreleased"), Unlocked: hook("unlocked"), Unnamed: hook("unnamed"),
+		Enqueued: hook("enqueued"), Elsewhere: hook("elsewhere"), Missed: hook("missed"),
+	}
+}
+
+// logTo has slog write into a buffer until the test ends, which is not to be parallel.
+func logTo(t *testing.T) *syncBuffer {
+	t.Helper()
+	before, logged := slog.Default(), &syncBuffer{}
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(slog.New(slog.NewTextHandler(logged, nil)))
+	return logged
+}
+
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
 // guard is that of the tests: by account, with every event kept.
 func (s *shop) guard(l *holdfast.Locker, opts ...asynqlock.Option) *asynqlock.Guard {
-	report := asynqlock.WithReport(func(_ context.Context, e asynqlock.Event) {
+	report := asynqlock.WithTrace(traceTo(func(e event) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.events = append(s.events, e)
-	})
+	}))
 	return asynqlock.New(l, "account", asynqlock.Field("account"), append([]asynqlock.Option{report}, opts...)...)
 }
 
@@ -115,7 +161,7 @@ func (s *shop) serve(g *asynqlock.Guard, work func(context.Context, *asynq.Task)
 	}
 	server := asynq.NewServerFromRedisClient(s.client(), g.Config(cfg))
 	mux := asynq.NewServeMux()
-	mux.Use(g.Middleware)
+	mux.Use(g.Wrap)
 	mux.HandleFunc("pay", func(ctx context.Context, t *asynq.Task) error {
 		defer s.begin(t)()
 		return work(ctx, t)
@@ -185,11 +231,11 @@ func (s *shop) ran() int {
 }
 
 // of counts the events of a kind.
-func (s *shop) of(k asynqlock.Kind) (n int) {
+func (s *shop) of(k string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.events {
-		if e.Kind == k {
+		if e.kind == k {
 			n++
 		}
 	}

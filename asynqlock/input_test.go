@@ -110,42 +110,63 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	part := asynqlock.Field("id")
-	for name, f := range map[string]func(){
-		"no locker":   func() { asynqlock.New(nil, "account", part) },
-		"no resource": func() { asynqlock.New(l, "", part) },
-		"no part":     func() { asynqlock.New(l, "account", nil) },
-		"nil option":  func() { asynqlock.New(l, "account", part, nil) },
-		"contradiction": func() {
-			asynqlock.New(l, "account", part, asynqlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
-		},
-		"which Redis":          func() { asynqlock.New(several, "account", part) },
-		"no field":             func() { asynqlock.Field("") },
-		"no parts":             func() { asynqlock.Parts() },
-		"nil part":             func() { asynqlock.Parts(part, nil) },
-		"no wait":              func() { asynqlock.Wait(0) },
-		"no deferral":          func() { asynqlock.WithMaxDeferral(0) },
-		"no delay":             func() { asynqlock.WithMaxDelay(time.Millisecond) },
-		"WithLost(nil)":        func() { asynqlock.WithLost(nil) },
-		"WithReport(nil)":      func() { asynqlock.WithReport(nil) },
-		"WithRedis(nil)":       func() { asynqlock.WithRedis(nil) },
-		"no handler":           func() { asynqlock.New(l, "account", part).Wrap(nil) },
-		"nil function":         func() { asynqlock.New(l, "account", part).Wrap(asynq.HandlerFunc(nil)) },
-		"nil mux":              func() { asynqlock.New(l, "account", part).Middleware((*asynq.ServeMux)(nil)) },
-		"scheduler, no locker": func() { asynqlock.NewScheduler(nil) },
-		"scheduler, option":    func() { asynqlock.NewScheduler(l, nil) },
-		"scheduler, Redis":     func() { asynqlock.NewScheduler(several) },
-		"ScheduleInto(nil)":    func() { asynqlock.ScheduleInto(nil) },
-		"ScheduleIn(nil)":      func() { asynqlock.ScheduleIn(nil) },
-		"ScheduleWithin(0)":    func() { asynqlock.ScheduleWithin(0) },
-		"ScheduleReport(nil)":  func() { asynqlock.ScheduleReport(nil) },
+	guard := func(opts ...asynqlock.Option) func() {
+		return func() { asynqlock.New(l, "account", part, opts...) }
+	}
+	scheduler := func(opts ...asynqlock.SchedulerOption) func() {
+		return func() { asynqlock.NewScheduler(l, opts...) }
+	}
+	for name, c := range map[string]struct {
+		f    func()
+		says []string
+	}{
+		"no locker":     {func() { asynqlock.New(nil, "account", part) }, []string{"no Locker"}},
+		"no resource":   {func() { asynqlock.New(l, "", part) }, []string{"no resource"}},
+		"no part":       {func() { asynqlock.New(l, "account", nil) }, []string{"no part"}},
+		"no field":      {func() { asynqlock.New(l, "account", asynqlock.Field("")) }, []string{"Field wants a name"}},
+		"no parts":      {func() { asynqlock.New(l, "account", asynqlock.Parts()) }, []string{"Parts"}},
+		"nil part":      {func() { asynqlock.New(l, "account", asynqlock.Parts(part, nil)) }, []string{"Parts"}},
+		"which Redis":   {func() { asynqlock.New(several, "account", part) }, []string{"WithRedis"}},
+		"nil option":    {guard(nil), []string{"nil option"}},
+		"contradiction": {guard(asynqlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second))), []string{"WithLock", "WithMaxHold(1s)"}},
+		"negative wait": {guard(asynqlock.WithBusy(asynqlock.Wait(-time.Second))), []string{"WithBusy(Wait(-1s))"}},
+		"no deferral":   {guard(asynqlock.WithMaxDeferral(0)), []string{"WithMaxDeferral(0s)"}},
+		"no delay":      {guard(asynqlock.WithMaxDelay(time.Millisecond)), []string{"WithMaxDelay(1ms)"}},
+		"no decision":   {guard(asynqlock.WithErrorHandler(nil)), []string{"WithErrorHandler(nil)"}},
+		"no trace":      {guard(asynqlock.WithTrace(nil)), []string{"WithTrace(nil)"}},
+		"no Redis":      {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
+		"a nil Redis":   {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},
+		"all at once": {func() {
+			asynqlock.New(nil, "", part, asynqlock.WithMaxDelay(0), nil, asynqlock.WithMaxDeferral(-1), asynqlock.WithRedis(nil))
+		}, []string{"no Locker", "no resource", "WithMaxDelay(0s)", "nil option", "WithMaxDeferral(-1ns)", "WithRedis(nil)"}},
+		"no handler":            {func() { asynqlock.New(l, "account", part).Wrap(nil) }, []string{"Wrap"}},
+		"nil function":          {func() { asynqlock.New(l, "account", part).Wrap(asynq.HandlerFunc(nil)) }, []string{"Wrap"}},
+		"nil mux":               {func() { asynqlock.New(l, "account", part).Wrap((*asynq.ServeMux)(nil)) }, []string{"Wrap"}},
+		"scheduler, no locker":  {func() { asynqlock.NewScheduler(nil) }, []string{"no Locker"}},
+		"scheduler, several":    {func() { asynqlock.NewScheduler(several) }, []string{"WithRedis"}},
+		"scheduler, option":     {scheduler(nil), []string{"nil option"}},
+		"scheduler, Redis":      {scheduler(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
+		"scheduler, location":   {scheduler(asynqlock.WithLocation(nil)), []string{"WithLocation(nil)"}},
+		"scheduler, lateness":   {scheduler(asynqlock.WithLateness(0)), []string{"WithLateness(0s)"}},
+		"scheduler, claim":      {scheduler(asynqlock.WithClaim(holdfast.WithTickWindow(0, 0))), []string{"WithClaim", "WithTickWindow"}},
+		"scheduler, nil claim":  {scheduler(asynqlock.WithClaim(nil)), []string{"WithClaim"}},
+		"scheduler, no trace":   {scheduler(asynqlock.WithTrace(nil)), []string{"WithTrace(nil)"}},
+		"scheduler, everything": {scheduler(asynqlock.WithLateness(-1), asynqlock.WithLocation(nil)), []string{"WithLateness(-1ns)", "WithLocation(nil)"}},
 	} {
 		func() {
 			defer func() {
-				if p := recover(); p == nil || !strings.HasPrefix(fmt.Sprint(p), "asynqlock: ") {
-					t.Errorf("%s: got %v, want a panic that says why", name, p)
+				err, ok := recover().(error)
+				if !ok || !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "asynqlock: ") {
+					t.Errorf("%s: got %v, want a panic with an ErrInvalid", name, err)
+					return
+				}
+				for _, what := range c.says {
+					if !strings.Contains(err.Error(), what) {
+						t.Errorf("%s: got %v, want it to say %q", name, err, what)
+					}
 				}
 			}()
-			f()
+			c.f()
 		}()
 	}
 	// A Redis to look up tasks in makes a Locker on several do.

@@ -66,11 +66,7 @@ func worker(spec []string) error {
 		return err
 	}
 	g := asynqlock.New(locker, "account", asynqlock.Field("account"), asynqlock.WithMaxDelay(time.Second),
-		asynqlock.WithReport(func(ctx context.Context, e asynqlock.Event) {
-			if e.Kind == asynqlock.Lost {
-				write("lost", ctx, e.Task)
-			}
-		}))
+		asynqlock.WithTrace(&asynqlock.Trace{Lost: func(ctx context.Context, e asynqlock.Event) { write("lost", ctx, e.Task) }}))
 	server := asynq.NewServerFromRedisClient(rdb, g.Config(asynq.Config{
 		LogLevel: asynq.FatalLevel, Concurrency: 20, TaskCheckInterval: 10 * time.Millisecond, ShutdownTimeout: 200 * time.Millisecond,
 		DelayedTaskCheckInterval: 200 * time.Millisecond,
@@ -83,7 +79,7 @@ func worker(spec []string) error {
 			defer write("put", ctx, t)
 			return next.ProcessTask(ctx, t)
 		})
-	}, g.Middleware)
+	}, g.Wrap)
 	mux.HandleFunc("pay", func(ctx context.Context, t *asynq.Task) (err error) {
 		write("begin", ctx, t)
 		defer func() { write("end", ctx, t, err == nil && ctx.Err() == nil) }()

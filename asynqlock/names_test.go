@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/robfig/cron/v3"
@@ -37,7 +36,7 @@ func TestOneNameInTwoAdapters(t *testing.T) {
 		if err := guard.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if got := len(k.of(asynqlock.Enqueued)); got < n-1 || ran.Load() < n-1 || own.Load() != n {
+		if got := len(k.of("enqueued")); got < n-1 || ran.Load() < n-1 || own.Load() != n {
 			t.Errorf("of %d ticks, %d were enqueued, cron ran %d, and %d were claimed", n, got, ran.Load(), own.Load())
 		}
 	})

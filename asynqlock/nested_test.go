@@ -83,7 +83,7 @@ func TestMiddlewares(t *testing.T) {
 				}
 				return nil
 			})
-		}, g.Middleware, func(next asynq.Handler) asynq.Handler {
+		}, g.Wrap, func(next asynq.Handler) asynq.Handler {
 			return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 				mu.Lock()
 				defer mu.Unlock()

@@ -56,7 +56,7 @@ func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
 	for range hot {
 		s.enqueue(pay(1), opts...)
 	}
-	s.until("they give way", func() bool { return s.of(asynqlock.Deferred)+s.of(asynqlock.HandedOn) >= hot })
+	s.until("they give way", func() bool { return s.of("deferred")+s.of("handed on") >= hot })
 	for range backlog {
 		enqueueCold()
 	}
@@ -201,7 +201,7 @@ func TestTimeoutEndsADeferral(t *testing.T) {
 			c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 5 * time.Minute }
 		})
 		s.enqueue(pay(42), asynq.TaskID("deaf"), asynq.Timeout(30*time.Second))
-		s.until("a deferral", func() bool { return s.of(asynqlock.Deferred) > 0 })
+		s.until("a deferral", func() bool { return s.of("deferred") > 0 })
 		free() // of which no task hears, so that its note stays
 		s.until("the run", func() bool { return s.ran() == 1 })
 		first := of("deaf")
@@ -228,7 +228,7 @@ func TestStateOfADeferral(t *testing.T) {
 			}
 			s.client().HSet(context.Background(), "asynq:{default}:t:a", "holdfast", state)
 			s.serve(s.guard(s.locker()), succeed)
-			s.until("a deferral", func() bool { return s.of(asynqlock.Deferred) > 0 })
+			s.until("a deferral", func() bool { return s.of("deferred") > 0 })
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if got := s.events[0].Since.Equal(since); got != goesOn {
@@ -252,7 +252,7 @@ func TestWokenTaskWaitsALittle(t *testing.T) {
 			s.enqueue(pay(42), asynq.TaskID("holder"))
 			s.until("the holder", func() bool { return s.ran() == 1 })
 			s.enqueue(pay(42))
-			s.until("the deferral", func() bool { return s.of(asynqlock.Deferred) == 1 })
+			s.until("the deferral", func() bool { return s.of("deferred") == 1 })
 			other, quicker := s.locker(), make(chan struct{})
 			go func() {
 				defer close(quicker)
@@ -266,7 +266,7 @@ func TestWokenTaskWaitsALittle(t *testing.T) {
 			freed := time.Now()
 			s.until("the run", func() bool { return s.ran() == 2 })
 			// The delay of another deferral goes by what the lease has left, which is short behind a grant: there may be a third.
-			took, n := time.Since(freed), s.of(asynqlock.Deferred)
+			took, n := time.Since(freed), s.of("deferred")
 			if (deferrals == 1) != (took < time.Second) || n < deferrals || deferrals == 1 && n > 1 {
 				t.Errorf("busy for %v: deferred %d times, want %d; it ran %v later", busy, n, deferrals, took)
 			}

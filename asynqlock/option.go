@@ -2,6 +2,8 @@ package asynqlock
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -10,35 +12,80 @@ import (
 )
 
 // Option configures the Guard that [New] makes.
-type Option interface{ apply(*config) }
+type Option interface{ guard(*config) }
 
 const (
 	defaultMaxDeferral = 24 * time.Hour
 	defaultMaxDelay    = time.Minute
 )
 
+// mistakes are those in the arguments of a constructor. Options only record; the constructor judges.
+type mistakes []string
+
+func (m *mistakes) refuse(format string, args ...any) { *m = append(*m, fmt.Sprintf(format, args...)) }
+
+// err names all of them, in one error.
+func (m mistakes) err(act string) error {
+	if len(m) == 0 {
+		return nil
+	}
+	return invalid("%s: %s", act, strings.Join(m, "; "))
+}
+
 type config struct {
+	mistakes
 	lock        []holdfast.CallOption
 	redis       redis.UniversalClient
 	busy        Policy
 	maxDeferral time.Duration
 	maxDelay    time.Duration
-	lost        func(context.Context, *asynq.Task, error) error
-	report      func(context.Context, Event)
-	failOpen    bool
+	decide      func(context.Context, *asynq.Task, error) error
+	traces
+	failOpen bool
 }
 
 func defaults() config {
 	return config{
 		maxDeferral: defaultMaxDeferral,
 		maxDelay:    defaultMaxDelay,
-		lost:        func(_ context.Context, _ *asynq.Task, lost error) error { return lost },
+		decide:      func(_ context.Context, _ *asynq.Task, err error) error { return err },
 	}
 }
 
 type option func(*config)
 
-func (o option) apply(c *config) { o(c) }
+func (o option) guard(c *config) { o(c) }
+
+// SchedulerOption configures the Scheduler that [NewScheduler] makes.
+type SchedulerOption interface{ scheduler(*schedulerConfig) }
+
+type schedulerConfig struct {
+	mistakes
+	redis    redis.UniversalClient
+	location *time.Location
+	lateness *time.Duration // nil: half of the period, at most defaultLateness
+	claim    []holdfast.ClaimOption
+	traces
+	ahead time.Duration // what the clock of this replica is ahead of the true time, in tests
+}
+
+// defaultLateness is half of a period where that is less.
+const defaultLateness = time.Minute
+
+func schedulerDefaults() schedulerConfig {
+	return schedulerConfig{location: time.UTC}
+}
+
+type schedulerOption func(*schedulerConfig)
+
+func (o schedulerOption) scheduler(c *schedulerConfig) { o(c) }
+
+// anyOption is for a Guard and for a Scheduler. What makes one returns both interfaces without a name for the two: the compiler
+// takes it where either is wanted, and refuses the options of the other.
+type anyOption struct {
+	option
+	schedulerOption
+}
 
 // Policy says what becomes of a task whose key is busy: [Defer], [Wait], [Skip] or [Fail].
 type Policy struct {
@@ -55,21 +102,34 @@ const (
 )
 
 // Defer frees the worker at once and has the task come back later. It is not counted as failed, no retry is spent and
-// no ErrorHandler called. See the package's description for when it comes back, and how often.
+// no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that says who has the key, since when the
+// task is deferred, and what its handler had failed with before, if it had.
+//
+// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [WithMaxDelay]; asynq
+// looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first, which
+// then is the next that asynq takes from its queue, however many are in it. (A request or a cron job that had the lock wakes
+// none.) Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may
+// be quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where
+// order matters, [Wait] a little: waiting tasks are served in line, at the moment of the release.
+//
+// A task without retries left, with MaxRetry(0) or on its last retry, cannot keep its ID when it gives way: asynq would archive
+// it. A new one takes its place, and its ID is free again while that waits. The new one has the ID of the first with "~" and a
+// random text, which [Origin] resolves, and all the rest: type, payload, headers, queue, retries, timeout, deadline, retention,
+// and what a Unique option has locked, for as long as that was to be locked. The old one is dropped without a record; asynq logs
+// "revoke task" about it. A worker that is killed between the two leaves both, of which asynq archives the old one.
+//
+// A Deadline runs on while a task is deferred. Where it would be over before the task came back, a worker waits for the key
+// instead, until shortly before. A key that is busy for longer leaves no time to run in: asynq then fails the task by its
+// deadline, as it does with one that waited in the queue for too long. Of a Timeout, each run has its own; no wait outlasts it.
 func Defer() Policy { return Policy{} }
 
 // Wait waits in line for up to max, first come first served among the workers of all servers, and then defers. A
 // worker that waits does nothing else: many tasks for one key can occupy all of them. The wait ends before asynq's own
-// patience with the task does.
-func Wait(max time.Duration) Policy {
-	if max <= 0 {
-		panic("asynqlock: Wait needs a duration")
-	}
-	return Policy{wait: max}
-}
+// patience with the task does. Wait(0) does not wait: it is [Defer].
+func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the
-// function given to [WithReport] knows better.
+// hook Skipped of [WithTrace] knows better.
 func Skip() Policy { return Policy{kind: skip} }
 
 // Fail ends the run with an error that matches [holdfast.ErrNotAcquired], as if the handler had failed: it is counted,
@@ -83,9 +143,6 @@ func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 // After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
 // last retry. Default: 24 h.
 func WithMaxDeferral(d time.Duration) Option {
-	if d <= 0 {
-		panic("asynqlock: WithMaxDeferral needs a duration")
-	}
 	return option(func(c *config) { c.maxDeferral = d })
 }
 
@@ -93,30 +150,42 @@ func WithMaxDeferral(d time.Duration) Option {
 // lest all come back at once; asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
 // is woken by a release does not wait for that. Default: 1 min.
 func WithMaxDelay(d time.Duration) Option {
-	if d < time.Second {
-		panic("asynqlock: WithMaxDelay needs a second at least, in which asynq counts")
-	}
 	return option(func(c *config) { c.maxDelay = d })
 }
 
-// WithLost has outcome decide what becomes of a task whose handler returned nil after its lock was lost, so that
-// another run may have been beside it. It gets the loss, which matches [holdfast.ErrLost]: nil makes it a success, an error a
-// failure by asynq's rules. Default: the loss, so that the task runs again. A handler's own error stays, joined with
-// the loss.
-func WithLost(outcome func(ctx context.Context, t *asynq.Task, lost error) error) Option {
-	if outcome == nil {
-		panic("asynqlock: WithLost(nil)")
-	}
-	return option(func(c *config) { c.lost = outcome })
+// WithErrorHandler has decide say what asynq sees of a task that the Guard fails, in place of err: nil makes it a success,
+// an error a failure by asynq's rules. err matches
+//
+//   - [holdfast.ErrLost] where the handler returned nil after its lock was lost, so that another run may have been beside it;
+//   - [holdfast.ErrNotAcquired] where the key was busy, with [Fail] or beyond [WithMaxDeferral] (there also
+//     [holdfast.ErrUnavailable] or [holdfast.ErrClosed]);
+//   - [holdfast.ErrInvalid] where the task names nothing to lock by.
+//
+// A deferral is no failure, and what the handler or a Part of yours returns stays as it is, joined with the loss where
+// there was one. Default: err, so that asynq tries a task again, or archives one that names nothing.
+func WithErrorHandler(decide func(ctx context.Context, t *asynq.Task, err error) error) Option {
+	return option(func(c *config) {
+		if c.decide = decide; decide == nil {
+			c.refuse("WithErrorHandler(nil)")
+		}
+	})
 }
 
-// WithReport has report called about what asynq does not show: for logs and metrics. It runs in the worker, and should
-// return quickly.
-func WithReport(report func(context.Context, Event)) Option {
-	if report == nil {
-		panic("asynqlock: WithReport(nil)")
+// WithTrace adds hooks, for logs and metrics: of a Guard or of a Scheduler. Default: slog is told of losses, of tasks that
+// run without the lock or name nothing to lock by, and of ticks that are missed. A Trace replaces all of that.
+func WithTrace(t *Trace) interface {
+	Option
+	SchedulerOption
+} {
+	record := func(m *mistakes, ts *traces) {
+		if *ts = append(*ts, t); t == nil {
+			m.refuse("WithTrace(nil)")
+		}
 	}
-	return option(func(c *config) { c.report = report })
+	return anyOption{
+		func(c *config) { record(&c.mistakes, &c.traces) },
+		func(c *schedulerConfig) { record(&c.mistakes, &c.traces) },
+	}
 }
 
 // WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the
@@ -126,14 +195,48 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
-// WithRedis names the Redis that asynq has. Default: the Locker's.
-func WithRedis(client redis.UniversalClient) Option {
-	if client == nil {
-		panic("asynqlock: WithRedis(nil)")
+// WithRedis names the Redis that asynq has. It is for a Guard and for a Scheduler. Default: the Locker's.
+func WithRedis(client redis.UniversalClient) interface {
+	Option
+	SchedulerOption
+} {
+	record := func(m *mistakes, redis *redis.UniversalClient) {
+		if *redis = client; isNil(client) {
+			m.refuse("WithRedis(nil)")
+		}
 	}
-	return option(func(c *config) { c.redis = client })
+	return anyOption{
+		func(c *config) { record(&c.mistakes, &c.redis) },
+		func(c *schedulerConfig) { record(&c.mistakes, &c.redis) },
+	}
 }
 
 // WithFailOpen runs tasks without a lock while the Locker's Redis is unavailable. It gives up the lock exactly when
 // the system is in trouble. Default: such tasks are deferred.
 func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }
+
+// WithLocation sets the time zone of a Scheduler's specs. It has to be the same on all replicas. An hour that summer time
+// leaves out has no ticks, and the ticks of an hour that comes twice come twice. Default: UTC.
+func WithLocation(l *time.Location) SchedulerOption {
+	return schedulerOption(func(c *schedulerConfig) {
+		if c.location = l; l == nil {
+			c.refuse("WithLocation(nil)")
+		}
+	})
+}
+
+// WithLateness bounds how long after a tick its task may still be enqueued, when Redis did not answer before or the machine
+// was suspended. A tick that is later is missed on this replica. Default: half of the period, at most 1 min.
+func WithLateness(d time.Duration) SchedulerOption {
+	return schedulerOption(func(c *schedulerConfig) { c.lateness = &d })
+}
+
+// WithClaim passes options on to [holdfast.Locker.Claim], which decides the replica that enqueues a tick. They win over the
+// Locker's. What [holdfast.WithWait] says does not count: see [WithLateness].
+//
+// With [holdfast.WithTickWindow] the replicas may differ by more, or must not differ by as much. A replica whose clock is
+// ahead waits for the clock of Redis all the same: before it claims the tick, or where it is ahead by more than 10 s,
+// afterwards.
+func WithClaim(opts ...holdfast.ClaimOption) SchedulerOption {
+	return schedulerOption(func(c *schedulerConfig) { c.claim = append(c.claim, opts...) })
+}

@@ -71,7 +71,7 @@ func TestFailOpen(t *testing.T) {
 		s.enqueue(pay(42))
 		s.empty()
 		s.check(0, 0)
-		if s.ran() != 1 || s.of(asynqlock.Unlocked) != 1 {
+		if s.ran() != 1 || s.of("unlocked") != 1 {
 			t.Errorf("%d runs, events %v", s.ran(), s.events)
 		}
 	})
@@ -94,7 +94,7 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 			return nil
 		})
 		s.enqueue(pay(42))
-		s.until("the event", func() bool { return s.of(asynqlock.Unreleased) == 1 })
+		s.until("the event", func() bool { return s.of("unreleased") == 1 })
 		s.empty()
 		s.check(0, 0)
 	})
@@ -176,7 +176,7 @@ func TestLostAnswers(t *testing.T) {
 			rdb, lost := lossy(b, "holdfast-origin")
 			s.serve(s.guard(s.locker(), asynqlock.WithRedis(rdb)), succeed)
 			s.enqueue(pay(42), asynq.MaxRetry(0))
-			s.until("the successor", func() bool { return s.of(asynqlock.HandedOn) == 1 })
+			s.until("the successor", func() bool { return s.of("handed on") == 1 })
 			free()
 			s.empty()
 			if s.check(0, 0); s.ran() != 1 || lost.Load() != 1 {
@@ -188,9 +188,9 @@ func TestLostAnswers(t *testing.T) {
 		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 			var k ticks
 			rdb, lost := lossy(b, ":t:report@")
-			register(t, s.schedule(&k, asynqlock.ScheduleInto(rdb)), "report", "@every 10s")
+			register(t, s.schedule(&k, asynqlock.WithRedis(rdb)), "report", "@every 10s")
 			time.Sleep(25 * time.Second)
-			if q := s.queued(); len(k.of(asynqlock.Enqueued)) != 2 || q.Pending != 2 || lost.Load() != 1 {
+			if q := s.queued(); len(k.of("enqueued")) != 2 || q.Pending != 2 || lost.Load() != 1 {
 				t.Errorf("got %+v, %+v, %d lost answers", k.all(), q, lost.Load())
 			}
 		})
@@ -234,13 +234,13 @@ func TestLostAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = l.Shutdown(context.Background()) }()
-			sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report))
-			defer s.end(sch)
-			sch.Start()
+			sch := asynqlock.NewScheduler(l, asynqlock.WithTrace(traceTo(k.report)))
+			defer sch.Shutdown()
+			s.start(sch)
 			register(t, sch, "report", "@every 10s")
 			time.Sleep(29 * time.Second)
 			// The claim is asked for again, as the same one.
-			if all := k.all(); len(all) != 2 || all[1].Kind != asynqlock.Enqueued {
+			if all := k.all(); len(all) != 2 || all[1].kind != "enqueued" {
 				t.Errorf("got %+v", all)
 			}
 		})

@@ -22,9 +22,11 @@ type Part func(t *asynq.Task) ([]string, error)
 //
 // A payload that is no JSON object, or has no such value there, will not get better: the task is archived at once, with
 // an error that matches [holdfast.ErrInvalid] and [asynq.SkipRetry].
+//
+// Without a name Field returns nil, which [New] refuses.
 func Field(name string) Part {
 	if name == "" {
-		panic("asynqlock: Field without a name")
+		return nil
 	}
 	return func(t *asynq.Task) ([]string, error) {
 		var fields map[string]json.RawMessage
@@ -47,14 +49,14 @@ func Field(name string) Part {
 }
 
 // Parts is all of parts, in their order: Parts(Field("tenant"), Field("account")) makes holdfast.Key(resource, tenant,
-// account).
+// account). Without a part, or with a nil one, Parts returns nil, which [New] refuses.
 func Parts(parts ...Part) Part {
 	if len(parts) == 0 {
-		panic("asynqlock: Parts without a part")
+		return nil
 	}
 	for _, p := range parts {
 		if p == nil {
-			panic("asynqlock: Parts with a nil part")
+			return nil
 		}
 	}
 	return func(t *asynq.Task) ([]string, error) {

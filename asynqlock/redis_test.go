@@ -142,7 +142,7 @@ func TestSchedulersOnARealRedis(t *testing.T) {
 	for i := range 3 {
 		skew := time.Duration(i) * 300 * time.Millisecond
 		// Half of the period is soon over on a machine that has other things to do.
-		within := asynqlock.ScheduleWithin(20 * time.Second)
+		within := asynqlock.WithLateness(20 * time.Second)
 		register(t, s.schedule(&k, asynqlock.Ahead(skew), within), "report", "@every 1s")
 	}
 	s.until("ten ticks", func() bool { return len(k.runs()) >= 10 })
@@ -152,11 +152,11 @@ func TestSchedulersOnARealRedis(t *testing.T) {
 		t.Errorf("ran %q", ran)
 	}
 	for _, e := range k.all() {
-		if e.Kind == asynqlock.Missed {
+		if e.kind == "missed" {
 			t.Errorf("got %+v", e)
 		}
 	}
-	if n := len(k.of(asynqlock.Elsewhere)); n < 10 {
+	if n := len(k.of("elsewhere")); n < 10 {
 		t.Errorf("only %d ticks were elsewhere: the replicas did not compete", n)
 	}
 }

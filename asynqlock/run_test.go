@@ -22,7 +22,7 @@ func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
 			n := int(runs.Add(1))
 			time.Sleep(2500 * time.Millisecond)
 			for range 1000 { // until the next run has met this one; the last has none
-				if n == 3 || s.of(asynqlock.Deferred) >= n {
+				if n == 3 || s.of("deferred") >= n {
 					break
 				}
 				time.Sleep(20 * time.Millisecond)
@@ -36,7 +36,7 @@ func TestAbandonedHandlerKeepsTheLock(t *testing.T) {
 		if n := s.ran(); n != 3 {
 			t.Errorf("%d runs, want 3", n)
 		}
-		if s.of(asynqlock.Deferred) == 0 {
+		if s.of("deferred") == 0 {
 			t.Error("no run met the one before: the test tests nothing")
 		}
 		time.Sleep(3 * time.Second)
@@ -85,7 +85,7 @@ func TestPanicReleases(t *testing.T) {
 		if !asynq.IsPanicError(s.errs[0]) {
 			t.Errorf("ErrorHandler got %v", s.errs[0])
 		}
-		if n := s.of(asynqlock.Deferred); n > 0 {
+		if n := s.of("deferred"); n > 0 {
 			t.Errorf("the second run was deferred %d times: the panic left the lock", n)
 		}
 	})
@@ -102,7 +102,7 @@ func TestLostLock(t *testing.T) {
 		"success is a failure": {runs: 2, want: []error{holdfast.ErrLost}},
 		"an error stays":       {own: errHandler, runs: 2, want: []error{holdfast.ErrLost, errHandler}},
 		"unless told otherwise": {runs: 1, opts: []asynqlock.Option{
-			asynqlock.WithLost(func(_ context.Context, task *asynq.Task, lost error) error {
+			asynqlock.WithErrorHandler(func(_ context.Context, task *asynq.Task, lost error) error {
 				if task.Type() != "pay" || !errors.Is(lost, holdfast.ErrLost) {
 					return errors.New("wrong arguments")
 				}
@@ -110,7 +110,7 @@ func TestLostLock(t *testing.T) {
 			}),
 		}},
 		"or otherwise again": {runs: 1, want: []error{asynq.SkipRetry}, opts: []asynqlock.Option{
-			asynqlock.WithLost(func(context.Context, *asynq.Task, error) error { return asynq.SkipRetry }),
+			asynqlock.WithErrorHandler(func(context.Context, *asynq.Task, error) error { return asynq.SkipRetry }),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestLostLock(t *testing.T) {
 					return c.own
 				})
 				s.enqueue(pay(42))
-				s.until("the event", func() bool { return s.of(asynqlock.Lost) == 1 })
+				s.until("the event", func() bool { return s.of("lost") == 1 })
 				s.until("the runs", func() bool { return s.ran() == c.runs })
 				time.Sleep(10 * time.Second)
 				archived := 0
@@ -142,6 +142,58 @@ func TestLostLock(t *testing.T) {
 					if !errors.Is(s.errs[0], want) {
 						t.Errorf("ErrorHandler got %v, want %v", s.errs[0], want)
 					}
+				}
+			})
+		})
+	}
+}
+
+// What the Guard fails a task with is for the error handler to decide; what the handler fails with is not.
+func TestErrorHandlerDecides(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opts    []asynqlock.Option
+		task    *asynq.Task
+		work    error
+		decides error // in place of want; nil: a success
+		want    error // what the handler is asked about; nil: nothing
+		state   asynq.TaskState
+	}{
+		"a busy key is a success": {opts: []asynqlock.Option{asynqlock.WithBusy(asynqlock.Fail())}, task: pay(42), want: holdfast.ErrNotAcquired,
+			state: asynq.TaskStateCompleted},
+		"a busy key is final": {opts: []asynqlock.Option{asynqlock.WithBusy(asynqlock.Fail())}, task: pay(42), want: holdfast.ErrNotAcquired,
+			decides: asynq.SkipRetry, state: asynq.TaskStateArchived},
+		"deferred for too long": {opts: []asynqlock.Option{asynqlock.WithMaxDeferral(time.Nanosecond)}, task: pay(42),
+			want: holdfast.ErrNotAcquired, state: asynq.TaskStateCompleted},
+		"no name":           {task: asynq.NewTask("pay", nil), want: holdfast.ErrInvalid, state: asynq.TaskStateCompleted},
+		"the handler's own": {task: pay(7), work: errHandler, state: asynq.TaskStateRetry},
+		"a deferral":        {task: pay(42), state: asynq.TaskStateRetry},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				free := s.hold(s.locker(), 42)
+				defer free()
+				asked := make(chan error, 100)
+				opts := append(c.opts, asynqlock.WithErrorHandler(func(_ context.Context, task *asynq.Task, err error) error {
+					if task.Type() != "pay" {
+						t.Errorf("asked about %v", task)
+					}
+					asked <- err
+					return c.decides
+				}))
+				s.serve(s.guard(s.locker(), opts...), func(context.Context, *asynq.Task) error { return c.work }, func(c *asynq.Config) {
+					c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return time.Hour }
+				})
+				info := s.enqueue(c.task, asynq.Retention(time.Hour))
+				s.until("the outcome", func() bool {
+					got, err := s.inspector.GetTaskInfo(queue, info.ID)
+					return err == nil && got.State == c.state
+				})
+				if c.want == nil && len(asked) > 0 {
+					t.Errorf("asked about %v", <-asked)
+				}
+				if c.want != nil && (len(asked) != 1 || !errors.Is(<-asked, c.want)) {
+					t.Errorf("asked %d times, want once about %v", len(asked), c.want)
 				}
 			})
 		})
@@ -166,11 +218,11 @@ func TestLockerShutDownFirst(t *testing.T) {
 		if err := l.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Shutdown: %v", err)
 		}
-		s.until("the loss", func() bool { return s.of(asynqlock.Lost) == 1 })
+		s.until("the loss", func() bool { return s.of("lost") == 1 })
 		if err := s.events[0].Err; !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
-		s.until("the deferral of the next try", func() bool { return s.of(asynqlock.Deferred) > 0 })
+		s.until("the deferral of the next try", func() bool { return s.of("deferred") > 0 })
 		s.check(1, 0)
 	})
 }

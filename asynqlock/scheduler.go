@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -21,6 +24,15 @@ import (
 // time, a task may be over before a slow replica gets there, and replicas may come and go. At most one
 // enqueues, and one does, unless no replica reaches Redis in time or the one that has claimed dies before its next
 // command.
+//
+// The claims live in the Locker's Redis until their tick is more than an hour old. Where Redis loses one in that time, as in a
+// restart without persistence, its tick may be enqueued again. A job of cronlock may have the same name. Unlike asynq's own, a
+// Scheduler is not listed among the Inspector's SchedulerEntries.
+//
+// A replica whose clock is ahead waits until the tick has come by the clock of Redis (TIME); one that is off by more than 1 s is
+// warned about once, by slog. One that is ahead by more than 10 s, or behind by more than 1 h, enqueues nothing, see
+// [WithClaim]. With a Locker on several masters there is no such clock, and a replica enqueues as much too early as its own is
+// ahead.
 type Scheduler struct {
 	locker *holdfast.Locker
 	client *asynq.Client
@@ -32,31 +44,49 @@ type Scheduler struct {
 
 	mu      sync.Mutex
 	entries map[string]cron.EntryID
+	state   state
 
 	skewed sync.Once // it is said once
 }
 
-// NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [ScheduleInto]. It
-// panics without a Locker, on a nil option, and where neither names a Redis.
+// NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [WithRedis].
+//
+// It judges the Locker and all options, and panics with an error that names each mistake: it matches [holdfast.ErrInvalid].
 func NewScheduler(locker *holdfast.Locker, opts ...SchedulerOption) *Scheduler {
-	if locker == nil {
-		panic("asynqlock: NewScheduler without a locker")
-	}
-	s := &Scheduler{locker: locker, schedulerConfig: schedulerDefaults(locker), entries: map[string]cron.EntryID{}}
+	s := &Scheduler{locker: locker, schedulerConfig: schedulerDefaults(), entries: map[string]cron.EntryID{}}
 	for _, o := range opts {
 		if o == nil {
-			panic("asynqlock: NewScheduler with a nil option")
+			s.refuse("a nil option")
+			continue
 		}
-		o.apply(&s.schedulerConfig)
+		o.scheduler(&s.schedulerConfig)
 	}
-	if s.redis == nil {
-		panic("asynqlock: NewScheduler: a Locker on several masters needs ScheduleInto: which one has the tasks?")
+	if s.lateness != nil && *s.lateness <= 0 {
+		s.refuse("WithLateness(%v): want more than 0", *s.lateness)
+	}
+	if locker == nil {
+		s.refuse("no Locker")
+	} else if err := checkClaim(locker, s.claim); err != nil {
+		s.refuse("WithClaim: %v", err)
+	}
+	s.redis = s.tasksIn(locker, s.redis)
+	if err := s.err("NewScheduler"); err != nil {
+		panic(err)
 	}
 	s.client = asynq.NewClientFromRedisClient(s.redis)
 	s.cron = cron.New(cron.WithLocation(s.location))
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
+
+// state is what Start and Shutdown have made of a Scheduler.
+type state uint8
+
+const (
+	fresh state = iota
+	running
+	closed
+)
 
 // Register has task enqueued at each tick of spec: five fields, or a descriptor such as @daily or @every 10s, as
 // asynq's own Scheduler takes them. name is the entry's on all replicas, and no other may have it, in the whole Redis:
@@ -66,16 +96,16 @@ func NewScheduler(locker *holdfast.Locker, opts ...SchedulerOption) *Scheduler {
 // for the handler. opts are asynq's, and may not name an ID.
 //
 // Errors: [holdfast.ErrInvalid].
-func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.Option) error {
+func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.Option) error {
 	if task == nil || task.Type() == "" {
-		return invalid("Register(%q) without a task", name)
+		return invalid("Register(%q, %q) without a task", spec, name)
 	}
 	for _, o := range opts {
 		switch {
 		case o == nil:
-			return invalid("Register(%q) with a nil option", name)
+			return invalid("Register(%q, %q) with a nil option", spec, name)
 		case o.Type() == asynq.TaskIDOpt:
-			return invalid("Register(%q) with %v: each tick has its own", name, o)
+			return invalid("Register(%q, %q) with %v: each tick has its own", spec, name, o)
 		}
 	}
 	if err := s.checkName(name); err != nil {
@@ -83,14 +113,16 @@ func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.
 	}
 	schedule, err := parse(spec)
 	if err != nil {
-		return invalid("Register(%q, %q): %v", name, spec, err)
+		return invalid("Register(%q, %q): %v", spec, name, err)
 	}
 	first := schedule.Next(time.Now().In(s.location))
 	if first.IsZero() {
-		return invalid("Register(%q, %q): it never comes to that", name, spec)
+		return invalid("Register(%q, %q): it never comes to that", spec, name)
 	}
-	e := &entry{s: s, name: name, task: task, opts: opts, ahead: s.ahead, lateness: s.lateness}
-	if e.lateness == 0 {
+	e := &entry{s: s, name: name, task: task, opts: opts, ahead: s.ahead}
+	if s.lateness != nil {
+		e.lateness = *s.lateness
+	} else {
 		e.lateness = min(schedule.Next(first).Sub(first)/2, defaultLateness)
 	}
 	if s.ahead != 0 {
@@ -99,11 +131,20 @@ func (s *Scheduler) Register(name, spec string, task *asynq.Task, opts ...asynq.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.entries[name]; ok {
-		return invalid("Register(%q): there is an entry of this name", name)
+		return invalid("Register(%q, %q): there is an entry of this name", spec, name)
 	}
 	e.id = s.cron.Schedule(schedule, e)
 	s.entries[name] = e.id
 	return nil
+}
+
+// checkClaim has the Locker judge the options.
+func checkClaim(locker *holdfast.Locker, claim []holdfast.ClaimOption) error {
+	opts := make([]holdfast.Option, len(claim))
+	for i, o := range claim {
+		opts[i] = o
+	}
+	return locker.Check(claimed("name"), opts...)
 }
 
 // claimed is the name of what an entry's ticks are claimed of: not that of a lock or a cron job which is called like it.
@@ -132,22 +173,56 @@ func (s *Scheduler) Unregister(name string) error {
 	return nil
 }
 
-// Start begins with the next tick of each entry. It does not block.
-func (s *Scheduler) Start() { s.cron.Start() }
-
-// Shutdown ends the ticks and waits for what is being enqueued. When ctx ends, it breaks that off, which can lose a
-// tick, and returns ctx's error. Call it before that of the Locker. A Scheduler cannot be started again.
-func (s *Scheduler) Shutdown(ctx context.Context) error {
-	defer s.stop()
-	done := s.cron.Stop().Done()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		s.stop()
-		<-done
-		return ctx.Err()
+// Run starts the Scheduler, waits until the process receives SIGINT or SIGTERM, and shuts it down. A program that handles
+// signals itself uses Start and Shutdown instead.
+//
+// Errors: those of Start.
+func (s *Scheduler) Run() error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM) // none is lost once Start has returned
+	defer signal.Stop(signals)
+	if err := s.Start(); err != nil {
+		return err
 	}
+	<-signals
+	s.Shutdown()
+	return nil
+}
+
+// Start begins with the next tick of each entry. It does not block. A Scheduler can be started once.
+//
+// Errors: [holdfast.ErrInvalid] for one that runs, [holdfast.ErrClosed] for one that was shut down.
+func (s *Scheduler) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.state {
+	case running:
+		return invalid("Start: the Scheduler runs already")
+	case closed:
+		return fmt.Errorf("asynqlock: Start: the Scheduler was shut down: %w", holdfast.ErrClosed)
+	}
+	s.state = running
+	s.cron.Start()
+	return nil
+}
+
+// shutdownTimeout is that of asynq's Server, by default.
+const shutdownTimeout = 8 * time.Second
+
+// Shutdown ends the ticks and waits for what is being enqueued: for up to 8 s, as asynq's Server waits for its handlers.
+// Longer takes a tick only while Redis does not answer; it is then missed on this replica. Shut the Scheduler down before
+// the Locker. Shutdown of a Scheduler that does not run does nothing.
+func (s *Scheduler) Shutdown() {
+	s.mu.Lock()
+	if s.state != running {
+		s.mu.Unlock()
+		return
+	}
+	s.state = closed
+	s.mu.Unlock() // which a tick wants
+	defer s.stop()
+	defer time.AfterFunc(shutdownTimeout, s.stop).Stop()
+	<-s.cron.Stop().Done()
 }
 
 // entry is the job that cron runs.
@@ -177,50 +252,69 @@ func (e *entry) Run() {
 
 // at is the tick that is due then, by the clock of this replica.
 func (e *entry) at(due time.Time) {
+	tick := due.Add(e.ahead)
 	// From the tick, and not from now: a machine that was suspended is late.
 	ctx, cancel := context.WithDeadline(e.s.ctx, due.Add(e.lateness))
 	defer cancel()
-	if early := e.s.early(ctx, due.Add(e.ahead)); early > 0 {
-		due = due.Add(early)
-		ctx, cancel = context.WithDeadline(e.s.ctx, due.Add(e.lateness))
-		defer cancel()
-		select {
-		case <-time.After(early):
-		case <-ctx.Done():
-		}
-		due = due.Add(-early)
+	early := e.s.early(ctx, tick)
+	if early > longestEarly {
+		e.report(ctx, tick, early)
+		return
 	}
-	e.s.report(e.tick(ctx, due.Add(e.ahead)))
+	if early > 0 {
+		ctx, cancel = context.WithDeadline(e.s.ctx, due.Add(early+e.lateness))
+		defer cancel()
+		pauseFor(ctx, early)
+	}
+	e.report(ctx, tick, 0)
 }
 
-// tick claims the tick, and enqueues its task if it is granted. Both are tried until ctx ends.
-func (e *entry) tick(ctx context.Context, tick time.Time) TickEvent {
-	event := TickEvent{Kind: Missed, Name: e.name, Tick: tick}
+func (e *entry) report(ctx context.Context, tick time.Time, early time.Duration) {
+	hook, event := e.tick(ctx, tick, early)
+	e.s.tell(ctx, hook, event)
+}
+
+// pauseFor waits for d, or until ctx ends.
+func pauseFor(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// tick claims the tick, and enqueues its task if it is granted, early from then: so early is one that a window of WithClaim
+// grants. Both are tried until ctx ends.
+func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) (hook, Event) {
+	event := Event{Name: e.name, Tick: tick}
 	end, _ := ctx.Deadline()
-	won, err := e.s.locker.Claim(ctx, claimed(e.name), tick, holdfast.WithWait(max(0, time.Until(end))))
+	claim := append(e.s.claim[:len(e.s.claim):len(e.s.claim)], holdfast.WithWait(max(0, time.Until(end))))
+	won, err := e.s.locker.Claim(ctx, claimed(e.name), tick, claim...)
 	if event.Err = err; err != nil {
-		return event
+		return missedHook, event
 	}
 	if !won {
-		event.Kind = Elsewhere
-		return event
+		return elsewhereHook, event
+	}
+	if early > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(e.s.ctx, end.Add(early))
+		defer cancel()
+		pauseFor(ctx, early)
 	}
 	opts := append(e.opts[:len(e.opts):len(e.opts)], asynq.TaskID(fmt.Sprintf("%s@%d", e.name, tick.Unix())))
 	for {
-		event.Task, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
+		event.Info, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
 		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // of an earlier try, whose answer was lost: nobody else has this ID
-			event.Kind, event.Err = Enqueued, nil
-			return event
+			event.Err = nil
+			return enqueuedHook, event
 		}
 		if event.Err = err; errors.Is(err, asynq.ErrDuplicateTask) {
-			return event
+			return missedHook, event
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return event
+		if pauseFor(ctx, pause); ctx.Err() != nil {
+			return missedHook, event
 		}
 	}
 }

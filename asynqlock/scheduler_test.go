@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,21 +23,21 @@ import (
 // ticks is what schedulers report and handlers see.
 type ticks struct {
 	mu     sync.Mutex
-	events []asynqlock.TickEvent
+	events []event
 	ran    []string
 }
 
-func (k *ticks) report(e asynqlock.TickEvent) {
+func (k *ticks) report(e event) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.events = append(k.events, e)
 }
 
-func (k *ticks) of(kind asynqlock.TickKind) (events []asynqlock.TickEvent) {
+func (k *ticks) of(kind string) (events []event) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, e := range k.events {
-		if e.Kind == kind {
+		if e.kind == kind {
 			events = append(events, e)
 		}
 	}
@@ -48,7 +51,7 @@ func (k *ticks) runs() []string {
 	return slices.Clone(k.ran)
 }
 
-func (k *ticks) all() []asynqlock.TickEvent {
+func (k *ticks) all() []event {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.events)
@@ -57,18 +60,16 @@ func (k *ticks) all() []asynqlock.TickEvent {
 // schedule starts a replica.
 func (s *shop) schedule(k *ticks, opts ...asynqlock.SchedulerOption) *asynqlock.Scheduler {
 	s.t.Helper()
-	sch := asynqlock.NewScheduler(s.locker(), append([]asynqlock.SchedulerOption{asynqlock.ScheduleReport(k.report)}, opts...)...)
-	sch.Start()
-	s.t.Cleanup(func() { s.end(sch) })
+	sch := asynqlock.NewScheduler(s.locker(), append([]asynqlock.SchedulerOption{asynqlock.WithTrace(traceTo(k.report))}, opts...)...)
+	s.start(sch)
+	s.t.Cleanup(sch.Shutdown)
 	return sch
 }
 
-func (s *shop) end(sch *asynqlock.Scheduler) {
+func (s *shop) start(sch *asynqlock.Scheduler) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	if err := sch.Shutdown(ctx); err != nil {
-		s.t.Error(err)
+	if err := sch.Start(); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
@@ -94,7 +95,7 @@ func (s *shop) work(k *ticks) {
 
 func register(t testing.TB, sch *asynqlock.Scheduler, name, spec string, opts ...asynq.Option) {
 	t.Helper()
-	if err := sch.Register(name, spec, asynq.NewTask("report", nil, asynq.MaxRetry(3)), opts...); err != nil {
+	if err := sch.Register(spec, name, asynq.NewTask("report", nil, asynq.MaxRetry(3)), opts...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -122,11 +123,11 @@ func TestEachTickIsEnqueuedOnce(t *testing.T) {
 					t.Errorf("%d runs for %d ticks: %q", len(ran), want, ran)
 				}
 				for _, e := range k.all() {
-					if e.Kind == asynqlock.Missed || e.Tick.Unix()%int64(period/time.Second) != 0 {
+					if e.kind == "missed" || e.Tick.Unix()%int64(period/time.Second) != 0 {
 						t.Errorf("got %+v", e)
 					}
-					if e.Kind == asynqlock.Enqueued && (e.Task.ID != fmt.Sprintf("report@%d", e.Tick.Unix()) || e.Task.MaxRetry != 3) {
-						t.Errorf("got task %+v", e.Task)
+					if e.kind == "enqueued" && (e.Info.ID != fmt.Sprintf("report@%d", e.Tick.Unix()) || e.Info.MaxRetry != 3) {
+						t.Errorf("got task %+v", e.Info)
 					}
 				}
 			})
@@ -145,7 +146,7 @@ func TestRollingRestarts(t *testing.T) {
 			sch := s.schedule(&k)
 			register(t, sch, "report", "@every 10s")
 			if replicas = append(replicas, sch); len(replicas) > 2 {
-				s.end(replicas[0])
+				replicas[0].Shutdown()
 				replicas = replicas[1:]
 			}
 			time.Sleep(7300 * time.Millisecond)
@@ -170,11 +171,11 @@ func TestReplicaAnHourOff(t *testing.T) {
 		register(t, s.schedule(&behind, asynqlock.Ahead(-time.Hour-time.Minute)), "report", "* * * * *")
 		register(t, s.schedule(&k), "report", "* * * * *")
 		time.Sleep(10*time.Minute + time.Second)
-		if len(k.runs()) != 10 || len(k.of(asynqlock.Enqueued)) != 10 {
+		if len(k.runs()) != 10 || len(k.of("enqueued")) != 10 {
 			t.Errorf("%d runs for 10 ticks: %q", len(k.runs()), k.runs())
 		}
 		for name, off := range map[string]*ticks{"ahead": &ahead, "behind": &behind} {
-			missed := off.of(asynqlock.Missed)
+			missed := off.of("missed")
 			if len(missed) != 10 || !errors.Is(missed[0].Err, holdfast.ErrTick) {
 				t.Errorf("%s: got %+v", name, off.all())
 			}
@@ -186,10 +187,10 @@ func TestReplicaAnHourOff(t *testing.T) {
 func TestRedisAwayAtTheTick(t *testing.T) {
 	for name, c := range map[string]struct {
 		away time.Duration
-		kind asynqlock.TickKind
+		kind string
 	}{
-		"for a while":  {20 * time.Second, asynqlock.Enqueued},
-		"for too long": {40 * time.Second, asynqlock.Missed},
+		"for a while":  {20 * time.Second, "enqueued"},
+		"for too long": {40 * time.Second, "missed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b *servertest.Bubble
@@ -208,9 +209,9 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 						t.Error(err)
 					}
 				}()
-				sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report))
-				defer s.end(sch)
-				sch.Start()
+				sch := asynqlock.NewScheduler(l, asynqlock.WithTrace(traceTo(k.report)))
+				defer sch.Shutdown()
+				s.start(sch)
 				register(t, sch, "report", "* * * * *") // half a period: 30 s
 				for time.Now().Second() != 55 {
 					time.Sleep(time.Second)
@@ -221,10 +222,10 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 				time.Sleep(5*time.Second + c.away)
 				link.Refuse(nil)
 				time.Sleep(20 * time.Second)
-				if len(k.all()) != 1 || k.all()[0].Kind != c.kind {
+				if len(k.all()) != 1 || k.all()[0].kind != c.kind {
 					t.Errorf("got %+v", k.all())
 				}
-				if c.kind == asynqlock.Missed && !errors.Is(k.all()[0].Err, holdfast.ErrUnavailable) {
+				if c.kind == "missed" && !errors.Is(k.all()[0].Err, holdfast.ErrUnavailable) {
 					t.Errorf("got %v", k.all()[0].Err)
 				}
 			})
@@ -241,11 +242,11 @@ func TestTickThatIsLate(t *testing.T) {
 		tick := time.Now().Truncate(time.Minute)
 		time.Sleep(time.Until(tick.Add(61 * time.Second)))
 		sch.At("report", tick)
-		if all := k.all(); len(all) != 1 || all[0].Kind != asynqlock.Missed || !errors.Is(all[0].Err, context.DeadlineExceeded) {
+		if all := k.all(); len(all) != 1 || all[0].kind != "missed" || !errors.Is(all[0].Err, context.DeadlineExceeded) {
 			t.Errorf("a minute late: got %+v", all)
 		}
 		sch.At("report", tick.Add(10*time.Second))
-		if all := k.all(); len(all) != 2 || all[1].Kind != asynqlock.Enqueued {
+		if all := k.all(); len(all) != 2 || all[1].kind != "enqueued" {
 			t.Errorf("51 s late: got %+v", all)
 		}
 	})
@@ -274,7 +275,7 @@ func TestUnregister(t *testing.T) {
 	})
 }
 
-// Shutdown breaks off what waits for Redis when its context ends.
+// Shutdown breaks off what waits for Redis when it has waited long enough.
 func TestSchedulerShutdownIsBounded(t *testing.T) {
 	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 		var k ticks
@@ -283,24 +284,93 @@ func TestSchedulerShutdownIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sch := asynqlock.NewScheduler(l, asynqlock.ScheduleReport(k.report), asynqlock.ScheduleWithin(time.Hour))
+		sch := asynqlock.NewScheduler(l, asynqlock.WithTrace(traceTo(k.report)), asynqlock.WithLateness(time.Hour))
 		register(t, sch, "report", "@every 10s")
-		sch.Start()
+		s.start(sch)
 		link := b.Link(rdb)
 		link.Refuse(errors.New("no route"))
 		link.Reset()
 		time.Sleep(15 * time.Second)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
 		began := time.Now()
-		if err := sch.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
-			t.Errorf("got %v after %v", err, time.Since(began))
+		sch.Shutdown()
+		if took := time.Since(began); took < 8*time.Second || took > 10*time.Second {
+			t.Errorf("it took %v", took)
 		}
-		if missed := k.of(asynqlock.Missed); len(missed) == 0 {
+		if missed := k.of("missed"); len(missed) == 0 {
 			t.Errorf("got %+v", k.all())
 		}
 		_ = l.Shutdown(context.Background())
 	})
+}
+
+// A tick window of WithClaim: what it grants beyond 10 s waits for the clock of Redis as well, and what it refuses is missed.
+func TestClaimOptionsOfAScheduler(t *testing.T) {
+	for name, c := range map[string]struct {
+		off    time.Duration
+		ahead  time.Duration // of the window
+		missed bool
+	}{
+		"a wide window":     {30 * time.Second, time.Minute, false},
+		"beyond the window": {90 * time.Second, time.Minute, true},
+		"a narrow window":   {5 * time.Second, time.Second, false}, // it has waited until the tick has come
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				var k ticks
+				var early atomic.Int64
+				sch := asynqlock.NewScheduler(s.locker(), asynqlock.Ahead(c.off),
+					asynqlock.WithClaim(holdfast.WithTickWindow(time.Hour, c.ahead)),
+					asynqlock.WithTrace(traceTo(func(e event) {
+						k.report(e)
+						early.Store(int64(time.Until(e.Tick)))
+					})))
+				register(t, sch, "report", "0 * * * *")
+				s.start(sch)
+				defer sch.Shutdown()
+				time.Sleep(time.Hour + 5*time.Minute)
+				if all := k.all(); len(all) != 1 || (all[0].kind == "missed") != c.missed {
+					t.Fatalf("got %+v", all)
+				}
+				if d := time.Duration(early.Load()); !c.missed && (d > 0 || d < -50*time.Millisecond) {
+					t.Errorf("enqueued %v early", d)
+				}
+				if c.missed && !errors.Is(k.all()[0].Err, holdfast.ErrTick) {
+					t.Errorf("got %v", k.all()[0].Err)
+				}
+			})
+		})
+	}
+}
+
+// As asynq's own, Run ends with a signal, and a Scheduler that ran cannot run again.
+func TestSchedulerRunsUntilASignal(t *testing.T) {
+	sch := asynqlock.NewScheduler(newLocker(t))
+	sch.Shutdown() // of one that does not run: it does nothing
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := make(chan os.Signal, 1) // a signal that comes before Run listens does not end the test
+	signal.Notify(keep, os.Interrupt)
+	defer signal.Stop(keep)
+	ended := make(chan error, 1)
+	go func() { ended <- sch.Run() }()
+	for pending := true; pending; {
+		if err := self.Signal(os.Interrupt); err != nil {
+			t.Skip(err)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+			pending = false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := sch.Run(); !errors.Is(err, holdfast.ErrClosed) {
+		t.Errorf("again: got %v", err)
+	}
 }
 
 func TestRegisterRefuses(t *testing.T) {
@@ -325,7 +395,7 @@ func TestRegisterRefuses(t *testing.T) {
 		"an ID":          {"a", "@daily", task, []asynq.Option{asynq.TaskID("x")}},
 		"a NUL in names": {"a\x00", "@daily", task, nil},
 	} {
-		if err := sch.Register(c.name, c.spec, c.task, c.opts...); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := sch.Register(c.spec, c.name, c.task, c.opts...); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

@@ -37,8 +37,8 @@ func FuzzSchedulerSpec(f *testing.F) {
 		f.Skip(err)
 	}
 	f.Fuzz(func(t *testing.T, spec, name string, unix int64, part uint16) {
-		s := NewScheduler(l, ScheduleIn(berlin))
-		err := s.Register(name, spec, asynq.NewTask("pay", nil))
+		s := NewScheduler(l, WithLocation(berlin))
+		err := s.Register(spec, name, asynq.NewTask("pay", nil))
 		if err != nil {
 			if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "asynqlock: ") {
 				t.Fatalf("%q: got %v, want ErrInvalid", spec, err)

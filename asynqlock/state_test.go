@@ -1,11 +1,8 @@
 package asynqlock_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -21,10 +18,10 @@ import (
 func TestDeferralKeepsTheHandlersError(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts []asynq.Option
-		kind asynqlock.Kind
+		kind string
 	}{
-		"deferred":  {nil, asynqlock.Deferred},
-		"handed on": {[]asynq.Option{asynq.MaxRetry(1)}, asynqlock.HandedOn},
+		"deferred":  {nil, "deferred"},
+		"handed on": {[]asynq.Option{asynq.MaxRetry(1)}, "handed on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
@@ -86,7 +83,7 @@ func TestHandlersErrorIsNoDeferral(t *testing.T) {
 				// It is deferred first, so that there is a note of it, and a state.
 				release := s.hold(other, 42)
 				s.enqueue(pay(42), asynq.TaskID("a"))
-				s.until("a deferral", func() bool { return s.of(asynqlock.Deferred) == 1 })
+				s.until("a deferral", func() bool { return s.of("deferred") == 1 })
 				release()
 				s.until("the failure", func() bool { return len(runs()) == 1 && s.queued().Active == 0 })
 				s.enqueue(pay(42), asynq.TaskID("b")) // whose end wakes what is deferred
@@ -95,7 +92,7 @@ func TestHandlersErrorIsNoDeferral(t *testing.T) {
 					t.Errorf("it ran %v after its failure, want a minute", all[1].Sub(all[0]))
 				}
 				go func() { free <- s.hold(other, 42) }()
-				s.until("another deferral", func() bool { return s.of(asynqlock.Deferred) > 1 })
+				s.until("another deferral", func() bool { return s.of("deferred") > 1 })
 				s.mu.Lock()
 				last := s.events[len(s.events)-1]
 				s.mu.Unlock()
@@ -122,7 +119,7 @@ func TestHandedOnTaskStaysTheSame(t *testing.T) {
 		first := s.enqueue(task, asynq.MaxRetry(0), asynq.Retention(time.Hour), asynq.Timeout(time.Minute), asynq.Unique(time.Hour))
 		sizes := map[int]bool{}
 		for n := range 30 {
-			s.until("it is handed on", func() bool { return s.of(asynqlock.HandedOn) > n })
+			s.until("it is handed on", func() bool { return s.of("handed on") > n })
 			s.until("it is put back", func() bool { q := s.queued(); return q.Size == 1 && q.Retry == 1 })
 			tasks, err := s.inspector.ListRetryTasks(queue)
 			if err != nil || len(tasks) != 1 {
@@ -146,31 +143,32 @@ func TestHandedOnTaskStaysTheSame(t *testing.T) {
 	})
 }
 
-// A Guard around the handlers of all types meets one without its field: the log and the hook say which, and what it lacks.
+// A Guard around the handlers of all types meets one without its field: the hook, or by default the log, says which, and what
+// it lacks.
 func TestUnnamedTaskIsNotArchivedSilently(t *testing.T) {
-	var logged bytes.Buffer
-	before := slog.Default()
-	defer slog.SetDefault(before)
-	slog.SetDefault(slog.New(slog.NewTextHandler(&logged, nil)))
-	bubble(t, func(s *shop) {
-		s.serve(s.guard(s.locker()), succeed) // mux.Use
-		s.enqueue(asynq.NewTask("heartbeat", nil))
-		s.enqueue(asynq.NewTask("pay", []byte(`{"id": 1}`)))
-		s.until("both", func() bool { return s.of(asynqlock.Unnamed) == 2 && s.queued().Archived == 2 })
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for i, typ := range []string{"heartbeat", "pay"} {
-			lacks := map[string]string{"heartbeat": `the payload of "heartbeat"`, "pay": `no field "account"`}[typ]
-			found := false
-			for _, e := range s.events {
-				found = found || e.Task.Type() == typ && errors.Is(e.Err, holdfast.ErrInvalid) && strings.Contains(e.Err.Error(), lacks)
+	for _, traced := range []bool{true, false} {
+		logged := logTo(t)
+		bubble(t, func(s *shop) {
+			g := s.guard(s.locker())
+			if !traced {
+				g = asynqlock.New(s.locker(), "account", asynqlock.Field("account"))
 			}
-			if line := strings.ReplaceAll(logged.String(), `\"`, `"`); !found || !strings.Contains(line, "type="+typ) || !strings.Contains(line, lacks) {
-				t.Errorf("%d: the hook heard %v, the log has %s", i, s.events, line)
+			s.serve(g, succeed) // mux.Use
+			s.enqueue(asynq.NewTask("heartbeat", nil))
+			s.enqueue(asynq.NewTask("pay", []byte(`{"id": 1}`)))
+			s.until("both", func() bool { return s.queued().Archived == 2 })
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for typ, lacks := range map[string]string{"heartbeat": `the payload of "heartbeat"`, "pay": `no field "account"`} {
+				told := false
+				for _, e := range s.events {
+					told = told || e.kind == "unnamed" && e.Task.Type() == typ && errors.Is(e.Err, holdfast.ErrInvalid) && strings.Contains(e.Err.Error(), lacks)
+				}
+				text := strings.ReplaceAll(logged.String(), `\"`, `"`)
+				if said := strings.Contains(text, "type="+typ) && strings.Contains(text, lacks); told != traced || said == traced {
+					t.Errorf("traced %v: the hook heard %v, the log has %s", traced, s.events, text)
+				}
 			}
-		}
-		if got := fmt.Sprint(asynqlock.Unnamed); got != "unnamed" {
-			t.Errorf("got %q", got)
-		}
-	})
+		})
+	}
 }

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/redis/go-redis/v9"
 	"github.com/robfig/cron/v3"
 )
 
@@ -58,100 +56,6 @@ type skewed struct {
 }
 
 func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s.ahead)).Add(-s.ahead) }
-
-// defaultLateness is half of a period where that is less.
-const defaultLateness = time.Minute
-
-// SchedulerOption configures a [Scheduler].
-type SchedulerOption interface{ apply(*schedulerConfig) }
-
-type schedulerConfig struct {
-	redis    redis.UniversalClient
-	location *time.Location
-	lateness time.Duration
-	report   func(TickEvent)
-	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
-}
-
-func schedulerDefaults(locker *holdfast.Locker) schedulerConfig {
-	return schedulerConfig{redis: locker.Client(), location: time.UTC, report: logMissed}
-}
-
-type schedulerOption func(*schedulerConfig)
-
-func (o schedulerOption) apply(c *schedulerConfig) { o(c) }
-
-// ScheduleInto names the Redis that asynq has. Default: the Locker's.
-func ScheduleInto(client redis.UniversalClient) SchedulerOption {
-	if client == nil {
-		panic("asynqlock: ScheduleInto(nil)")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.redis = client })
-}
-
-// ScheduleIn sets the time zone of the specs, which has to be that of all replicas. An hour that summer time leaves out has
-// no ticks, and those of one that comes twice come twice. Default: UTC.
-func ScheduleIn(l *time.Location) SchedulerOption {
-	if l == nil {
-		panic("asynqlock: ScheduleIn(nil)")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.location = l })
-}
-
-// ScheduleWithin bounds how long after a tick its task may still be enqueued, when Redis does not answer before, or the
-// machine was suspended. Default: half of the period, at most 1 min.
-func ScheduleWithin(d time.Duration) SchedulerOption {
-	if d <= 0 {
-		panic("asynqlock: ScheduleWithin needs a duration")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.lateness = d })
-}
-
-// ScheduleReport has report called about each tick of this replica. Default: a tick that is missed is logged by
-// [slog.Error].
-func ScheduleReport(report func(TickEvent)) SchedulerOption {
-	if report == nil {
-		panic("asynqlock: ScheduleReport(nil)")
-	}
-	return schedulerOption(func(c *schedulerConfig) { c.report = report })
-}
-
-// TickKind is the kind of a [TickEvent].
-type TickKind uint8
-
-// What becomes of a tick on one replica.
-const (
-	Enqueued  TickKind = iota + 1 // here
-	Elsewhere                     // by another replica, or about to be
-	Missed                        // an error; another replica may have enqueued it all the same
-)
-
-func (k TickKind) String() string {
-	switch k {
-	case Enqueued:
-		return "enqueued"
-	case Elsewhere:
-		return "elsewhere"
-	case Missed:
-		return "missed"
-	}
-	return fmt.Sprintf("TickKind(%d)", uint8(k))
-}
-
-// TickEvent is what became of a tick on one replica.
-type TickEvent struct {
-	Kind TickKind
-	Name string
-	Tick time.Time
-	Task *asynq.TaskInfo // where it was enqueued and Redis said so
-	Err  error           // where it was missed: holdfast.ErrUnavailable, holdfast.ErrTick for a clock that is off, asynq.ErrDuplicateTask, ...
-}
-
-func logMissed(e TickEvent) {
-	if e.Kind == Missed {
-		slog.Error("asynqlock: a tick was missed on this replica", "name", e.Name, "tick", e.Tick, "err", e.Err)
-	}
-}
 
 // invalid is a holdfast.ErrInvalid with its reason.
 func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }

@@ -51,7 +51,7 @@ func TestReleaseWakesOnlyTheDeferred(t *testing.T) {
 		s.until("the holder", func() bool { return s.ran() == 4 })
 		s.enqueue(pay(42), asynq.TaskID("by hand"))
 		s.enqueue(pay(42), asynq.TaskID("deferred"))
-		s.until("two deferrals", func() bool { return s.of(asynqlock.Deferred) == 2 })
+		s.until("two deferrals", func() bool { return s.of("deferred") == 2 })
 		time.Sleep(100 * time.Millisecond)
 		if err := s.inspector.ArchiveTask(queue, "by hand"); err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestOwnNoteIsNotWaitedFor(t *testing.T) {
 			return nil
 		})
 		s.enqueue(pay(42), asynq.Retention(time.Hour))
-		s.until("the deferral", func() bool { return s.of(asynqlock.Deferred) == 1 })
+		s.until("the deferral", func() bool { return s.of("deferred") == 1 })
 		free()
 		s.until("the end", func() bool { return s.queued().Completed == 1 })
 		if took := time.Since(ended); took > 100*time.Millisecond {
@@ -136,7 +136,7 @@ func TestNothingAccumulates(t *testing.T) {
 		for range n {
 			s.enqueue(pay(42))
 		}
-		s.until("many deferrals", func() bool { return s.of(asynqlock.Deferred) > 10*n })
+		s.until("many deferrals", func() bool { return s.of("deferred") > 10*n })
 		if got := rdb.ZCard(ctx, notesOf(42)).Val(); got == 0 || got > int64(n) {
 			t.Errorf("%d notes of %d tasks", got, n)
 		}

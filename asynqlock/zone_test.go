@@ -1,7 +1,6 @@
 package asynqlock_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -38,13 +37,13 @@ func TestTicksOfAZone(t *testing.T) {
 				time.Sleep(time.Until(time.Date(2000, want.month, 20, 12, 0, 0, 0, berlin)))
 				var k ticks
 				for i := range 3 {
-					sch := s.schedule(&k, asynqlock.ScheduleIn(berlin))
+					sch := s.schedule(&k, asynqlock.WithLocation(berlin))
 					time.Sleep(time.Duration(i) * 7 * time.Hour)
 					register(t, sch, "report", want.spec)
 				}
 				time.Sleep(time.Until(time.Date(2000, want.month, 36, 12, 0, 0, 0, berlin)))
-				enqueued := k.of(asynqlock.Enqueued)
-				if n := len(k.of(asynqlock.Missed)); n > 0 || len(enqueued) != want.ticks {
+				enqueued := k.of("enqueued")
+				if n := len(k.of("missed")); n > 0 || len(enqueued) != want.ticks {
 					t.Errorf("%d ticks, %d missed, want %d", len(enqueued), n, want.ticks)
 				}
 				if got := enqueued[len(enqueued)-1].Tick.UTC().Format(time.TimeOnly); got != want.last {
@@ -62,7 +61,7 @@ func TestShortPeriods(t *testing.T) {
 			var k ticks
 			register(t, s.schedule(&k), "report", spec)
 			time.Sleep(10*time.Second + 10*time.Millisecond)
-			if n := len(k.of(asynqlock.Enqueued)); n != want || len(k.all()) != want {
+			if n := len(k.of("enqueued")); n != want || len(k.all()) != want {
 				t.Errorf("%s: got %+v", spec, k.all())
 			}
 		})
@@ -74,11 +73,13 @@ func TestShortPeriods(t *testing.T) {
 func TestLifeOfAScheduler(t *testing.T) {
 	bubble(t, func(s *shop) {
 		var k ticks
-		sch := asynqlock.NewScheduler(s.locker(), asynqlock.ScheduleReport(k.report))
+		sch := asynqlock.NewScheduler(s.locker(), asynqlock.WithTrace(traceTo(k.report)))
 		register(t, sch, "before", "@every 10s")
 		time.Sleep(25 * time.Second)
-		sch.Start()
-		sch.Start()
+		s.start(sch)
+		if err := sch.Start(); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("started twice: got %v", err)
+		}
 		time.Sleep(5 * time.Second) // and this is a tick
 		if err := sch.Unregister("before"); err != nil {
 			t.Error(err)
@@ -89,15 +90,18 @@ func TestLifeOfAScheduler(t *testing.T) {
 		}
 		time.Sleep(10*time.Second + 100*time.Millisecond)
 		var got []string
-		for _, e := range k.of(asynqlock.Enqueued) {
-			got = append(got, e.Task.ID)
+		for _, e := range k.of("enqueued") {
+			got = append(got, e.Info.ID)
 		}
 		slices.Sort(got)
-		if len(slices.Compact(slices.Clone(got))) != len(got) || len(got) < 11 || len(got) > 12 || len(k.of(asynqlock.Missed)) > 0 {
+		if len(slices.Compact(slices.Clone(got))) != len(got) || len(got) < 11 || len(got) > 12 || len(k.of("missed")) > 0 {
 			t.Errorf("got %q", got)
 		}
 		for range 2 {
-			s.end(sch)
+			sch.Shutdown()
+		}
+		if err := sch.Start(); !errors.Is(err, holdfast.ErrClosed) {
+			t.Errorf("started after Shutdown: got %v", err)
 		}
 		n := len(k.all())
 		time.Sleep(time.Minute)
@@ -106,12 +110,9 @@ func TestLifeOfAScheduler(t *testing.T) {
 		}
 
 		never := asynqlock.NewScheduler(s.locker())
-		s.end(never)
+		never.Shutdown()
 		if err := never.Unregister("x"); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("got %v", err)
-		}
-		if err := never.Shutdown(context.Background()); err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -75,8 +75,8 @@ func chaos(t *testing.T, b *servertest.Bubble, r *rand.Rand) {
 		}
 		x.cron.Stop()
 		x.cron = cron.New(cron.WithLocation(time.UTC), cron.WithChain(stall))
-		x.guard = cronlock.New(x.locker, x.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger), cronlock.Ahead(skew))
-		x.cron.Schedule(cronlock.Skewed(schedule, skew), x.guard.Job("job", x.work(time.Millisecond)))
+		x.guard = cronlock.New(x.locker, x.cron, cronlock.WithTrace(j.trace()), cronlock.Ahead(skew))
+		x.cron.Schedule(cronlock.Skewed(schedule, skew), x.job("job", x.work(time.Millisecond)))
 		x.cron.Start()
 		return x
 	}

@@ -3,7 +3,7 @@ package cronlock
 import (
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -50,8 +50,7 @@ func (j *job) skew(now, asked, answered time.Time) {
 		return
 	}
 	j.g.skewed.Do(func() {
-		err := fmt.Errorf("cronlock: the clock of this replica is %v ahead of that of Redis, by which ticks go", ahead.Round(time.Millisecond))
-		j.logger.Error(err, "clock skew", "job", j.name)
+		slog.Warn("cronlock: the clock of this replica is ahead of that of Redis, by which ticks go", "by", ahead.Round(time.Millisecond), "job", j.name)
 	})
 }
 

@@ -16,24 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// lines is a cron.Logger that keeps the errors.
-type lines struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (l *lines) Info(string, ...any) {}
-
-func (l *lines) Error(err error, msg string, _ ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, fmt.Sprint(msg, ": ", err))
-}
-
 // A job begins when its tick has come by the clock of Redis, on a replica whose own is ahead too, alone or not; and
 // a clock that is off is warned about once.
 func TestTicksGoByTheClockOfRedis(t *testing.T) {
-	t.Parallel()
 	schedule, err := parser.Parse("* * * * *")
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +37,7 @@ func TestTicksGoByTheClockOfRedis(t *testing.T) {
 			t.Run(fmt.Sprintf("%v off, alone %v", c.off, alone), func(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
 					pass(30 * time.Second) // between ticks for all of them
-					j, log := newJournal(), &lines{}
+					j, log := newJournal(), logTo(t)
 					var mu sync.Mutex
 					began := map[time.Time]time.Duration{}
 					work := func(r *replica) func(context.Context) error {
@@ -64,8 +49,8 @@ func TestTicksGoByTheClockOfRedis(t *testing.T) {
 							return nil
 						}
 					}
-					r := newReplica(t, b, j, cronlock.Ahead(c.off), cronlock.WithLogger(log))
-					r.cron.Schedule(cronlock.Skewed(schedule, c.off), r.guard.Job("job", work(r)))
+					r := newReplica(t, b, j, cronlock.Ahead(c.off))
+					r.cron.Schedule(cronlock.Skewed(schedule, c.off), r.job("job", work(r)))
 					if !alone {
 						other := newReplica(t, b, j)
 						if _, err := other.guard.AddFunc("* * * * *", "job", work(other)); err != nil {
@@ -85,8 +70,8 @@ func TestTicksGoByTheClockOfRedis(t *testing.T) {
 					if n := j.total(); n != 10 || len(began) != 10 {
 						t.Errorf("%d runs of %d ticks", n, len(began))
 					}
-					if len(log.all) != c.warnings || c.warnings > 0 && !strings.Contains(log.all[0], "clock") {
-						t.Errorf("logged %q", log.all)
+					if text := log.String(); strings.Count(text, "level=WARN") != c.warnings || c.warnings > 0 && !strings.Contains(text, "clock") {
+						t.Errorf("logged %s", text)
 					}
 				})
 			})
@@ -108,7 +93,7 @@ func TestTimeOfRedisIsLost(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				var began time.Duration
 				r := newReplica(t, b, newJournal(), cronlock.Ahead(9*time.Second))
-				r.cron.Schedule(cronlock.Skewed(schedule, 9*time.Second), r.guard.Job("job", func(ctx context.Context) error {
+				r.cron.Schedule(cronlock.Skewed(schedule, 9*time.Second), r.job("job", func(ctx context.Context) error {
 					began = time.Since(cronlock.Tick(ctx))
 					return nil
 				}))

@@ -16,6 +16,28 @@ import (
 
 // Guard makes jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. It is safe for concurrent
 // use; make it with [New].
+//
+// A replica claims a tick by its nominal time with [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs it;
+// nothing has to be kept for long enough, or released. A claim whose answer is lost is asked for again, as the same claim. An
+// entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which expires when its tick is
+// more than an hour old (see [WithTickWindow]); a claim of a tick that old is refused.
+//
+// Beside the claim there is the lock of that name. Its lease is half of the period, from 500 ms to 15 s, and a tick that finds it
+// held waits for what may be left of a dead holder's lease, see [Skip].
+//
+// A tick is what cron calls the previous time of an entry, read when the job begins. It is a moment, and so the same in all time
+// zones: when the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each
+// replica from its own start, so that its ticks differ. There a tick is granted when it is a period after the one before, or
+// more: runs are a period apart, as far as the clocks agree, and up to two after the replica that ran them has gone.
+//
+// The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has come
+// (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
+// SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. cron.Recover is not in the chain by
+// default: put it behind SkipIfStillRunning, which skips for ever otherwise.
+//
+// Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
+// cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their ticks by. It expires two minutes and two
+// periods after the last replica. Where an ACL denies it, or with a Locker on several masters, nothing is compared.
 type Guard struct {
 	locker *holdfast.Locker
 	cron   *cron.Cron
@@ -32,21 +54,24 @@ type Guard struct {
 	skewed sync.Once // it is said once
 }
 
-// New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own. It panics on a
-// mistake in the calling code: a nil argument, or options that contradict each other or those of the Locker.
+// New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own.
+//
+// New judges the arguments and all options, and panics with an error that names each mistake: it matches
+// [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that contradict each
+// other or the Locker's.
 func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
-	switch {
-	case locker == nil:
-		panic("cronlock: New without a locker")
-	case c == nil:
-		panic("cronlock: New without a cron")
-	}
 	g := &Guard{locker: locker, cron: c, config: defaults(), jobs: map[string]*job{}}
-	if err := g.config.set(opts); err != nil {
-		panic(err.Error())
+	if c == nil {
+		g.refuse("no cron")
 	}
-	if err := check(locker, "name", &g.config, longestLease); err != nil {
-		panic(err.Error())
+	g.set(opts)
+	if locker == nil {
+		g.refuse("no Locker")
+	} else if err := check(locker, "name", &g.config, longestLease); err != nil {
+		g.refuse("%v", err)
+	}
+	if err := g.err("New"); err != nil {
+		panic(err)
 	}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	return g
@@ -83,20 +108,21 @@ func (g *Guard) add(spec string, j *job) (id cron.EntryID, err error) {
 }
 
 // Job returns fn as a job for [cron.Cron.AddJob] and [cron.Cron.Schedule]. Add it itself, once: put wrappers into the
-// cron's chain (cron.WithChain), and not around it, or it does not find its tick. It panics where [Guard.AddFunc] returns
-// an error.
-func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Option) cron.Job {
+// cron's chain (cron.WithChain), and not around it, or it does not find its tick.
+//
+// Errors: [holdfast.ErrInvalid], as [Guard.AddFunc].
+func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Option) (cron.Job, error) {
 	j, err := g.newJob(name, fn, opts)
 	if err != nil {
-		panic(err.Error())
+		return nil, err // and not a nil *job
 	}
-	return j
+	return j, nil
 }
 
 // Wrap is [Guard.Job] for a job that knows no context.
-func (g *Guard) Wrap(name string, inner cron.Job, opts ...Option) cron.Job {
+func (g *Guard) Wrap(name string, inner cron.Job, opts ...Option) (cron.Job, error) {
 	if isNil(inner) {
-		panic(fmt.Sprintf("cronlock: job %q is nil", name))
+		return nil, invalid("job %q is nil", name)
 	}
 	return g.Job(name, func(context.Context) error {
 		inner.Run()
@@ -109,10 +135,11 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 		return nil, invalid("job %q is nil", name)
 	}
 	j := &job{g: g, name: name, fn: fn, config: g.config.clone()}
-	if err := j.config.set(opts); err != nil {
-		return nil, err
-	}
+	j.set(opts)
 	if err := check(g.locker, name, &j.config, longestLease); err != nil {
+		j.refuse("%v", err)
+	}
+	if err := j.err(fmt.Sprintf("job %q", name)); err != nil {
 		return nil, err
 	}
 	if inSchedule() {
@@ -136,7 +163,7 @@ func (g *Guard) forget(j *job) {
 }
 
 // RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running. It
-// does not run beside another run, as far as the job's [Overlap] says so. It returns what the job returns, or
+// does not run beside another run, as far as the job's [Policy] says so. It returns what the job returns, or
 // [holdfast.ErrNotAcquired] and its kin where it did not run. The job's tick is the moment of the call.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
@@ -156,7 +183,7 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
 	anyTime := func() error { return nil }
-	o, err := j.attempt(ctx, time.Now(), j.lockOptions(longestLease, j.overlap.wait), anyTime)
+	o, err := j.attempt(ctx, time.Now(), j.lockOptions(longestLease, j.busy.wait), anyTime)
 	if err == nil {
 		err = o.result
 	}
@@ -218,14 +245,10 @@ func check(locker *holdfast.Locker, name string, c *config, lease time.Duration)
 	for _, o := range c.window {
 		window = append(window, o)
 	}
-	err := locker.Check(name, lock...)
-	if err == nil {
-		err = locker.Check(claimed(name), window...)
+	if err := locker.Check(name, lock...); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("cronlock: job %q: %w", name, err)
-	}
-	return nil
+	return locker.Check(claimed(name), window...)
 }
 
 // inSchedule tells whether cron is calling, as it calls the constructors of wrappers: with its mutex held, on which Entries

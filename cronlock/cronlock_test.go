@@ -47,9 +47,9 @@ func TestOneReplicaRunsEachTick(t *testing.T) {
 // A job that takes longer than its period.
 func TestOverlap(t *testing.T) {
 	for name, c := range map[string]struct {
-		overlap cronlock.Overlap
-		runs    int // of the first ten ticks
-		most    int
+		policy cronlock.Policy
+		runs   int // of the first ten ticks
+		most   int
 	}{
 		"skip":  {cronlock.Skip(), 4, 1},
 		"wait":  {cronlock.Wait(time.Hour), 4, 1},
@@ -59,7 +59,7 @@ func TestOverlap(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
 				for range 3 {
-					newReplica(t, b, j, cronlock.WithOverlap(c.overlap)).add(t, "*/10 * * * * *", "long", 25*time.Second)
+					newReplica(t, b, j, cronlock.WithBusy(c.policy)).add(t, "*/10 * * * * *", "long", 25*time.Second)
 				}
 				pass(101 * time.Second)
 				if j.total() != c.runs || j.peak() != c.most {
@@ -78,19 +78,54 @@ func TestOverlap(t *testing.T) {
 // Waiting for an earlier run, within the lateness, is longer than what a dead holder's lease could last.
 func TestWaitForAnEarlierRun(t *testing.T) {
 	for name, c := range map[string]struct {
-		overlap cronlock.Overlap
-		runs    int
+		policy cronlock.Policy
+		runs   int
 	}{"skip": {cronlock.Skip(), 5}, "wait": {cronlock.Wait(20 * time.Second), 6}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
 				for range 2 {
-					r := newReplica(t, b, j, cronlock.WithOverlap(c.overlap), cronlock.WithLateness(30*time.Second))
+					r := newReplica(t, b, j, cronlock.WithBusy(c.policy), cronlock.WithLateness(30*time.Second))
 					r.add(t, "*/10 * * * * *", "long", 18*time.Second)
 				}
 				pass(101 * time.Second)
 				if j.total() != c.runs || j.peak() != 1 {
 					t.Errorf("%d runs, %d at a time, want %d: %v", j.total(), j.peak(), c.runs, j)
+				}
+			})
+		})
+	}
+}
+
+// Wait(0) waits neither for the run nor for what may be left of a dead holder's lease, which Skip does.
+func TestWaitNoTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy cronlock.Policy
+		took   time.Duration
+		ran    int
+	}{
+		"no time": {cronlock.Wait(0), 0, 0},
+		"skip":    {cronlock.Skip(), 3 * time.Second, 1},
+		"a bit":   {cronlock.Wait(time.Second), 3 * time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				r := newReplica(t, b, j, cronlock.WithBusy(c.policy))
+				r.add(t, "* * * * *", "job", time.Millisecond)
+				tick := time.Now().Truncate(time.Minute).Add(time.Minute)
+				pass(time.Until(tick.Add(-time.Second)))
+				// Of a process that died: nobody renews it.
+				if err := r.rdb.Set(context.Background(), "job", "dead", 4*time.Second).Err(); err != nil {
+					t.Fatal(err)
+				}
+				pass(time.Second + c.took/2)
+				if want := 1 - c.ran; len(j.of("skipped")) != want {
+					t.Errorf("after %v: %v", c.took/2, j)
+				}
+				pass(c.took/2 + time.Second)
+				if j.total() != c.ran || len(j.of("skipped")) != 1-c.ran {
+					t.Errorf("%d runs, want %d: %v", j.total(), c.ran, j)
 				}
 			})
 		})
@@ -152,14 +187,15 @@ func TestRedisAway(t *testing.T) {
 		"for less than that":  {40 * time.Second, []cronlock.Option{cronlock.WithLateness(50 * time.Second)}, 1, "ran"},
 		"open, for a while":   {20 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "ran"},
 		"open, for too long":  {40 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "unlocked"},
-		"allow, for a while":  {20 * time.Second, []cronlock.Option{cronlock.WithOverlap(cronlock.Allow())}, 1, "ran"},
-		"allow, for too long": {40 * time.Second, []cronlock.Option{cronlock.WithOverlap(cronlock.Allow())}, 0, "late"},
+		"allow, for a while":  {20 * time.Second, []cronlock.Option{cronlock.WithBusy(cronlock.Allow())}, 1, "ran"},
+		"allow, for too long": {40 * time.Second, []cronlock.Option{cronlock.WithBusy(cronlock.Allow())}, 0, "late"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
 				var handled []error
-				opts := append(c.opts, cronlock.WithErrorHandler(func(e cronlock.Event) { handled = append(handled, e.Err) }))
+				handle := func(e cronlock.Event) { handled = append(handled, e.Err) }
+				opts := append(c.opts, cronlock.WithTrace(&cronlock.Trace{Late: handle, Unlocked: handle}))
 				r := newReplica(t, b, j, opts...)
 				r.add(t, "* * * * *", "job", time.Millisecond)
 				r.link.Refuse(errors.New("no route"))
@@ -170,7 +206,7 @@ func TestRedisAway(t *testing.T) {
 					t.Errorf("%d runs, %v", j.total(), j)
 				}
 				if c.hook != "ran" && (len(handled) != 1 || !errors.Is(handled[0], holdfast.ErrUnavailable)) {
-					t.Errorf("the handler got %v", handled)
+					t.Errorf("the hook got %v", handled)
 				}
 			})
 		})
@@ -270,15 +306,14 @@ func TestRunNow(t *testing.T) {
 func TestLostLockEndsTheJob(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
-		handled := newJournal() // which is told of what matters, and of nothing else
-		r := newReplica(t, b, j, cronlock.WithErrorHandler(handled.trace().Lost))
+		r := newReplica(t, b, j)
 		r.add(t, "* * * * *", "job", 50*time.Second)
 		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
 		if err := r.rdb.Del(context.Background(), "job").Err(); err != nil {
 			t.Fatal(err)
 		}
 		pass(20 * time.Second)
-		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, holdfast.ErrLost) || len(handled.of("lost")) != 2 { // and failed
+		if lost := j.of("lost"); len(lost) != 1 || !errors.Is(lost[0].Err, holdfast.ErrLost) || len(j.of("failed")) != 1 {
 			t.Errorf("%v", j)
 		}
 		if _, err := r.guard.AddFunc("@yearly", "other", func(ctx context.Context) error {
@@ -366,18 +401,16 @@ func TestDifferentSpecsAreReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()
-				handled := newJournal()
-				told := cronlock.WithErrorHandler(handled.trace().Differs)
-				one, other := newReplica(t, b, j, told), newReplica(t, b, j)
+				one, other := newReplica(t, b, j), newReplica(t, b, j)
 				other.cron.Stop()
 				other.cron = cron.New(cron.WithParser(parser), cron.WithLocation(c.zone))
-				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger), told)
+				other.guard = cronlock.New(other.locker, other.cron, cronlock.WithTrace(j.trace()))
 				other.cron.Start()
 				one.add(t, c.one, "job", time.Millisecond)
 				other.add(t, c.other, "job", time.Millisecond)
 				pass(c.after)
-				if got := len(j.of("differs")) > 0; got != c.differ || len(handled.of("differs")) != len(j.of("differs")) {
-					t.Errorf("reported: %v, handled %v", j.of("differs"), handled)
+				if got := len(j.of("differs")) > 0; got != c.differ {
+					t.Errorf("reported: %v", j.of("differs"))
 				}
 			})
 		})

@@ -3,7 +3,6 @@ package cronlock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,7 +19,7 @@ import (
 func (r *replica) rechain(wrappers ...cron.JobWrapper) {
 	r.cron.Stop()
 	r.cron = cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC), cron.WithLogger(cron.DiscardLogger), cron.WithChain(wrappers...))
-	r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(r.j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+	r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(r.j.trace()))
 	r.cron.Start()
 }
 
@@ -45,7 +44,11 @@ func TestJobFindsItsTickInAnyChain(t *testing.T) {
 					r.cron.Schedule(cron.Every(7*time.Second), cron.FuncJob(func() {})) // not comparable
 					r.add(t, "*/10 * * * * *", "a", time.Millisecond)
 					r.add(t, "*/10 * * * * *", "b", time.Millisecond)
-					if _, err := r.cron.AddJob("*/10 * * * * *", r.guard.Wrap("c", cron.FuncJob(func() {}))); err != nil {
+					c, err := r.guard.Wrap("c", cron.FuncJob(func() {}))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := r.cron.AddJob("*/10 * * * * *", c); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -113,29 +116,29 @@ func TestJobsInTheWrongPlace(t *testing.T) {
 		want string
 	}{
 		"wrapped": {func(r *replica, work func(context.Context) error) {
-			_, _ = r.cron.AddJob("*/10 * * * * *", cron.NewChain(cron.Recover(cron.DiscardLogger)).Then(r.guard.Job("job", work)))
+			_, _ = r.cron.AddJob("*/10 * * * * *", cron.NewChain(cron.Recover(cron.DiscardLogger)).Then(r.job("job", work)))
 		}, "is in no entry"},
 		"as a function": {func(r *replica, work func(context.Context) error) {
-			_, _ = r.cron.AddFunc("*/10 * * * * *", r.guard.Job("job", work).Run)
+			_, _ = r.cron.AddFunc("*/10 * * * * *", r.job("job", work).Run)
 		}, "is in no entry"},
 		"in another cron": {func(r *replica, work func(context.Context) error) {
 			other := cron.New(cron.WithParser(parser))
-			_, _ = other.AddJob("*/10 * * * * *", r.guard.Job("job", work))
+			_, _ = other.AddJob("*/10 * * * * *", r.job("job", work))
 			other.Start()
 			time.AfterFunc(25*time.Second, func() { other.Stop() })
 		}, "is in no entry"},
 		"twice": {func(r *replica, work func(context.Context) error) {
-			j := r.guard.Job("job", work)
+			j := r.job("job", work)
 			_, _ = r.cron.AddJob("*/10 * * * * *", j)
 			_, _ = r.cron.AddJob("*/20 * * * * *", j)
 		}, "is in 2 entries"},
 		"two of a name": {func(r *replica, work func(context.Context) error) {
-			one, two := r.guard.Job("job", work), r.guard.Job("job", work)
+			one, two := r.job("job", work), r.job("job", work)
 			_, _ = r.cron.AddJob("*/10 * * * * *", one)
 			_, _ = r.cron.AddJob("*/10 * * * * *", two)
 		}, "two entries"},
 		"by hand": {func(r *replica, work func(context.Context) error) {
-			id, _ := r.cron.AddJob("@yearly", r.guard.Job("job", work))
+			id, _ := r.cron.AddJob("@yearly", r.job("job", work))
 			r.cron.Entry(id).WrappedJob.Run()
 		}, "see RunNow"},
 	} {
@@ -207,12 +210,10 @@ func TestMistakesAtRegistration(t *testing.T) {
 		"nil option":    func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, nil) },
 		"no lateness":   func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLateness(0)) },
 		"negative wait": func() (cron.EntryID, error) {
-			return g.AddFunc("@daily", "job", work, cronlock.WithOverlap(cronlock.Wait(-1)))
+			return g.AddFunc("@daily", "job", work, cronlock.WithBusy(cronlock.Wait(-1)))
 		},
 		"negative window": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTickWindow(-1, 0)) },
 		"nil trace":       func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
-		"nil handler":     func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithErrorHandler(nil)) },
-		"nil logger":      func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLogger(nil)) },
 		"contradiction": func() (cron.EntryID, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
 		},
@@ -230,23 +231,45 @@ func TestMistakesAtRegistration(t *testing.T) {
 	if _, err := g.AddFunc("@daily", "job", work); err != nil {
 		t.Errorf("after the mistakes: %v", err)
 	}
-	for name, f := range map[string]func(){
-		"no locker":    func() { cronlock.New(nil, c) },
-		"no cron":      func() { cronlock.New(l, nil) },
-		"nil option":   func() { cronlock.New(l, c, nil) },
-		"nil job":      func() { g.Wrap("x", nil) },
-		"nil FuncJob":  func() { g.Wrap("x", cron.FuncJob(nil)) },
-		"nil func":     func() { g.Job("x", nil) },
-		"no name":      func() { g.Job("", work) },
-		"a name again": func() { g.Job("job", work) },
+	for name, add := range map[string]func() (cron.Job, error){
+		"nil job":      func() (cron.Job, error) { return g.Wrap("x", nil) },
+		"nil FuncJob":  func() (cron.Job, error) { return g.Wrap("x", cron.FuncJob(nil)) },
+		"nil func":     func() (cron.Job, error) { return g.Job("x", nil) },
+		"no name":      func() (cron.Job, error) { return g.Job("", work) },
+		"a name again": func() (cron.Job, error) { return g.Job("job", work) },
+	} {
+		if j, err := add(); j != nil || !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "cronlock: ") {
+			t.Errorf("%s: got %v, %v", name, j, err)
+		}
+	}
+	contradiction := cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second))
+	for name, c := range map[string]struct {
+		f    func()
+		says []string
+	}{
+		"no locker":     {func() { cronlock.New(nil, c) }, []string{"no Locker"}},
+		"no cron":       {func() { cronlock.New(l, nil) }, []string{"no cron"}},
+		"nil option":    {func() { cronlock.New(l, c, nil) }, []string{"nil option"}},
+		"contradiction": {func() { cronlock.New(l, c, contradiction) }, []string{"WithMaxHold(1s)"}},
+		"all at once": {func() {
+			cronlock.New(nil, nil, nil, cronlock.WithLateness(-1), cronlock.WithBusy(cronlock.Wait(-1)), cronlock.WithTrace(nil))
+		}, []string{"no Locker", "no cron", "nil option", "WithLateness(-1ns)", "Wait(-1ns)", "WithTrace(nil)"}},
+		"the Locker's too": {func() { cronlock.New(l, c, contradiction, cronlock.WithLateness(0)) }, []string{"WithMaxHold(1s)", "WithLateness(0s)"}},
 	} {
 		func() {
 			defer func() {
-				if p := recover(); p == nil || !strings.HasPrefix(fmt.Sprint(p), "cronlock: ") {
-					t.Errorf("%s: got %v, want a panic that says why", name, p)
+				err, ok := recover().(error)
+				if !ok || !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "cronlock: ") {
+					t.Errorf("%s: got %v, want a panic with an ErrInvalid", name, err)
+					return
+				}
+				for _, what := range c.says {
+					if !strings.Contains(err.Error(), what) {
+						t.Errorf("%s: got %v, want it to say %q", name, err, what)
+					}
 				}
 			}()
-			f()
+			c.f()
 		}()
 	}
 }

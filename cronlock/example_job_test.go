@@ -46,10 +46,14 @@ func ExampleGuard_Job() {
 	c := cron.New()
 	guard := cronlock.New(locker, c)
 
-	c.Schedule(cron.Every(time.Hour), guard.Job("clean-up", func(ctx context.Context) error {
+	job, err := guard.Job("clean-up", func(ctx context.Context) error {
 		fmt.Println("cleaning up under", holdfast.Held(ctx)[0].Key())
 		return nil
-	}))
+	})
+	if err != nil {
+		panic(err)
+	}
+	c.Schedule(cron.Every(time.Hour), job)
 	fmt.Println(guard.RunNow(context.Background(), "clean-up"))
 	// Output:
 	// cleaning up under clean-up
@@ -113,17 +117,6 @@ func ExampleWithTrace() {
 	// Output: invoices ran
 }
 
-// What goes wrong, for a job that nobody watches.
-func ExampleWithErrorHandler() {
-	locker, closeAll := newExampleLocker()
-	defer closeAll()
-	guard := cronlock.New(locker, cron.New(), cronlock.WithLogger(cron.DiscardLogger),
-		cronlock.WithErrorHandler(func(e cronlock.Event) { fmt.Println(e.Name, "failed:", e.Err) }))
-	_, _ = guard.AddFunc("0 6 * * *", "invoices", func(context.Context) error { return errors.New("no paper") })
-	_ = guard.RunNow(context.Background(), "invoices")
-	// Output: invoices failed: no paper
-}
-
 // A report that is of no use to anybody at seven: where Redis was away at six, it is tried for half an hour.
 func ExampleWithLateness() {
 	locker, closeAll := newExampleLocker()
@@ -153,13 +146,13 @@ func ExampleWithTickWindow() {
 }
 
 // A run that goes on: the next tick is left out by default, waits here, or runs beside it with Allow.
-func ExampleWithOverlap() {
+func ExampleWithBusy() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 
 	_, err := guard.AddFunc("*/5 * * * *", "sync", func(context.Context) error { return nil },
-		cronlock.WithOverlap(cronlock.Wait(time.Minute)), cronlock.WithLateness(2*time.Minute))
+		cronlock.WithBusy(cronlock.Wait(time.Minute)), cronlock.WithLateness(2*time.Minute))
 	fmt.Println(err)
 	// Output: <nil>
 }

@@ -62,7 +62,11 @@ func ExampleGuard_Wrap() {
 	guard := cronlock.New(locker, c)
 	existing := cron.FuncJob(func() { fmt.Println("cleaning up") })
 
-	if _, err := c.AddJob("0 3 * * *", guard.Wrap("clean-up", existing)); err != nil {
+	job, err := guard.Wrap("clean-up", existing)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := c.AddJob("0 3 * * *", job); err != nil {
 		panic(err)
 	}
 	if err := guard.RunNow(context.Background(), "clean-up"); err != nil { // not at 3

@@ -8,10 +8,7 @@ import (
 
 // Ahead is for a replica whose clock is ahead by d of all others; its schedules are those that Skewed returns.
 func Ahead(d time.Duration) Option {
-	return option(func(c *config) error {
-		c.ahead = d
-		return nil
-	})
+	return option(func(c *config) { c.ahead = d })
 }
 
 func Skewed(s cron.Schedule, d time.Duration) cron.Schedule { return skewed{s, d} }

@@ -1,8 +1,10 @@
 package cronlock_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -140,7 +142,7 @@ func newReplica(t testing.TB, b *servertest.Bubble, j *journal, opts ...cronlock
 		t.Fatal(err)
 	}
 	r.cron = cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC))
-	opts = append([]cronlock.Option{cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger)}, opts...)
+	opts = append([]cronlock.Option{cronlock.WithTrace(j.trace())}, opts...)
 	r.guard = cronlock.New(r.locker, r.cron, opts...)
 	r.cron.Start()
 	t.Cleanup(func() { r.stop(t) })
@@ -177,4 +179,39 @@ func (r *replica) work(d time.Duration) func(context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// job is one for the cron's AddJob and Schedule.
+func (r *replica) job(name string, work func(context.Context) error) cron.Job {
+	j, err := r.guard.Job(name, work)
+	if err != nil {
+		panic(err)
+	}
+	return j
+}
+
+// logTo has slog write into a buffer until the test ends, which is not to be parallel.
+func logTo(t *testing.T) *syncBuffer {
+	t.Helper()
+	before, logged := slog.Default(), &syncBuffer{}
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(slog.New(slog.NewTextHandler(logged, nil)))
+	return logged
+}
+
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }

@@ -187,10 +187,10 @@ func (j *job) lease(period time.Duration) time.Duration {
 }
 
 // run has the job work under the lock, unless runs may overlap. It waits for the lock for wait; and until then, for as
-// long as the holder's lease lasts, since the holder may be dead, and while Redis is away: a tick that is claimed is
+// long as the holder's lease lasts, since the holder may be dead, unless it is not to wait at all; and while Redis is away: a tick that is claimed is
 // nobody else's. The job does not begin later than that.
 func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, until time.Time, punctual func() error) (o outcome, err error) {
-	wait := j.overlap.wait
+	wait := j.busy.wait
 	for waited := false; ; {
 		left := max(time.Until(until), 0)
 		o, err = j.attempt(ctx, tick, j.lockOptions(lease, min(wait, left)), punctual)
@@ -199,7 +199,7 @@ func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, unti
 		switch {
 		case o.ran || left <= 0 || ctx.Err() != nil:
 			return o, err
-		case errors.As(err, &held) && !waited && wait <= held.TimeLeft:
+		case errors.As(err, &held) && !waited && !j.busy.exact && wait <= held.TimeLeft:
 			waited, wait = true, held.TimeLeft+slack
 		case errors.Is(err, holdfast.ErrUnavailable):
 			select {
@@ -213,7 +213,7 @@ func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, unti
 }
 
 func (j *job) attempt(ctx context.Context, tick time.Time, opts []holdfast.CallOption, punctual func() error) (o outcome, err error) {
-	if j.overlap.allow {
+	if j.busy.allow {
 		if err := punctual(); err != nil {
 			return o, err
 		}

@@ -1,15 +1,16 @@
 package cronlock
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/robfig/cron/v3"
 )
 
 // Option configures a [Guard], or one of its jobs: those of the job win.
-type Option interface{ apply(*config) error }
+type Option interface{ apply(*config) }
 
 const (
 	defaultLateness = time.Minute
@@ -19,30 +20,41 @@ const (
 )
 
 type config struct {
+	mistakes
 	lock         []holdfast.CallOption
 	window       []holdfast.ClaimOption
-	overlap      Overlap
+	busy         Policy
 	longestEarly time.Duration // how far ahead of Redis' clock Claim grants a tick
 	lateness     time.Duration // 0: half of the period, at most a minute
 	failOpen     bool
 	traces       []*Trace
-	onError      func(Event)
-	logger       cron.Logger
 	ahead        time.Duration // what the clock of this replica is ahead of the true time, in tests
 }
 
-func defaults() config { return config{logger: cron.DefaultLogger, longestEarly: defaultAhead} }
+func defaults() config { return config{longestEarly: defaultAhead} }
 
-func (c *config) set(opts []Option) error {
+// mistakes are those in the arguments of a Guard, or of one of its jobs. Options only record, and are judged all at once.
+type mistakes []string
+
+func (m *mistakes) refuse(format string, args ...any) { *m = append(*m, fmt.Sprintf(format, args...)) }
+
+// err names all of them, in one error.
+func (m mistakes) err(of string) error {
+	if len(m) == 0 {
+		return nil
+	}
+	return invalid("%s: %s", of, strings.Join(m, "; "))
+}
+
+// set records opts, and has those judged that a Locker does not know.
+func (c *config) set(opts []Option) {
 	for _, o := range opts {
 		if o == nil {
-			return invalid("nil option")
+			c.refuse("a nil option")
+			continue
 		}
-		if err := o.apply(c); err != nil {
-			return err
-		}
+		o.apply(c)
 	}
-	return nil
 }
 
 // clone shares no array with c.
@@ -57,35 +69,35 @@ func (c *config) lockOptions(lease, wait time.Duration) []holdfast.CallOption {
 	return append(opts, holdfast.WithWait(wait))
 }
 
-type option func(*config) error
+type option func(*config)
 
-func (o option) apply(c *config) error { return o(c) }
+func (o option) apply(c *config) { o(c) }
 
-// Overlap says what becomes of a tick while the run of an earlier one goes on, on whichever replica: [Skip], [Wait] or
-// [Allow].
-type Overlap struct {
+// Policy says what becomes of a tick whose key is busy, as the run of an earlier one goes on, on whichever replica: [Skip],
+// [Wait] or [Allow].
+type Policy struct {
 	wait  time.Duration
+	exact bool // not for a dead holder's lease either
 	allow bool
 }
 
-// Skip leaves the tick out. As the run before may be one whose process died, it waits for the rest of that lease, at
-// most half of the period.
-func Skip() Overlap { return Overlap{} }
+// Skip leaves the tick out. The process of the earlier run may have died: so the tick waits for what is left of that run's
+// lease, at most half of the period.
+func Skip() Policy { return Policy{} }
 
-// Wait waits for the run to end, for up to max and no longer than the bound of [WithLateness].
-func Wait(max time.Duration) Overlap { return Overlap{wait: max} }
+// Wait waits for the run to end, for up to max and no longer than the bound of [WithLateness], and then leaves the tick out.
+// As with [Skip], the tick waits at least for what is left of the lease. Wait(0) does not wait, for the lease either.
+func Wait(max time.Duration) Policy { return Policy{wait: max, exact: max == 0} }
 
 // Allow lets runs overlap. There is no lock then, and so no token and no loss: only each tick runs once.
-func Allow() Overlap { return Overlap{allow: true} }
+func Allow() Policy { return Policy{allow: true} }
 
-// WithOverlap sets what becomes of a tick while an earlier run goes on. Default: [Skip].
-func WithOverlap(o Overlap) Option {
-	return option(func(c *config) error {
-		if o.wait < 0 {
-			return invalid("Wait(%v): negative", o.wait)
+// WithBusy sets what becomes of a tick whose key is busy. Default: [Skip].
+func WithBusy(p Policy) Option {
+	return option(func(c *config) {
+		if c.busy = p; p.wait < 0 {
+			c.refuse("WithBusy(Wait(%v)): negative", p.wait)
 		}
-		c.overlap = o
-		return nil
 	})
 }
 
@@ -94,21 +106,19 @@ func WithOverlap(o Overlap) Option {
 // of an outage are asked for together, of which a later one shuts out those before. Default: half of the period, at most
 // 1 min.
 func WithLateness(d time.Duration) Option {
-	return option(func(c *config) error {
+	return option(func(c *config) {
 		if d <= 0 {
-			return invalid("WithLateness(%v): want more than 0", d)
+			c.refuse("WithLateness(%v): want more than 0", d)
 		}
 		c.lateness = d
-		return nil
 	})
 }
 
 // WithTickWindow sets how far a tick may be behind the clock of Redis and ahead of it, see [holdfast.WithTickWindow]: a replica
 // whose clock is off by more runs nothing. Default: 1 h and 10 s.
 func WithTickWindow(behind, ahead time.Duration) Option {
-	return option(func(c *config) error {
+	return option(func(c *config) {
 		c.window, c.longestEarly = []holdfast.ClaimOption{holdfast.WithTickWindow(behind, ahead)}, ahead
-		return nil
 	})
 }
 
@@ -116,53 +126,21 @@ func WithTickWindow(behind, ahead time.Duration) Option {
 // over the TTL that the Guard chooses, half of the period, from 500 ms to 15 s. What holdfast.WithWait says does not count:
 // see [Wait].
 func WithLock(opts ...holdfast.CallOption) Option {
-	return option(func(c *config) error {
-		c.lock = append(c.lock, opts...)
-		return nil
-	})
+	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
 // WithFailOpen runs a job without lock and claim when Redis has not answered until the bound of [WithLateness]: on every
 // replica. Default: the tick is left out.
 func WithFailOpen() Option {
-	return option(func(c *config) error {
-		c.failOpen = true
-		return nil
-	})
+	return option(func(c *config) { c.failOpen = true })
 }
 
-// WithTrace adds hooks. Those of the Guard and of the job are all called.
+// WithTrace adds hooks. Those of the Guard and of the job are all called. Default: slog is told of what the hooks Late, Lost,
+// Failed, Unlocked and Differs hear of. A Trace, of the Guard or of the job, replaces all of that.
 func WithTrace(t *Trace) Option {
-	return option(func(c *config) error {
-		if t == nil {
-			return invalid("WithTrace(nil)")
+	return option(func(c *config) {
+		if c.traces = append(c.traces, t); t == nil {
+			c.refuse("WithTrace(nil)")
 		}
-		c.traces = append(c.traces, t)
-		return nil
-	})
-}
-
-// WithErrorHandler has handle called with what goes wrong, in the goroutine of the job: an error that a job returns, a
-// lock that is lost, a tick that is left out because of Redis or lateness, a job that is in no entry. Default: they
-// are only logged.
-func WithErrorHandler(handle func(Event)) Option {
-	return option(func(c *config) error {
-		if handle == nil {
-			return invalid("WithErrorHandler(nil)")
-		}
-		c.onError = handle
-		return nil
-	})
-}
-
-// WithLogger sets the logger, which the cron that has one of its own does not tell. Default: [cron.DefaultLogger], which
-// writes errors only.
-func WithLogger(l cron.Logger) Option {
-	return option(func(c *config) error {
-		if isNil(l) {
-			return invalid("WithLogger(nil)")
-		}
-		c.logger = l
-		return nil
 	})
 }

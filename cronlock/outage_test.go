@@ -34,7 +34,7 @@ func TestRedisAwayAfterTheClaim(t *testing.T) {
 		hook string
 	}{
 		"for a while":        {20 * time.Second, nil, 1, "ran"},
-		"waiting":            {20 * time.Second, []cronlock.Option{cronlock.WithOverlap(cronlock.Wait(time.Second))}, 1, "ran"},
+		"waiting":            {20 * time.Second, []cronlock.Option{cronlock.WithBusy(cronlock.Wait(time.Second))}, 1, "ran"},
 		"for too long":       {40 * time.Second, nil, 0, "late"},
 		"open, for a while":  {20 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "ran"},
 		"open, for too long": {40 * time.Second, []cronlock.Option{cronlock.WithFailOpen()}, 1, "unlocked"},

@@ -20,13 +20,13 @@ func TestJobMadeInAConstructorIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b, newJournal())
 		var said []string
-		r.rechain(func(inner cron.Job) (out cron.Job) {
-			defer func() {
-				if p := recover(); p != nil {
-					said, out = append(said, fmt.Sprint(p)), inner
-				}
-			}()
-			return r.guard.Wrap("every job", inner)
+		r.rechain(func(inner cron.Job) cron.Job {
+			j, err := r.guard.Wrap("every job", inner)
+			if err != nil {
+				said = append(said, err.Error())
+				return inner
+			}
+			return j
 		})
 		for range 2 {
 			if _, err := r.cron.AddFunc("@hourly", func() {}); err != nil {
@@ -53,7 +53,7 @@ func TestNames(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer l.Shutdown(context.Background())
-					r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+					r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()))
 					defer r.guard.Stop(context.Background())
 					for _, name := range names {
 						r.add(t, "*/10 * * * * *", name, time.Millisecond)
@@ -96,7 +96,7 @@ func TestNameTwiceOnOneCron(t *testing.T) {
 					defer l.Shutdown(context.Background())
 				}
 				r.add(t, "*/10 * * * * *", "job", 0)
-				r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+				r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()))
 				r.add(t, "*/10 * * * * *", "job", 0)
 				pass(11 * time.Second)
 				failed := j.of("failed")
@@ -124,7 +124,7 @@ func TestRedLock(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := &replica{name: fmt.Sprint(i), locker: l, cron: cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC)), j: j}
-			r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+			r.guard = cronlock.New(l, r.cron, cronlock.WithTrace(j.trace()))
 			r.cron.Start()
 			t.Cleanup(func() { r.stop(t) })
 			r.add(t, "*/10 * * * * *", "job", time.Millisecond)
@@ -157,7 +157,7 @@ func TestRedLock(t *testing.T) {
 }
 
 // Options of the lock add up, the job's win over the Guard's and both over the lease that the Guard chooses; jobs do not
-// share theirs; and how long is waited is the Overlap's affair.
+// share theirs; and how long is waited is the Policy's affair.
 func TestLockOptions(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()

@@ -58,7 +58,7 @@ func TestOtherSchedules(t *testing.T) {
 					if u, ok := s.(*uneven); ok {
 						all = append(all, u)
 					}
-					r.cron.Schedule(s, r.guard.Job("job", r.work(time.Millisecond)))
+					r.cron.Schedule(s, r.job("job", r.work(time.Millisecond)))
 				}
 				pass(c.length + 10*time.Millisecond)
 				if j.total() != c.runs || len(j.ticks()) != c.runs || len(j.of("late"))+len(j.of("failed"))+len(j.of("differs")) > 0 {
@@ -88,7 +88,7 @@ func TestTicksAreOfTheWallClock(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
 		r := newReplica(t, b, j)
-		r.cron.Schedule(monotonic{cron.Every(10 * time.Second), base}, r.guard.Job("job", r.work(time.Millisecond)))
+		r.cron.Schedule(monotonic{cron.Every(10 * time.Second), base}, r.job("job", r.work(time.Millisecond)))
 		pass(11 * time.Second)
 		if ran := j.of("ran"); len(ran) != 1 || ran[0].Tick != ran[0].Tick.Round(0) {
 			t.Errorf("%v", j)
@@ -247,7 +247,7 @@ func TestEachTickAcrossClockChanges(t *testing.T) {
 						r := newReplica(t, b, j)
 						r.cron.Stop()
 						r.cron = cron.New(cron.WithLocation(berlin))
-						r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+						r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()))
 						r.cron.Start()
 						r.add(t, spec, "job", time.Millisecond)
 					}
@@ -275,7 +275,7 @@ func TestEveryWithClocksThatDiffer(t *testing.T) {
 		j := newJournal()
 		for _, ahead := range []time.Duration{0, 3 * time.Second, -2 * time.Second} {
 			r := newReplica(t, b, j, cronlock.Ahead(ahead))
-			r.cron.Schedule(cronlock.Skewed(cron.Every(10*time.Second), ahead), r.guard.Job("job", r.work(time.Millisecond)))
+			r.cron.Schedule(cronlock.Skewed(cron.Every(10*time.Second), ahead), r.job("job", r.work(time.Millisecond)))
 			pass(4 * time.Second)
 		}
 		pass(3 * time.Minute)

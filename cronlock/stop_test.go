@@ -147,7 +147,7 @@ func TestHooksThatPanic(t *testing.T) {
 				return errors.New("fails")
 			}
 			return nil
-		}, cronlock.WithTrace(&cronlock.Trace{Ran: boom}), cronlock.WithErrorHandler(boom)); err != nil {
+		}, cronlock.WithTrace(&cronlock.Trace{Ran: boom, Failed: boom})); err != nil {
 			t.Fatal(err)
 		}
 		pass(41 * time.Second)
@@ -160,7 +160,7 @@ func TestHooksThatPanic(t *testing.T) {
 // What a job has left behind with its context, Stop ends as well.
 func TestContextsEndWithTheGuard(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, newJournal(), cronlock.WithOverlap(cronlock.Allow()))
+		r := newReplica(t, b, newJournal(), cronlock.WithBusy(cronlock.Allow()))
 		var left context.Context
 		if _, err := r.guard.AddFunc("*/10 * * * * *", "job", func(ctx context.Context) error {
 			left = ctx

@@ -1,9 +1,8 @@
 package cronlock_test
 
 import (
-	"bytes"
+	"context"
 	"errors"
-	"log"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +44,7 @@ func TestReplicaAnHourOff(t *testing.T) {
 		offs := map[time.Duration]*journal{time.Hour: newJournal(), -time.Hour - time.Minute: newJournal()}
 		for off, own := range offs {
 			r := newReplica(t, b, own, cronlock.Ahead(off))
-			r.cron.Schedule(cronlock.Skewed(schedule, off), r.guard.Job("job", r.work(time.Millisecond)))
+			r.cron.Schedule(cronlock.Skewed(schedule, off), r.job("job", r.work(time.Millisecond)))
 		}
 		pass(10*time.Minute + time.Second)
 		if j.total() != 10 {
@@ -81,7 +80,7 @@ func TestClockChanges(t *testing.T) {
 					r := newReplica(t, b, j)
 					r.cron.Stop()
 					r.cron = cron.New(cron.WithLocation(berlin))
-					r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()), cronlock.WithLogger(cron.DiscardLogger))
+					r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()))
 					r.cron.Start()
 					r.add(t, "30 2 * * *", "job", time.Millisecond)
 				}
@@ -114,7 +113,7 @@ func TestLastTick(t *testing.T) {
 		at := once(time.Now().Add(time.Minute))
 		for range 2 {
 			r := newReplica(t, b, j)
-			r.cron.Schedule(at, r.guard.Job("job", r.work(time.Millisecond)))
+			r.cron.Schedule(at, r.job("job", r.work(time.Millisecond)))
 		}
 		b.Down() // for less than half of a day, and than a minute
 		pass(time.Minute + 50*time.Second)
@@ -142,28 +141,61 @@ func TestPausedBeforeTheClaim(t *testing.T) {
 	})
 }
 
-// Errors go to cron's logger, the rest only where it wants it.
-func TestLogger(t *testing.T) {
+// What goes wrong is logged, and nothing else, unless there is a Trace, be it an empty one: of the Guard or of the job.
+func TestWhatIsSaidByDefault(t *testing.T) {
+	late := func(r *replica) {
+		pass(61 * time.Second)
+		r.link.Refuse(errors.New("no route"))
+		r.link.Reset()
+		pass(time.Minute + 40*time.Second)
+	}
+	lose := func(r *replica) {
+		pass(time.Minute + time.Second)
+		_ = r.rdb.Del(context.Background(), "job").Err()
+		pass(40 * time.Second)
+	}
+	trace := cronlock.WithTrace(&cronlock.Trace{})
 	for name, c := range map[string]struct {
-		logger func(*log.Logger) cron.Logger
-		lines  int
+		opts    []cronlock.Option
+		takes   time.Duration
+		happens func(*replica)
+		says    []string // one line each
 	}{
-		"errors":  {func(l *log.Logger) cron.Logger { return cron.PrintfLogger(l) }, 1},
-		"verbose": {func(l *log.Logger) cron.Logger { return cron.VerbosePrintfLogger(l) }, 2},
+		"late":     {nil, time.Millisecond, late, []string{"level=ERROR msg=\"cronlock: a tick is left out"}},
+		"unlocked": {[]cronlock.Option{cronlock.WithFailOpen()}, time.Millisecond, late, []string{"level=WARN msg=\"cronlock: a job runs without"}},
+		"lost": {nil, 30 * time.Second, lose,
+			[]string{"level=ERROR msg=\"cronlock: the lock was lost", "level=ERROR msg=\"cronlock: a job failed"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				var out bytes.Buffer
-				r := newReplica(t, b, newJournal(), cronlock.WithLogger(c.logger(log.New(&out, "", 0))))
-				r.add(t, "* * * * *", "job", time.Millisecond)
-				pass(61 * time.Second)
-				r.link.Refuse(errors.New("no route"))
-				r.link.Reset()
-				pass(time.Minute + 40*time.Second)
-				if text := out.String(); strings.Count(text, "\n") != c.lines || !strings.Contains(text, "tick left out") || !strings.Contains(text, "job=job") {
-					t.Errorf("got %q", text)
+		for _, traced := range []string{"", "the Guard", "the job"} {
+			t.Run(name+" "+traced, func(t *testing.T) {
+				log := logTo(t)
+				bubble(t, func(t *testing.T, b *servertest.Bubble) {
+					r := newReplica(t, b, newJournal())
+					var ofGuard, ofJob []cronlock.Option
+					switch traced {
+					case "the Guard":
+						ofGuard = append(ofGuard, trace)
+					case "the job":
+						ofJob = append(ofJob, trace)
+					}
+					r.guard = cronlock.New(r.locker, r.cron, ofGuard...)
+					r.add(t, "* * * * *", "job", c.takes, append(ofJob, c.opts...)...)
+					c.happens(r)
+				})
+				want := 0
+				if traced == "" {
+					want = len(c.says)
+				}
+				text := log.String()
+				if strings.Count(text, "\n") != want || strings.Count(text, "job=job tick=") != want {
+					t.Errorf("got %s", text)
+				}
+				for _, what := range c.says {
+					if strings.Contains(text, what) != (traced == "") {
+						t.Errorf("got %s, want of it %s: %v", text, what, traced == "")
+					}
 				}
 			})
-		})
+		}
 	}
 }

@@ -2,6 +2,7 @@ package cronlock
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
 
@@ -37,38 +38,43 @@ type Event struct {
 	Err     error
 }
 
-// kind is one of the hooks.
-type kind struct {
-	text  string
-	hook  func(*Trace) func(Event)
-	error bool // it goes to the error handler too
-}
+// hook is one of a Trace.
+type hook func(*Trace) func(Event)
 
-var (
-	ran      = kind{"ran", func(t *Trace) func(Event) { return t.Ran }, false}
-	skipped  = kind{"skipped", func(t *Trace) func(Event) { return t.Skipped }, false}
-	late     = kind{"tick left out", func(t *Trace) func(Event) { return t.Late }, true}
-	lost     = kind{"lock lost", func(t *Trace) func(Event) { return t.Lost }, true}
-	failed   = kind{"failed", func(t *Trace) func(Event) { return t.Failed }, true}
-	unlocked = kind{"running without the lock", func(t *Trace) func(Event) { return t.Unlocked }, true}
-	differs  = kind{"ticks differ between replicas", func(t *Trace) func(Event) { return t.Differs }, true}
-)
+func ran(t *Trace) func(Event)      { return t.Ran }
+func skipped(t *Trace) func(Event)  { return t.Skipped }
+func late(t *Trace) func(Event)     { return t.Late }
+func lost(t *Trace) func(Event)     { return t.Lost }
+func failed(t *Trace) func(Event)   { return t.Failed }
+func unlocked(t *Trace) func(Event) { return t.Unlocked }
+func differs(t *Trace) func(Event)  { return t.Differs }
 
-// tell everybody who wants to know.
-func (j *job) tell(k kind, e Event) {
+// tell calls one hook of every trace, or of the log where there is none.
+func (j *job) tell(h hook, e Event) {
 	e.Name = j.name
-	for _, t := range j.traces {
-		if f := k.hook(t); f != nil {
+	ts := j.traces
+	if len(ts) == 0 {
+		ts = []*Trace{&logTrace}
+	}
+	for _, t := range ts {
+		if f := h(t); f != nil {
 			f(e)
 		}
 	}
-	if !k.error {
-		j.logger.Info(k.text, "job", e.Name, "tick", e.Tick, "holder", e.Holder, "token", e.Token, "elapsed", e.Elapsed)
-		return
-	}
-	j.logger.Error(e.Err, k.text, "job", e.Name, "tick", e.Tick)
-	if j.onError != nil {
-		j.onError(e)
+}
+
+// logTrace is for a job without a Trace.
+var logTrace = Trace{
+	Late:     logged(slog.LevelError, "cronlock: a tick is left out on this replica"),
+	Lost:     logged(slog.LevelError, "cronlock: the lock was lost while its job ran"),
+	Failed:   logged(slog.LevelError, "cronlock: a job failed"),
+	Unlocked: logged(slog.LevelWarn, "cronlock: a job runs without its lock"),
+	Differs:  logged(slog.LevelError, "cronlock: ticks differ between replicas"),
+}
+
+func logged(level slog.Level, msg string) func(Event) {
+	return func(e Event) {
+		slog.Log(context.Background(), level, msg, "job", e.Name, "tick", e.Tick, "err", e.Err)
 	}
 }
 

@@ -52,7 +52,7 @@ func run(ctx context.Context, out io.Writer) error {
 	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"),
 		asynqlock.WithBusy(asynqlock.Wait(200*time.Millisecond)))
 	mux := asynq.NewServeMux()
-	// Wrap is for one type of task. guard.Middleware, for mux.Use, wraps all of them, and the heartbeat has no account.
+	// Wrap is for one type of task. mux.Use(guard.Wrap) is for all types, and the heartbeat has no account.
 	mux.Handle("payout", guard.Wrap(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		return payout(ctx, task, out)
 	})))
@@ -71,9 +71,11 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 
 	scheduler := asynqlock.NewScheduler(locker)
-	err = scheduler.Register("heartbeat", "@every 1s", asynq.NewTask("heartbeat", nil), asynq.Queue(queue))
+	err = scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil), asynq.Queue(queue))
 	if err == nil {
-		scheduler.Start()
+		err = scheduler.Start()
+	}
+	if err == nil {
 		err = enqueue(asynq.NewClientFromRedisClient(rdb))
 	}
 	if err == nil {
@@ -82,7 +84,7 @@ func run(ctx context.Context, out io.Writer) error {
 
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	err = errors.Join(err, scheduler.Shutdown(patience))
+	scheduler.Shutdown()
 	server.Shutdown() // before the Locker, whose locks its handlers have
 	return errors.Join(err, locker.Shutdown(patience))
 }

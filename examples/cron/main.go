@@ -49,9 +49,10 @@ func run(ctx context.Context, out io.Writer) error {
 	// unless Recover is in the chain. SkipIfStillRunning has no use here: runs do not overlap on any replica.
 	c := cron.New(cron.WithSeconds(), cron.WithLocation(time.UTC),
 		cron.WithChain(cron.Recover(cron.DefaultLogger)))
-	guard := cronlock.New(locker, c, cronlock.WithErrorHandler(func(e cronlock.Event) {
-		fmt.Fprintf(out, "job %s, tick %s: %v\n", e.Name, e.Tick.Format(time.TimeOnly), e.Err) // an alert, in earnest
-	}))
+	alert := func(e cronlock.Event) { // in earnest it would page somebody
+		fmt.Fprintf(out, "job %s, tick %s: %v\n", e.Name, e.Tick.Format(time.TimeOnly), e.Err)
+	}
+	guard := cronlock.New(locker, c, cronlock.WithTrace(&cronlock.Trace{Late: alert, Lost: alert, Failed: alert, Differs: alert}))
 
 	// The name is the job's on all replicas, and the key of its lock. It is what a tick is claimed by: renamed, it runs anew.
 	_, err = guard.AddFunc("* * * * * *", "invoices", func(ctx context.Context) error {
@@ -60,8 +61,11 @@ func run(ctx context.Context, out io.Writer) error {
 		return nil
 	})
 	if err == nil {
-		// A job that knows no context is wrapped. A run that takes longer than the period leaves ticks out, see WithOverlap.
-		_, err = c.AddJob("@every 2s", guard.Wrap("clean-up", cron.FuncJob(func() { fmt.Fprintln(out, "cleaning up") })))
+		// A job that knows no context is wrapped. A run that takes longer than the period leaves ticks out, see WithBusy.
+		var cleanUp cron.Job
+		if cleanUp, err = guard.Wrap("clean-up", cron.FuncJob(func() { fmt.Fprintln(out, "cleaning up") })); err == nil {
+			_, err = c.AddJob("@every 2s", cleanUp)
+		}
 	}
 	if err == nil {
 		c.Start()

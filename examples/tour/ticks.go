@@ -66,17 +66,20 @@ func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 		if _, err := theirs.Register("@every 1s", asynq.NewTask("plain", nil), asynq.Queue(q.name)); err != nil {
 			return nil, err
 		}
-		ours := asynqlock.NewScheduler(locker, asynqlock.ScheduleReport(seen.note))
-		if err := ours.Register("report", "@every 1s", asynq.NewTask("once", nil), asynq.Queue(q.name)); err != nil {
+		ours := asynqlock.NewScheduler(locker, asynqlock.WithTrace(seen.trace()))
+		if err := ours.Register("@every 1s", "report", asynq.NewTask("once", nil), asynq.Queue(q.name)); err != nil {
 			return nil, err
 		}
 		if err := theirs.Start(); err != nil {
 			return nil, err
 		}
-		ours.Start()
+		if err := ours.Start(); err != nil {
+			return nil, err
+		}
 		stops = append(stops, func() error {
 			theirs.Shutdown()
-			return shop.AtEnd(ctx, ours.Shutdown)
+			ours.Shutdown()
+			return nil
 		})
 		if err := shop.Sleep(ctx, skew); err != nil {
 			return nil, err
@@ -116,13 +119,18 @@ type calendar struct {
 	full     chan struct{} // closed when so many are enqueued
 }
 
-func (c *calendar) note(e asynqlock.TickEvent) {
+func (c *calendar) trace() *asynqlock.Trace {
+	seen := func(_ context.Context, e asynqlock.Event) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.ticks[e.Tick] += 0 // there was one
+	}
+	return &asynqlock.Trace{Enqueued: c.enqueue, Elsewhere: seen, Missed: seen}
+}
+
+func (c *calendar) enqueue(_ context.Context, e asynqlock.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.Kind != asynqlock.Enqueued {
-		c.ticks[e.Tick] += 0 // there was one
-		return
-	}
 	if c.ticks[e.Tick]++; c.ticks[e.Tick] > 1 {
 		return
 	}

@@ -123,7 +123,7 @@ func startWorker(st *stage, q *queue, a act, name string, bank *bank) (_ *worker
 	if a.locked {
 		guard := asynqlock.New(w.locker, "account", asynqlock.Field("account"))
 		config = guard.Config(config)
-		mux.Use(guard.Middleware)
+		mux.Use(guard.Wrap)
 	}
 	mux.HandleFunc("payout", func(ctx context.Context, t *asynq.Task) error { return w.pay(ctx, t, bank) })
 	server := asynq.NewServerFromRedisClient(w.client, config)

@@ -95,21 +95,19 @@ func (o ours) schedules(ctx context.Context, name string, d time.Duration) (int,
 	if _, err := guard.AddFunc("@every 1s", name, func(context.Context) error { jobs.Add(1); return nil }); err != nil {
 		return 0, 0, err
 	}
-	scheduler := asynqlock.NewScheduler(o.locker, asynqlock.ScheduleReport(func(e asynqlock.TickEvent) {
-		if e.Kind == asynqlock.Enqueued {
-			tasks.Add(1)
-		}
+	scheduler := asynqlock.NewScheduler(o.locker, asynqlock.WithTrace(&asynqlock.Trace{
+		Enqueued: func(context.Context, asynqlock.Event) { tasks.Add(1) },
 	}))
-	if err := scheduler.Register(name, "@every 1s", asynq.NewTask(name, nil)); err != nil {
+	if err := scheduler.Register("@every 1s", name, asynq.NewTask(name, nil)); err != nil {
 		return 0, 0, err
 	}
 	c.Start()
-	scheduler.Start()
-	time.Sleep(d)
-	if err := guard.Stop(ctx); err != nil {
+	if err := scheduler.Start(); err != nil {
 		return 0, 0, err
 	}
-	if err := scheduler.Shutdown(ctx); err != nil {
+	time.Sleep(d)
+	scheduler.Shutdown()
+	if err := guard.Stop(ctx); err != nil {
 		return 0, 0, err
 	}
 	return int(jobs.Load()), int(tasks.Load()), nil
@@ -133,16 +131,16 @@ func (o ours) behind(ctx context.Context, hot, backlog int) (int, error) {
 		defer mu.Unlock()
 		return *n
 	}
-	guard := asynqlock.New(o.locker, "order", asynqlock.Field("order"), asynqlock.WithReport(func(_ context.Context, e asynqlock.Event) {
-		if e.Kind == asynqlock.Deferred {
+	guard := asynqlock.New(o.locker, "order", asynqlock.Field("order"), asynqlock.WithTrace(&asynqlock.Trace{
+		Deferred: func(context.Context, asynqlock.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			gaveWay++
-		}
+		},
 	}))
 	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{LogLevel: asynq.FatalLevel, Concurrency: 2}))
 	mux := asynq.NewServeMux()
-	mux.Use(guard.Middleware)
+	mux.Use(guard.Wrap)
 	mux.HandleFunc("work", func(ctx context.Context, t *asynq.Task) error {
 		if id, _ := asynq.GetTaskID(ctx); id == "holder" {
 			close(started)

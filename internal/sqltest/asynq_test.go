@@ -42,7 +42,7 @@ func testTasks(t *testing.T, c *cell) {
 	}
 	started, wrote, judged := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	mux := asynq.NewServeMux()
-	mux.Use(guard.Middleware)
+	mux.Use(guard.Wrap)
 	mux.HandleFunc("slow", func(ctx context.Context, _ *asynq.Task) error {
 		defer close(judged)
 		close(started)

@@ -1,0 +1,86 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// A loss, a run without the lock and a missed tick are logged, unless there is a Trace, be it an empty one.
+func TestWhatIsSaidByDefault(t *testing.T) {
+	lost := func(s *shop, l *holdfast.Locker, _ *servertest.Link, trace ...asynqlock.Option) {
+		rdb := s.client()
+		g := asynqlock.New(l, "account", asynqlock.Field("account"), trace...)
+		s.serve(g, func(ctx context.Context, _ *asynq.Task) error {
+			if s.ran() == 1 {
+				rdb.Del(ctx, holdfast.Key("account", "42"))
+				<-ctx.Done()
+			}
+			return nil
+		})
+		s.enqueue(pay(42))
+		s.empty()
+	}
+	unlocked := func(s *shop, l *holdfast.Locker, away *servertest.Link, trace ...asynqlock.Option) {
+		opts := append(trace, asynqlock.WithFailOpen(), asynqlock.WithRedis(s.client()))
+		away.Refuse(errors.New("no route"))
+		s.serve(asynqlock.New(l, "account", asynqlock.Field("account"), opts...), succeed)
+		s.enqueue(pay(42))
+		s.empty()
+	}
+	for name, c := range map[string]struct {
+		happens func(*shop, *holdfast.Locker, *servertest.Link, ...asynqlock.Option)
+		says    []string
+	}{
+		"a loss":        {lost, []string{"level=ERROR", "lost", "key=account:42", "type=pay", "id="}},
+		"unlocked":      {unlocked, []string{"level=WARN", "without its lock", "key=account:42", "type=pay"}},
+		"a missed tick": {nil, []string{"level=ERROR", "missed", "name=report", "tick="}},
+	} {
+		for _, traced := range []bool{false, true} {
+			logged := logTo(t)
+			bubbleWith(t, func(s *shop, b *servertest.Bubble) {
+				rdb := b.Client()
+				link := b.Link(rdb)
+				l, err := holdfast.New(rdb)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.t.Cleanup(func() {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					defer cancel()
+					_ = l.Shutdown(ctx)
+				})
+				switch {
+				case c.happens != nil && traced:
+					c.happens(s, l, link, asynqlock.WithTrace(&asynqlock.Trace{}))
+					return
+				case c.happens != nil:
+					c.happens(s, l, link)
+					return
+				}
+				opts := []asynqlock.SchedulerOption{asynqlock.WithLateness(time.Second)}
+				if traced {
+					opts = append(opts, asynqlock.WithTrace(&asynqlock.Trace{}))
+				}
+				sch := asynqlock.NewScheduler(l, opts...)
+				register(t, sch, "report", "* * * * *")
+				link.Refuse(errors.New("no route"))
+				s.start(sch)
+				time.Sleep(time.Minute + 2*time.Second)
+				sch.Shutdown()
+			})
+			for _, what := range c.says {
+				if strings.Contains(logged.String(), what) == traced {
+					t.Errorf("%s, traced %v: the log has %s, want of it %q: %v", name, traced, logged.String(), what, !traced)
+				}
+			}
+		}
+	}
+}
