@@ -154,7 +154,7 @@ func TestHandleContextRunsUnderTheOuterHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		api, task := newReplica(t, b, holdfast.WithPrefix("shop:")), newReplica(t, b, holdfast.WithPrefix("shop:"))
 		var outer, inner *holdfast.Lock
-		mw := ginlock.New(api.Locker, "order", byID, ginlock.WithWait(500*time.Millisecond))
+		mw := ginlock.New(api.Locker, "order", byID, ginlock.WithBusy(ginlock.Wait(500*time.Millisecond)))
 		router := gin.New()
 		router.GET("/old/:id", mw, ginlock.New(api.Locker, "preorder", ginlock.Value("none"), ginlock.WithSkipper(
 			func(*gin.Context) bool { return true })), func(c *gin.Context) {

@@ -32,7 +32,7 @@
 //     far as any lease can promise that.
 //   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two
 //     locks. A request without a value is refused, and never shares a lock with other such requests.
-//   - A request waits for the lock, and a response for the release, for a bounded time: see [WithWait]; the
+//   - A request waits for the lock, and a response for the release, for a bounded time: see [WithBusy]; the
 //     release gets 1 s and goes on in the background.
 //
 // # Limits
@@ -85,7 +85,7 @@
 //
 // What the client sees, and a handler given to [WithErrorHandler] gets:
 //
-//	holdfast.ErrNotAcquired   409, Retry-After   somebody else had the lock for all of WithWait
+//	holdfast.ErrNotAcquired   409, Retry-After   somebody else had the lock for all of the wait of WithBusy
 //	holdfast.ErrUnavailable   503, Retry-After   Redis did not answer; see WithFailOpen
 //	holdfast.ErrClosed        503, Retry-After   the Locker was shut down
 //	holdfast.ErrLost          503                the lock was lost while the chain ran: its outcome is unknown

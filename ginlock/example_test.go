@@ -90,7 +90,7 @@ func ExampleWithErrorHandler() {
 	defer closeAll()
 
 	router := gin.New()
-	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithWait(0),
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(0)),
 		ginlock.WithErrorHandler(func(c *gin.Context, err error) {
 			if c.GetHeader("Accept") == "text/plain" {
 				c.String(http.StatusConflict, "Somebody else is at it.")

@@ -3,6 +3,7 @@ package ginlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ const (
 // Where the chain cannot run under the lock, it is aborted and the request answered by [Respond] or the handler
 // given to [WithErrorHandler]:
 //
-//   - 409 and Retry-After when somebody else still has the lock after [WithWait];
+//   - 409 and Retry-After when somebody else still has the lock after the wait of [WithBusy];
 //   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
 //   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a
 //     status other than 200; otherwise the response stays as the chain made it;
@@ -52,27 +53,15 @@ const (
 // them apart, and a NoRoute handler may do real work, a reverse proxy's say, that must not run unlocked. Put
 // the middleware on routes or groups, or exempt these requests with [WithSkipper].
 //
-// New panics on a mistake in the calling code: a nil or empty argument, or options that contradict each other
-// or those of the locker.
+// New panics on a mistake in the calling code: a nil or empty argument, an option that can never work, or options that
+// contradict each other or those of the locker. The panic's value is an error that names each of them and matches
+// [holdfast.ErrInvalid]. No other function of this package panics.
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gin.HandlerFunc {
-	switch {
-	case locker == nil:
-		panic("ginlock: New without a locker")
-	case resource == "":
-		panic("ginlock: New without a resource")
-	case part == nil:
-		panic("ginlock: New without a part")
-	}
 	m := &middleware{locker: locker, resource: resource, part: part, config: defaults()}
-	for _, o := range opts {
-		if o == nil {
-			panic("ginlock: New with a nil option")
-		}
-		o.apply(&m.config)
+	if err := m.configure(opts); err != nil {
+		panic(err)
 	}
-	if err := m.check(); err != nil {
-		panic("ginlock: New: " + err.Error())
-	}
+	m.lock = m.lockOptions()
 	return m.handle
 }
 
@@ -91,15 +80,53 @@ type middleware struct {
 	config
 }
 
-// check has the Locker judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
-// as well.
+// configure applies opts and reports all that is wrong with them and with the other arguments of New.
+func (m *middleware) configure(opts []Option) error {
+	var wrong []string
+	if m.locker == nil {
+		wrong = append(wrong, "the locker is nil")
+	}
+	if m.resource == "" {
+		wrong = append(wrong, "the resource is empty")
+	}
+	if m.part == nil {
+		wrong = append(wrong, "the part is nil: Param, Query, Header, Value and JSON want a name, and Parts at least one part and none that is nil")
+	}
+	for i, o := range opts {
+		if o == nil {
+			wrong = append(wrong, fmt.Sprintf("option %d of %d is nil", i+1, len(opts)))
+		} else if err := o.apply(&m.config); err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
+	if m.locker != nil {
+		if err := m.check(); err != nil {
+			wrong = append(wrong, strings.TrimPrefix(err.Error(), "holdfast: "))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return invalid("ginlock: New: %s", strings.Join(wrong, "; "))
+}
+
+// check has the Locker judge the options of the lock. The key is as long as one can get, so that a prefix that leaves no
+// room for it is found as well.
 func (m *middleware) check() error {
-	opts := make([]holdfast.Option, len(m.lock))
-	for i, o := range m.lock {
-		opts[i] = o
+	var opts []holdfast.Option
+	for _, o := range m.lockOptions() {
+		opts = append(opts, o)
 	}
 	return m.locker.Check(strings.Repeat("k", longestKey), opts...)
 }
+
+// invalid is a holdfast.ErrInvalid with its reason.
+func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
+
+type invalidError struct{ reason string }
+
+func (e *invalidError) Error() string        { return e.reason }
+func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 func (m *middleware) handle(c *gin.Context) {
 	if m.skipper != nil && m.skipper(c) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -15,12 +16,17 @@ import (
 //
 // None of the strings may be empty, or the request is refused with 400. So it is for an error that matches
 // [holdfast.ErrInvalid]; any other error is answered with 500.
+//
+// A nil Part is a mistake that [New] reports. [Param], [Query], [Header] and [Value] return one for an empty name, and
+// [Parts] for no parts or a nil one.
 type Part func(c *gin.Context) ([]string, error)
 
 // Param is the value of a path parameter: Param("id") on the route /orders/:id. On a route without such a parameter every
 // request is answered with 500, and the error is in c.Errors: the client cannot mend that.
 func Param(name string) Part {
-	named("Param", name)
+	if name == "" {
+		return nil
+	}
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Params.Get(name)
 		if !ok {
@@ -32,7 +38,9 @@ func Param(name string) Part {
 
 // Query is the first value of a query parameter.
 func Query(name string) Part {
-	named("Query", name)
+	if name == "" {
+		return nil
+	}
 	return func(c *gin.Context) ([]string, error) {
 		return one(c.Query(name), "query parameter", name)
 	}
@@ -45,7 +53,9 @@ func Query(name string) Part {
 // value. A client chooses this value freely, so take it together with who the client is, or one can block
 // another, and with [WithRouteScope].
 func Header(name string) Part {
-	named("Header", name)
+	if name == "" {
+		return nil
+	}
 	name = http.CanonicalHeaderKey(name)
 	if name == "Idempotency-Key" {
 		return idempotencyKey
@@ -59,7 +69,9 @@ func Header(name string) Part {
 // [fmt.Stringer]. Where none has set it, the request is answered with 500, and so it is with a value of another type: not
 // every value has a text of its own, and a pointer's would differ from request to request.
 func Value(name string) Part {
-	named("Value", name)
+	if name == "" {
+		return nil
+	}
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Get(name)
 		switch {
@@ -79,14 +91,10 @@ func Value(name string) Part {
 // Parts is all of parts, in their order: Parts(Param("tenant"), Param("id")) makes holdfast.Key(resource, tenant,
 // id).
 func Parts(parts ...Part) Part {
-	if len(parts) == 0 {
-		panic("ginlock: Parts without a part")
+	if len(parts) == 0 || slices.ContainsFunc(parts, func(p Part) bool { return p == nil }) {
+		return nil
 	}
-	for _, p := range parts {
-		if p == nil {
-			panic("ginlock: Parts with a nil part")
-		}
-	}
+	parts = slices.Clone(parts)
 	return func(c *gin.Context) ([]string, error) {
 		var all []string
 		for _, p := range parts {
@@ -97,12 +105,6 @@ func Parts(parts ...Part) Part {
 			all = append(all, s...)
 		}
 		return all, nil
-	}
-}
-
-func named(part, name string) {
-	if name == "" {
-		panic("ginlock: " + part + " without a name")
 	}
 }
 

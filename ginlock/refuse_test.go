@@ -113,8 +113,8 @@ func TestSilentRedisIsUnavailableInTime(t *testing.T) {
 			opts []ginlock.Option
 		}{
 			{time.Second, nil},
-			{time.Second, []ginlock.Option{ginlock.WithWait(0)}},
-			{3 * time.Second, []ginlock.Option{ginlock.WithWait(3 * time.Second)}},
+			{time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(0))}},
+			{3 * time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(3 * time.Second))}},
 			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(holdfast.WithTTL(400 * time.Millisecond))}},
 		} {
 			begin := time.Now()

@@ -56,7 +56,7 @@ func router(locker *holdfast.Locker, rdb redis.Cmdable) http.Handler {
 	// Idempotency-Key, so it counts together with who the client is, and on this route only.
 	auth := gin.BasicAuth(gin.Accounts{"ann": "secret", "bob": "secret"})
 	request := ginlock.Parts(ginlock.Value(gin.AuthUserKey), ginlock.Header("Idempotency-Key"))
-	r.POST("/orders", auth, ginlock.New(locker, "request", request, ginlock.WithRouteScope(), ginlock.WithWait(5*time.Second)),
+	r.POST("/orders", auth, ginlock.New(locker, "request", request, ginlock.WithRouteScope(), ginlock.WithBusy(ginlock.Wait(5*time.Second))),
 		func(c *gin.Context) { create(c, rdb) })
 	return r
 }
