@@ -22,7 +22,7 @@ import (
 type Part func(c *gin.Context) ([]string, error)
 
 // Param is the value of a path parameter: Param("id") on the route /orders/:id. On a route without such a parameter every
-// request is answered with 500, and the error is in c.Errors: the client cannot mend that.
+// request is answered with 500, and c.Errors says so: no client can mend that.
 func Param(name string) Part {
 	if name == "" {
 		return nil
@@ -30,7 +30,7 @@ func Param(name string) Part {
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Params.Get(name)
 		if !ok {
-			return nil, fmt.Errorf("ginlock: the route %q has no parameter %q", c.FullPath(), name)
+			return nil, fmt.Errorf("ginlock: Param(%q): the route %q has no such parameter: name one of its own", name, c.FullPath())
 		}
 		return one(v, "path parameter", name)
 	}
@@ -65,26 +65,28 @@ func Header(name string) Part {
 	}
 }
 
-// Value is the value that a middleware further out has set with c.Set: a string, an integer or a
-// [fmt.Stringer]. Where none has set it, the request is answered with 500, and so it is with a value of another type: not
-// every value has a text of its own, and a pointer's would differ from request to request.
+// Value is the value that a middleware further out has set with c.Set: a string, an integer or a [fmt.Stringer].
+//
+// A value that is missing, empty or of another type is the server's mistake: the request is answered with 500, and
+// c.Errors says what to do. A middleware that authenticates must refuse requests itself. Other types have no text of
+// their own, and a pointer's would differ from request to request.
 func Value(name string) Part {
 	if name == "" {
 		return nil
 	}
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Get(name)
-		switch {
-		case !ok:
-			return nil, fmt.Errorf("ginlock: no middleware has set the context value %q before the lock's", name)
-		case v == nil:
-			return one("", "context value", name)
+		if !ok {
+			return nil, fmt.Errorf("ginlock: Value(%q): not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
 		}
 		s, ok := text(v)
-		if !ok {
-			return nil, fmt.Errorf("ginlock: context value %q is a %T, want a string, an integer or a fmt.Stringer", name, v)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("ginlock: Value(%q): set to a %T: set a string, an integer or a fmt.Stringer", name, v)
+		case s == "":
+			return nil, fmt.Errorf("ginlock: Value(%q): set to an empty %T: refuse such requests before this middleware", name, v)
 		}
-		return one(s, "context value", name)
+		return []string{s}, nil
 	}
 }
 
