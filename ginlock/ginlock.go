@@ -34,10 +34,11 @@ const (
 //   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
 //   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a
 //     status other than 200; otherwise the response stays as the chain made it;
-//   - 400 when the client has left out the value of a part, or sent a malformed one;
+//   - 400 when the client has left out the value of a part, or sent a malformed one; 413 when its body is too large for
+//     [JSON];
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
-// What the operator should know of, which is every error but a 409 and a 400, is also added to c.Errors: so are
+// What the operator should know of, which is every error but a 409, a 400 and a 413, is also added to c.Errors: so are
 // a loss and a failed release behind a complete response.
 //
 // A client that goes away while its request waits ends the wait, and is answered in the same way, though nobody
@@ -171,7 +172,7 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 		return "", err
 	}
 	if len(parts) == 0 {
-		return "", &keyError{"nothing"}
+		return "", &keyError{what: "nothing"}
 	}
 	all := []string{m.resource}
 	if m.routeScope {
@@ -180,7 +181,7 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 	for _, p := range parts {
 		if p == "" {
 			// A key without it would be one lock for all such requests.
-			return "", &keyError{"an empty value"}
+			return "", &keyError{what: "an empty value"}
 		}
 		all = append(all, p)
 	}

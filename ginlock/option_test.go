@@ -200,6 +200,7 @@ func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 			"unnamed header":      {l, "order", ginlock.Header(""), nil, []string{"part is nil", "name"}},
 			"unnamed query":       {l, "order", ginlock.Query(""), nil, []string{"part is nil", "name"}},
 			"unnamed value":       {l, "order", ginlock.Value(""), nil, []string{"part is nil", "name"}},
+			"unnamed field":       {l, "order", ginlock.JSON(""), nil, []string{"part is nil", "name"}},
 			"no parts":            {l, "order", ginlock.Parts(), nil, []string{"part is nil", "Parts"}},
 			"nil among parts":     {l, "order", ginlock.Parts(byID, nil), nil, []string{"part is nil", "Parts"}},
 			"unnamed among parts": {l, "order", ginlock.Parts(ginlock.Parts(byID, ginlock.Query("")), byID), nil, []string{"part is nil", "Parts"}},

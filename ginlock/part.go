@@ -17,7 +17,7 @@ import (
 // None of the strings may be empty, or the request is refused with 400. So it is for an error that matches
 // [holdfast.ErrInvalid]; any other error is answered with 500.
 //
-// A nil Part is a mistake that [New] reports. [Param], [Query], [Header] and [Value] return one for an empty name, and
+// A nil Part is a mistake that [New] reports. [Param], [Query], [Header], [Value] and [JSON] return one for an empty name, and
 // [Parts] for no parts or a nil one.
 type Part func(c *gin.Context) ([]string, error)
 
@@ -112,7 +112,7 @@ func Parts(parts ...Part) Part {
 
 func one(value, kind, name string) ([]string, error) {
 	if value == "" {
-		return nil, &keyError{fmt.Sprintf("no %s %q", kind, name)}
+		return nil, &keyError{what: fmt.Sprintf("no %s %q", kind, name)}
 	}
 	return []string{value}, nil
 }
@@ -130,12 +130,23 @@ func text(v any) (string, bool) {
 
 // keyError is a request that does not say, or not properly, what to lock. It matches holdfast.ErrInvalid, and its
 // text is fit for the client.
-type keyError struct{ what string }
+type keyError struct {
+	what  string
+	cause error // why the body could not be read, or nil; not for the client
+}
 
-func (e *keyError) Error() string        { return "ginlock: the lock's key: the request has " + e.what }
+func (e *keyError) Error() string {
+	s := "ginlock: the lock's key: the request has " + e.what
+	if e.cause != nil {
+		s += ": " + e.cause.Error()
+	}
+	return s
+}
+
+func (e *keyError) Unwrap() error        { return e.cause }
 func (e *keyError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
-var errMalformedKey = &keyError{`a malformed Idempotency-Key, want a quoted string (RFC 8941, 3.3.3)`}
+var errMalformedKey = &keyError{what: `a malformed Idempotency-Key, want a quoted string (RFC 8941, 3.3.3)`}
 
 func idempotencyKey(c *gin.Context) ([]string, error) {
 	values := c.Request.Header.Values("Idempotency-Key")

@@ -69,6 +69,9 @@ func describe(err error) (p problem, retry time.Duration) {
 		p.Detail = "The lock for this request could not be taken. Nothing was done."
 	case errors.As(err, &key):
 		p.Status = http.StatusBadRequest
+		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
+			p.Status = http.StatusRequestEntityTooLarge
+		}
 		p.Detail = "The request has " + key.what + "."
 	case errors.Is(err, holdfast.ErrInvalid):
 		p.Status = http.StatusBadRequest
