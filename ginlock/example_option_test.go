@@ -23,14 +23,14 @@ func ExampleNew() {
 	// Output: ginlock: New: the resource is empty; WithBusy(Wait(-1s)): negative
 }
 
-// The lock itself, for its token or its key.
-func ExampleGet() {
+// The lock itself, for its token or its key, is in the request's context.
+func ExampleNew_held() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
 	router := gin.New()
 	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
-		lock := ginlock.Get(c)
+		lock := holdfast.Held(c.Request.Context())[0]
 		c.String(http.StatusOK, fmt.Sprint(lock.Key(), " with a token: ", lock.Token() > 0))
 	})
 	fmt.Println(post(router, "/orders/42"))
@@ -74,7 +74,7 @@ func ExampleWithSkipper() {
 	reads := func(c *gin.Context) bool { return c.Query("dry") != "" }
 	orders := router.Group("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithSkipper(reads)))
 	orders.POST("/pay", func(c *gin.Context) {
-		c.String(http.StatusOK, fmt.Sprint("under a lock: ", ginlock.Get(c) != nil))
+		c.String(http.StatusOK, fmt.Sprint("under a lock: ", len(holdfast.Held(c.Request.Context())) > 0))
 	})
 	fmt.Println(post(router, "/orders/42/pay"))
 	fmt.Println(post(router, "/orders/42/pay?dry=1"))
@@ -90,7 +90,7 @@ func ExampleWithFailOpen() {
 
 	router := gin.New()
 	router.POST("/warm/:id", ginlock.New(locker, "warm", ginlock.Param("id"), ginlock.WithFailOpen(), ginlock.WithBusy(ginlock.Wait(0))), func(c *gin.Context) {
-		c.String(http.StatusOK, fmt.Sprint("under a lock: ", ginlock.Get(c) != nil))
+		c.String(http.StatusOK, fmt.Sprint("under a lock: ", len(holdfast.Held(c.Request.Context())) > 0))
 	})
 	fmt.Println(post(router, "/warm/42"))
 	// Output: 200 under a lock: false

@@ -12,7 +12,7 @@ import (
 )
 
 // key answers with the key that the request runs under.
-func key(c *gin.Context) { c.String(http.StatusOK, ginlock.Get(c).Key()) }
+func key(c *gin.Context) { c.String(http.StatusOK, holdfast.Held(c.Request.Context())[0].Key()) }
 
 func ExampleParam() {
 	locker, closeAll := newExampleLocker()

@@ -75,7 +75,7 @@ func ExampleWithRouteScope() {
 	router := gin.New()
 	router.Use(func(c *gin.Context) { c.Set("user", 7) }) // authentication
 	router.POST("/orders", ginlock.New(locker, "request", key, ginlock.WithRouteScope()), func(c *gin.Context) {
-		c.String(http.StatusOK, ginlock.Get(c).Key())
+		c.String(http.StatusOK, holdfast.Held(c.Request.Context())[0].Key())
 	})
 	fmt.Println(post(router, "/orders", "Idempotency-Key", `"8e03978e"`))
 	fmt.Println(post(router, "/orders"))
@@ -107,7 +107,7 @@ func ExampleWithErrorHandler() {
 }
 
 // Stream watches for a client that leaves, and not for the lock: each step looks for itself.
-func ExampleGet_stream() {
+func ExampleNew_stream() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
@@ -115,7 +115,7 @@ func ExampleGet_stream() {
 	router.GET("/reports/:id", ginlock.New(locker, "report", ginlock.Param("id")), func(c *gin.Context) {
 		rows := 0
 		c.Stream(func(w io.Writer) bool {
-			if ginlock.Get(c).Err() != nil || c.Request.Context().Err() != nil || rows == 3 {
+			if c.Request.Context().Err() != nil || rows == 3 {
 				return false
 			}
 			rows++

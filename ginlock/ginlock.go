@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	// contextKey is a string because a gin.Context of the oldest supported version has no other keys.
-	contextKey = "github.com/holdfast-go/holdfast/ginlock"
-
 	// releaseBound is how long the end of a response may wait for Redis to confirm the release.
 	releaseBound = time.Second
 
@@ -64,14 +61,6 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gi
 	}
 	m.lock = m.lockOptions()
 	return m.handle
-}
-
-// Get returns the lock that the chain runs under, the innermost where there are several. It is nil outside of
-// it, and where [WithFailOpen] or [WithSkipper] let the chain run without one.
-func Get(c *gin.Context) *holdfast.Lock {
-	v, _ := c.Get(contextKey)
-	lock, _ := v.(*holdfast.Lock)
-	return lock
 }
 
 type middleware struct {
@@ -153,12 +142,9 @@ func (m *middleware) handle(c *gin.Context) {
 	case err == nil:
 		m.hold(c, lock)
 	case errors.Is(err, holdfast.ErrSelfDeadlock):
-		// Run again, HandleContext has emptied c.Keys: Get must find the lock of the outer run there.
-		defer set(c, find(ctx, key))()
-		c.Next()
+		c.Next() // under the lock that the request has already
 	case m.failOpen && errors.Is(err, holdfast.ErrUnavailable) && ctx.Err() == nil:
 		_ = c.Error(err)
-		defer set(c, nil)()
 		c.Next()
 	default:
 		m.refuse(c, err)
@@ -191,10 +177,8 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 // hold runs the rest of the chain under lock and releases it, also when the chain panics.
 func (m *middleware) hold(c *gin.Context, lock *holdfast.Lock) {
 	request, status, returned := c.Request, c.Writer.Status(), false
-	unset := set(c, lock)
 	defer func() {
 		err := release(request.Context(), lock)
-		unset()
 		restore(c, request)
 		if err == nil {
 			return
@@ -244,25 +228,6 @@ func restore(c *gin.Context, request *http.Request) {
 		request.MultipartForm = c.Request.MultipartForm
 	}
 	c.Request = c.Request.WithContext(request.Context())
-}
-
-// set has Get report lock, until the function that it returns is called.
-func set(c *gin.Context, lock *holdfast.Lock) func() {
-	before := Get(c)
-	c.Set(contextKey, lock)
-	return func() { c.Set(contextKey, before) }
-}
-
-// find returns the lock of key that ctx carries. Locks are stored under a prefix that is not known here; the
-// same one for all locks of a Locker, so that among several matches the shortest is the one.
-func find(ctx context.Context, key string) *holdfast.Lock {
-	var found *holdfast.Lock
-	for _, lock := range holdfast.Held(ctx) {
-		if strings.HasSuffix(lock.Key(), key) && (found == nil || len(lock.Key()) < len(found.Key())) {
-			found = lock
-		}
-	}
-	return found
 }
 
 // refuse answers in place of the chain.

@@ -80,7 +80,7 @@ func TestLossEndsTheContextAndIsReported(t *testing.T) {
 			var errs errs
 			router := route(errs.watch, ginlock.New(api.Locker, "order", byID, tt.opts...), func(c *gin.Context) {
 				if tt.lose != nil {
-					tt.lose(b, ginlock.Get(c))
+					tt.lose(b, lockOf(c))
 				}
 				ctx := c.Request.Context()
 				<-ctx.Done()
@@ -158,7 +158,7 @@ func TestReleasedByTheHandlerIsNoLoss(t *testing.T) {
 		api := newReplica(t, b)
 		var errs errs
 		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
-			if err := ginlock.Get(c).Release(context.Background()); err != nil {
+			if err := lockOf(c).Release(context.Background()); err != nil {
 				t.Error(err)
 			}
 		})

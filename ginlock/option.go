@@ -121,8 +121,8 @@ func WithRetryAfterLease() Option {
 	return option(func(c *config) error { c.retryLease = true; return nil })
 }
 
-// WithFailOpen runs the chain without a lock when Redis is unavailable; [Get] finds none then, and the error is
-// in c.Errors. Default: such requests are refused with 503.
+// WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
+// request's context then, and the error is in c.Errors. Default: such requests are refused with 503.
 //
 // It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica
 // only, any number of requests for the same key run at once, beside holders that still have the lock. Use it

@@ -86,8 +86,8 @@ func TestSkippedRequestsRunWithoutALock(t *testing.T) {
 			return c.Request.Method == http.MethodGet
 		})))
 		router.Any("/orders/:id", func(c *gin.Context) {
-			if (ginlock.Get(c) == nil) != (c.Request.Method == http.MethodGet) {
-				t.Errorf("%s: Get returned %v", c.Request.Method, ginlock.Get(c))
+			if (lockOf(c) == nil) != (c.Request.Method == http.MethodGet) {
+				t.Errorf("%s: the request has %v", c.Request.Method, lockOf(c))
 			}
 			ok(c)
 		})
@@ -111,14 +111,14 @@ func TestFailOpenRunsWithoutALockOnlyWhenRedisIsAway(t *testing.T) {
 		var outer, inner *holdfast.Lock
 		router := route(errs.watch, ginlock.New(task.Locker, "customer", ginlock.Query("customer")),
 			func(c *gin.Context) {
-				outer = ginlock.Get(c)
+				outer = lockOf(c)
 				c.Next()
-				if ginlock.Get(c) != outer {
-					t.Errorf("behind the inner middleware Get returned %v, want the outer one's again", ginlock.Get(c))
+				if lockOf(c) != outer {
+					t.Errorf("behind the inner middleware the request has %v, want the outer one's lock again", lockOf(c))
 				}
 			},
 			ginlock.New(api.Locker, "order", byID, ginlock.WithFailOpen()),
-			func(c *gin.Context) { inner = ginlock.Get(c); ok(c) })
+			func(c *gin.Context) { inner = lockOf(c); ok(c) })
 
 		wantStatus(t, get(router, "/orders/42?customer=7"), http.StatusOK)
 		if inner == nil || inner == outer {
@@ -131,19 +131,19 @@ func TestFailOpenRunsWithoutALockOnlyWhenRedisIsAway(t *testing.T) {
 		api.link.CutUp()
 		w := get(router, "/orders/42?customer=7")
 		wantStatus(t, w, http.StatusOK)
-		if inner != nil || outer == nil {
-			t.Errorf("Get returned %v outside and %v inside, want the customer's lock and none", outer, inner)
+		if inner != outer || outer == nil {
+			t.Errorf("got %v outside and %v inside, want the customer's lock and no other", outer, inner)
 		}
 		errs.want(t, holdfast.ErrUnavailable)
 
-		inner = outer
+		inner = nil
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		begin := time.Now()
 		w = send(router, httptest.NewRequestWithContext(ctx, http.MethodGet, "/orders/42?customer=7", nil))
 		wantTook(t, begin, 500*time.Millisecond)
 		wantStatus(t, w, http.StatusServiceUnavailable)
-		if inner == nil {
+		if inner != nil {
 			t.Error("a request that had ended was let through")
 		}
 		api.link.Heal()

@@ -31,7 +31,7 @@ func keyOf(t *testing.T, api *replica, part ginlock.Part, req *http.Request, opt
 	router.UseRawPath = true // so that a parameter can be a slash
 	setAccount := func(c *gin.Context) { c.Set("account", 7) }
 	router.Any("/orders/:tenant/:id", setAccount, ginlock.New(api.Locker, "order", part, opts...), func(c *gin.Context) {
-		key = ginlock.Get(c).Key()
+		key = lockOf(c).Key()
 		ok(c)
 	})
 	w := send(router, req)
@@ -104,7 +104,7 @@ func TestRouteScopeKeepsMethodsAndRoutesApart(t *testing.T) {
 		seen := map[string]bool{}
 		handler := []gin.HandlerFunc{
 			ginlock.New(api.Locker, "order", byID, ginlock.WithRouteScope()),
-			func(c *gin.Context) { seen[ginlock.Get(c).Key()] = true; ok(c) },
+			func(c *gin.Context) { seen[lockOf(c).Key()] = true; ok(c) },
 		}
 		router := gin.New()
 		router.Any("/a/:id", handler...)

@@ -17,8 +17,9 @@ const (
 	// retrySoon is the most that it is told to wait for a holder, which mostly releases long before its lease ends.
 	retrySoon = time.Second
 
-	// leaseKey is set in a gin.Context whose middleware has WithRetryAfterLease.
-	leaseKey = contextKey + ".retry-after-lease"
+	// leaseKey is set in a gin.Context whose middleware has WithRetryAfterLease. It is a string because a gin.Context of the
+	// oldest supported version has no other keys.
+	leaseKey = "github.com/holdfast-go/holdfast/ginlock.retry-after-lease"
 )
 
 // problem is the body of a refusal (RFC 9457). Without a type it is "about:blank": the status says it all.
