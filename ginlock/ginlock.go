@@ -20,40 +20,71 @@ const (
 	longestKey = 256
 )
 
-// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), with
-// the parts that part takes from the request. Whatever else locks the same key of the same Redis is excluded:
-// another route, a task, a cron job.
+// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), with the parts
+// that part takes from the request. Everything else that locks the same key of the same Redis is kept out: another route,
+// a task, a cron job.
 //
-// Where the chain cannot run under the lock, it is aborted and the request answered by [Respond] or the handler
-// given to [WithErrorHandler]:
+// New panics on a mistake in the calling code: a nil or empty argument, an option that can never work, or options that
+// contradict each other or those of the locker. The panic's value is an error that names each mistake and matches
+// [holdfast.ErrInvalid]. No other function of this package panics.
 //
-//   - 409 and Retry-After when somebody else still has the lock after the wait of [WithBusy];
+// # Refusals
+//
+// If the chain cannot run under the lock, it is aborted, and [Respond] or the handler given to [WithErrorHandler] answers:
+//
+//   - 409 and Retry-After when another holder still has the lock after the wait of [WithBusy];
 //   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
-//   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a
-//     status other than 200; otherwise the response stays as the chain made it;
+//   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a status other
+//     than 200; otherwise the response stays as the chain made it;
 //   - 400 when the client has left out the value of a part, or sent a malformed one; 413 when its body is too large for
 //     [JSON];
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
-// What the operator should know of, which is every error but a 409, a 400 and a 413, is also added to c.Errors: so are
-// a loss and a failed release behind a complete response.
+// Every error but a 409, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a loss and a failed
+// release behind a complete response.
 //
-// A client that goes away while its request waits ends the wait, and is answered in the same way, though nobody
-// reads it: with 409 where the lock was seen in other hands, else 503. The status stands in the logs only, and
-// we preferred one that is true to the unofficial 499: the context may also have been ended by the server, with
-// the client still there.
+// A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
+// reads it: with 409 if another holder was seen, else with 503. The status appears in the logs only. We preferred a true
+// one to the unofficial 499: the server may also have ended the context, with the client still there.
 //
-// A chain that already runs under the very lock, because the middleware is listed twice or by way of
-// [gin.Engine.HandleContext], goes on under it.
+// A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod handlers do not
+// run. Only a middleware given to router.Use sees such requests. It has no parameters to tell them apart, and a NoRoute
+// handler may do real work, such as a reverse proxy's, that must not run unlocked. Put the middleware on routes or groups,
+// or exempt these requests with [WithSkipper].
 //
-// A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod
-// handlers do not run. Only a middleware given to router.Use sees such requests. It has no parameters to tell
-// them apart, and a NoRoute handler may do real work, a reverse proxy's say, that must not run unlocked. Put
-// the middleware on routes or groups, or exempt these requests with [WithSkipper].
+// # What the lock covers
 //
-// New panics on a mistake in the calling code: a nil or empty argument, an option that can never work, or options that
-// contradict each other or those of the locker. The panic's value is an error that names each of them and matches
-// [holdfast.ErrInvalid]. No other function of this package panics.
+// The lock covers the chain until it returns. It does not cover goroutines that a handler leaves behind, with
+// [gin.Context.Copy] or without; the request's context of a copy ends with the handler. Nor does it cover a hijacked
+// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its end
+// keeps the lock for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock and its context, not
+// the handler.
+//
+// A chain that already runs under the very lock goes on under it. That is so when the middleware is listed twice, and when
+// [gin.Engine.HandleContext] runs a new chain for the same key. Call c.Abort after HandleContext: before v1.11 gin went on
+// with the handlers of the new route, outside of its middlewares, this one included.
+//
+// # Slow clients
+//
+// A client keeps the lock for as long as it makes a handler last, by an upload that drips or a large response that it does
+// not read. The http.Server has no time-outs by default; set them. ReadTimeout bounds the upload, whose next read then
+// fails. WriteTimeout bounds the response, whose next write then fails. Both count for the whole of the request.
+// ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of
+// http.NewResponseController(c.Writer) before this middleware.
+//
+// # The gin.Context
+//
+// The lock's context is that of c.Request. The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore
+// the request unless the engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's
+// own lock for ever, where Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock]. [gin.Context.Stream]
+// watches for the client alone, and each step has to look by itself:
+//
+//	c.Stream(func(w io.Writer) bool {
+//		if c.Request.Context().Err() != nil {
+//			return false // the client is gone, or the lock is lost
+//		}
+//		...
+//	})
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gin.HandlerFunc {
 	m := &middleware{locker: locker, resource: resource, part: part, config: defaults()}
 	if err := m.configure(opts); err != nil {

@@ -65,6 +65,9 @@ func WithBusy(p Policy) Option {
 // WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the
 // Locker, and of several that say the same the last one wins. What [holdfast.WithWait] says does not count, here or in
 // the Locker: see [WithBusy].
+//
+// With [holdfast.WithReleaseInBackground] the response does not wait for the release, which saves a round trip; a loss or
+// an outage that only the release would find is then neither answered with 503 nor in c.Errors.
 func WithLock(opts ...holdfast.CallOption) Option {
 	given := slices.Clone(opts)
 	return option(func(c *config) error {
@@ -76,10 +79,10 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	})
 }
 
-// WithRouteScope makes the method and the route's path, as registered, part of the key: holdfast.Key(resource,
-// "POST", "/orders/:id/pay", parts...). It is meant for values that mean something on one route only, such as
-// an Idempotency-Key. Default: without, so that whatever names the same resource and parts is excluded. With
-// it, two routes to the same thing do not exclude each other, and a route that is renamed has other keys.
+// WithRouteScope makes the method and the route's path, as registered, part of the key: holdfast.Key(resource, "POST",
+// "/orders/:id/pay", parts...). It is for values that mean something on one route only, such as an Idempotency-Key. With
+// it, two routes to the same thing do not exclude each other, and a route that is renamed has other keys. Default: without,
+// so that everything that names the same resource and parts is excluded.
 func WithRouteScope() Option {
 	return option(func(c *config) error { c.routeScope = true; return nil })
 }
@@ -96,14 +99,13 @@ func WithSkipper(skip func(*gin.Context) bool) Option {
 	})
 }
 
-// WithErrorHandler has handle answer where the chain did not run under the lock to its end; see [New] for the
-// cases. The chain is aborted already if it has not run. What handle leaves unanswered, having set no status
-// and written nothing, is answered by [Respond], which it may also call for the cases that it does not care
-// about. Default: [Respond].
+// WithErrorHandler has handle answer requests whose chain did not run under the lock to its end; [New] lists the cases.
+// A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle may
+// also call Respond for the cases that it does not care about. Default: [Respond].
 //
 // handle tells the cases apart by errors.Is: [holdfast.ErrLost] first, for what ran already, then
 // [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed], [holdfast.ErrInvalid].
-// Where the request's context ended the wait, the error matches its error too.
+// If the request's context ended the wait, the error matches its error too.
 func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	return option(func(c *config) error {
 		if handle == nil {
@@ -114,9 +116,9 @@ func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	})
 }
 
-// WithRetryAfterLease has a 409 tell the client to wait for as long as the holder's lease has left, rounded up; 5 s where it
-// never ends. The holder may be through much sooner, or renew. Default: 1 s, or less where the lease ends sooner, which in
-// whole seconds is 1 too.
+// WithRetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never
+// ends. The holder may release much sooner, or renew. Default: what the lease has left, but at most 1 s, as most holders
+// release long before their lease ends. In whole seconds that is always 1.
 func WithRetryAfterLease() Option {
 	return option(func(c *config) error { c.retryLease = true; return nil })
 }
@@ -124,10 +126,10 @@ func WithRetryAfterLease() Option {
 // WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
 // request's context then, and the error is in c.Errors. Default: such requests are refused with 503.
 //
-// It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica
-// only, any number of requests for the same key run at once, beside holders that still have the lock. Use it
-// where a lock saves work and not where it keeps data right, unless something else does that. A silent Redis
-// still costs each request the time that [Wait] describes.
+// It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica only, any
+// number of requests for the same key run at once, beside holders that still have the lock. Use it where a lock saves work.
+// Do not use it where the lock keeps data right, unless something else does too. A silent Redis still costs each request
+// the time that [Wait] describes.
 func WithFailOpen() Option {
 	return option(func(c *config) error { c.failOpen = true; return nil })
 }

@@ -11,11 +11,14 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Part takes from a request what tells one lock of a resource from the others: usually one string. Any function
-// of this form will do; it runs before the lock is taken.
+// Part takes from a request what tells one lock of a resource from the others: usually one string. Any function of this
+// form will do. It runs before the lock is taken.
 //
-// None of the strings may be empty, or the request is refused with 400. So it is for an error that matches
-// [holdfast.ErrInvalid]; any other error is answered with 500.
+// If there is no string, or an empty one, the request is refused with 400. So it is after an error that matches
+// [holdfast.ErrInvalid]. Any other error is answered with 500.
+//
+// Values are compared byte by byte: "42" and "042" are two orders to the lock. If the handler takes them for one, use a
+// Part that brings them into one form.
 //
 // A nil Part is a mistake that [New] reports. [Param], [Query], [Header], [Value] and [JSON] return one for an empty name, and
 // [Parts] for no parts or a nil one.
@@ -48,10 +51,13 @@ func Query(name string) Part {
 
 // Header is the first value of a header field.
 //
-// The field Idempotency-Key is a string of RFC 8941: quoted, and taken without the quotes and escapes. Clients
-// also send it without quotes; then it is taken as it is. Anything in between is malformed, as is a second
-// value. A client chooses this value freely, so take it together with who the client is, or one can block
-// another, and with [WithRouteScope].
+// The field Idempotency-Key is a string of RFC 8941: quoted, and taken without the quotes and escapes. Clients also send it
+// without quotes; then it is taken as it is. Anything in between is malformed, as is a second value. A client chooses this
+// value freely and could block another one that chose the same. Take it together with the client's name, and with
+// [WithRouteScope]:
+//
+//	ginlock.New(locker, "request",
+//		ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")), ginlock.WithRouteScope())
 func Header(name string) Part {
 	if name == "" {
 		return nil
