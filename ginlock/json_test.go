@@ -73,6 +73,13 @@ func TestJSONTakesAFieldOfTheBody(t *testing.T) {
 	if got, err := take(ginlock.JSON("s"), httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"s":1,"ſ":2}`)), nil); err == nil {
 		t.Errorf("got %q, and encoding/json finds 2", got)
 	}
+	for _, extra := range []int{0, 1} { // read by ShouldBindBodyWith before
+		req := httptest.NewRequest(http.MethodPost, "/", nil)
+		bound := map[string]any{gin.BodyBytesKey: []byte(`{"id":1}` + strings.Repeat(" ", mebibyte-8+extra))}
+		if got, err := take(ginlock.JSON("id"), req, bound); (err != nil) != (extra == 1) {
+			t.Errorf("bound before, and %d bytes too large: got %q, %v", extra, got, err)
+		}
+	}
 	req, err := http.NewRequest(http.MethodPost, "/", nil) // the body is nil
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +173,7 @@ func TestJSONLeavesTheBodyAsItWas(t *testing.T) {
 		"cut short":             {`{"id":1,"x":2}`, io.EOF, 10, true},
 		"just not cut short":    {`{"id":1,"x":2}`, io.EOF, 14, false},
 	} {
-		for _, part := range []ginlock.Part{ginlock.JSON("id"), ginlock.Parts(ginlock.JSON("id"), ginlock.JSON("id"), ginlock.JSON("none")),
+		for i, part := range []ginlock.Part{ginlock.JSON("id"), ginlock.Parts(ginlock.JSON("id"), ginlock.JSON("id"), ginlock.JSON("none")),
 			func(c *gin.Context) ([]string, error) { _, _ = ginlock.JSON("none")(c); return ginlock.JSON("id")(c) }} {
 			original := &once{data: []byte(tt.body), end: tt.end}
 			want, wantErr := tt.body, tt.end
@@ -179,8 +186,8 @@ func TestJSONLeavesTheBodyAsItWas(t *testing.T) {
 				}
 			}
 			_, err := take(part, req, nil)
-			if tt.refused && err == nil {
-				t.Errorf("%s: not refused", name)
+			if refused := tt.refused || i == 1; refused != (err != nil) {
+				t.Errorf("%s, part %d: got %v; is it refused? %v", name, i, err, refused)
 			}
 			got, err := io.ReadAll(req.Body)
 			if string(got) != want {

@@ -255,21 +255,22 @@ func TestNewKeepsNoSliceOfItsCaller(t *testing.T) {
 		opts := make([]holdfast.CallOption, 1, 8)
 		opts[0] = holdfast.WithLabel("first")
 		parts := []ginlock.Part{byID}
+		part, lock := ginlock.Parts(parts...), ginlock.WithLock(opts...)
+		opts[0], parts[0] = holdfast.WithLabel("second"), nil
 		var label string
-		router := route(ginlock.New(api.Locker, "order", ginlock.Parts(parts...), ginlock.WithLock(opts...)), func(c *gin.Context) {
+		router := route(ginlock.New(api.Locker, "order", part, lock), func(c *gin.Context) {
 			state, err := api.Inspect(c.Request.Context(), "order:42")
 			if err != nil {
 				t.Error(err)
 			}
 			label = state.Label
 		})
-		opts[0], parts[0] = holdfast.WithLabel("second"), nil
 		if got := opts[:2][1]; got != nil {
 			t.Errorf("New has written %v behind the caller's slice", got)
 		}
 		wantStatus(t, get(router, "/orders/42"), http.StatusOK)
 		if label != "first" {
-			t.Errorf("got label %q, want the one at the time of New", label)
+			t.Errorf("got label %q, want the one that WithLock was given", label)
 		}
 	})
 }
