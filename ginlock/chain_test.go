@@ -31,8 +31,8 @@ func TestChainRunsUnderTheLocksContext(t *testing.T) {
 			if c.Request.Context() != before || before.Err() != nil {
 				t.Error("behind the middleware the request has another context, or one that ended")
 			}
-			if ginlock.Get(c) != nil {
-				t.Error("behind the middleware Get finds a lock")
+			if lockOf(c) != nil {
+				t.Error("behind the middleware the request still has a lock")
 			}
 			if got := c.Request.Header.Get("X-Changed"); got != "yes" {
 				t.Errorf("what the handler changed on the request is gone: %q", got)
@@ -40,9 +40,9 @@ func TestChainRunsUnderTheLocksContext(t *testing.T) {
 		}
 		router := route(outside, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
 			inside = c.Request.Context()
-			lock := ginlock.Get(c)
-			if lock == nil || lock.Key() != "order:42" || holdfast.Held(inside)[0] != lock {
-				t.Fatalf("Get returned %v, want the lock of the request's context", lock)
+			lock := lockOf(c)
+			if lock == nil || lock.Key() != "order:42" || len(holdfast.Held(inside)) != 1 {
+				t.Fatalf("the request has %v, want order:42 and nothing else", lock)
 			}
 			if fence(inside) != lock.Token() || lock.Token() == 0 {
 				t.Errorf("the request's context has token %d, want %d", fence(inside), lock.Token())
@@ -68,7 +68,7 @@ func TestGinContextSeesTheLockOnlyWithFallback(t *testing.T) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			api := newReplica(t, b)
 			router := route(ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
-				if ginlock.Get(c) == nil || fence(c.Request.Context()) == 0 {
+				if lockOf(c) == nil || fence(c.Request.Context()) == 0 {
 					t.Error("no lock in the request")
 				}
 				if got := fence(c) != 0; got != fallback {
@@ -95,7 +95,7 @@ func TestCopyEndsWithTheHandler(t *testing.T) {
 		var copied *gin.Context
 		router := route(ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
 			copied = c.Copy()
-			if fence(copied.Request.Context()) == 0 || ginlock.Get(copied) != ginlock.Get(c) {
+			if fence(copied.Request.Context()) == 0 || lockOf(copied) != lockOf(c) {
 				t.Error("the copy has no lock while the handler runs")
 			}
 			ok(c)
@@ -104,8 +104,8 @@ func TestCopyEndsWithTheHandler(t *testing.T) {
 		if copied.Request.Context().Err() == nil || fence(copied.Request.Context()) != 0 {
 			t.Error("the copy's request counts as locked after the handler")
 		}
-		if lock := ginlock.Get(copied); lock.Err() == nil {
-			t.Error("the copy's lock counts as held after the handler")
+		if lock := lockOf(copied); lock != nil {
+			t.Errorf("the copy has %v after the handler", lock)
 		}
 	})
 }
@@ -154,11 +154,11 @@ func TestHandleContextRunsUnderTheOuterHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		api, task := newReplica(t, b, holdfast.WithPrefix("shop:")), newReplica(t, b, holdfast.WithPrefix("shop:"))
 		var outer, inner *holdfast.Lock
-		mw := ginlock.New(api.Locker, "order", byID, ginlock.WithWait(500*time.Millisecond))
+		mw := ginlock.New(api.Locker, "order", byID, ginlock.WithBusy(ginlock.Wait(500*time.Millisecond)))
 		router := gin.New()
 		router.GET("/old/:id", mw, ginlock.New(api.Locker, "preorder", ginlock.Value("none"), ginlock.WithSkipper(
 			func(*gin.Context) bool { return true })), func(c *gin.Context) {
-			outer = ginlock.Get(c)
+			outer = lockOf(c)
 			// A lock whose key ends like the one that is looked for.
 			err := api.Do(c.Request.Context(), "pre-order:42", func(ctx context.Context) error {
 				c.Request = c.Request.WithContext(ctx)
@@ -172,7 +172,12 @@ func TestHandleContextRunsUnderTheOuterHold(t *testing.T) {
 			c.Abort() // gin before v1.11 would go on with the other route's handlers
 			wantLocked(t, b, "shop:order:42")
 		})
-		router.GET("/orders/:id", mw, func(c *gin.Context) { inner = ginlock.Get(c); ok(c) })
+		router.GET("/orders/:id", mw, func(c *gin.Context) {
+			if held := holdfast.Held(c.Request.Context()); len(held) == 2 { // innermost first
+				inner = held[1]
+			}
+			ok(c)
+		})
 
 		begin := time.Now()
 		w := get(router, "/old/42")
@@ -182,7 +187,7 @@ func TestHandleContextRunsUnderTheOuterHold(t *testing.T) {
 			t.Errorf("got body %q, want the inner handler's, once", got)
 		}
 		if outer == nil || inner != outer {
-			t.Errorf("Get found %v outside and %v inside, want the same lock", outer, inner)
+			t.Errorf("%v outside and %v inside, want the same lock", outer, inner)
 		}
 		wantFree(t, b, "shop:order:42")
 
@@ -203,15 +208,15 @@ func TestMiddlewareListedTwiceRunsUnderTheOuterHold(t *testing.T) {
 		api := newReplica(t, b)
 		var got []*holdfast.Lock
 		note := func(c *gin.Context) {
-			got = append(got, ginlock.Get(c))
+			got = append(got, lockOf(c))
 			c.Next()
 			wantLocked(t, b, "order:42")
-			got = append(got, ginlock.Get(c))
+			got = append(got, lockOf(c))
 		}
 		mw := ginlock.New(api.Locker, "order", byID)
 		wantStatus(t, get(route(mw, note, mw, note, ok), "/orders/42"), http.StatusOK)
 		if len(got) != 4 || got[0] == nil || got[1] != got[0] || got[2] != got[0] || got[3] != got[0] {
-			t.Errorf("Get found %v, want one lock throughout", got)
+			t.Errorf("got %v, want one lock throughout", got)
 		}
 		if n := b.Commands()["evalsha"]; n > 2 {
 			t.Errorf("%d commands, want 2", n)
@@ -225,12 +230,12 @@ func TestTwoKeysAreHeldTogether(t *testing.T) {
 		api := newReplica(t, b)
 		router := route(ginlock.New(api.Locker, "customer", ginlock.Query("customer")), func(c *gin.Context) {
 			c.Next()
-			if lock := ginlock.Get(c); lock == nil || lock.Key() != "customer:7" {
-				t.Errorf("between the two Get found %v, want customer:7", lock)
+			if lock := lockOf(c); lock == nil || lock.Key() != "customer:7" {
+				t.Errorf("between the two the request has %v, want customer:7", lock)
 			}
 			wantFree(t, b, "order:42")
 		}, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
-			if held := holdfast.Held(c.Request.Context()); len(held) != 2 || ginlock.Get(c) != held[0] || held[0].Key() != "order:42" {
+			if held := holdfast.Held(c.Request.Context()); len(held) != 2 || held[0].Key() != "order:42" {
 				t.Errorf("the context carries %v, want both, order:42 first", held)
 			}
 			ok(c)

@@ -67,7 +67,7 @@ func TestClientThatLeavesWhileWaitingEndsTheWait(t *testing.T) {
 			status = c.Writer.Status()
 			done <- time.Now()
 		}
-		s := serve(t, route(note, errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithWait(time.Hour)), never(t)))
+		s := serve(t, route(note, errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithBusy(ginlock.Wait(time.Hour))), never(t)))
 		begin := time.Now()
 		client, leave := context.WithTimeout(context.Background(), 3*time.Second)
 		defer leave()

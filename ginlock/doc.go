@@ -1,102 +1,57 @@
-// Package ginlock runs Gin handlers under a distributed lock: of all requests that name the same thing, on
-// whichever replica, one runs at a time, and none beside a task or a cron job that locks the same key.
+// Package ginlock runs Gin handlers under a distributed lock. Of all requests that name the same thing, on whichever
+// replica, one runs at a time. Tasks and cron jobs that lock the same key are kept out too.
 //
 //	locker, err := holdfast.New(rdb)
 //	...
 //	router.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), pay)
 //
-// The lock's key is holdfast.Key("order", id). Its context is the request's: pass c.Request.Context() on to
-// whatever the handler calls, so that work ends when the lock is lost or the client goes away, and so that a
-// fence finds the token.
-//
-//	func pay(c *gin.Context) {
-//		err := payments.Pay(c.Request.Context(), c.Param("id"))
-//		...
-//	}
-//
-// What several values name together takes Parts(Param("tenant"), Param("id")); what a client names,
-//
-//	ginlock.New(locker, "request",
-//		ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")), ginlock.WithRouteScope())
-//
-// and anything else a function of the form [Part]. How requests are refused is described at [New].
+// The lock's key is holdfast.Key("order", id). A [Part] takes what the request names from its path, query, header or JSON
+// body, or from a middleware. Pass c.Request.Context() on to what the handler calls. It ends when the lock is lost or the
+// client goes away, and it carries the lock, which [holdfast.Held] returns, and the token, which a fence finds.
 //
 // # Guarantees
 //
-//   - The rest of the chain runs while the lock is held, or not at all, unless [WithFailOpen] or [WithSkipper]
-//     say otherwise. Redis being down is a refusal.
-//   - The lock is held and renewed until the chain returns, whatever becomes of the client and of the request's
-//     context. A client that gives up and sends its request again is refused while the first one still runs.
-//   - It is released when the chain returns or panics. The panic goes on; no response is written on top of it.
-//   - The request's context ends, with a cause that matches [holdfast.ErrLost], before another holder can start, as
-//     far as any lease can promise that.
-//   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two
-//     locks. A request without a value is refused, and never shares a lock with other such requests.
-//   - A request waits for the lock, and a response for the release, for a bounded time: see [WithWait]; the
-//     release gets 1 s and goes on in the background.
+//   - The rest of the chain runs while the lock is held, or not at all, unless [WithFailOpen] or [WithSkipper] say
+//     otherwise. While Redis is down, requests are refused.
+//   - The lock is held and renewed until the chain returns, whatever becomes of the client and of the request's context.
+//     A client that gives up and sends its request again is refused while the first one still runs.
+//   - The lock is released when the chain returns or panics. A panic goes on, and no response is written on top of it.
+//   - The request's context ends, with a cause that matches [holdfast.ErrLost], before another holder can start, as far as
+//     any lease can promise that.
+//   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two locks. A
+//     request without a value is refused. It never shares a lock with other such requests.
+//   - A request waits for the lock as long as [WithBusy] says. A response waits at most 1 s for the release, which then
+//     goes on in the background.
 //
 // # Limits
 //
-// A lock is a lease. A process that was paused past it goes on writing beside its successor; only a fence stops
-// that: compare [holdfast.Lock.Token] where the work is stored.
+// A lock is a lease. A process that was paused past it goes on writing beside its successor. Only a fence stops that:
+// compare [holdfast.Lock.Token] where the work is stored, as package sqlfence does; see [Respond].
 //
-// The lock covers the chain and nothing that outlives it: no goroutine that a handler leaves behind, with
-// [gin.Context.Copy] or without (their copy's request context ends with the handler), and no hijacked
-// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection
-// until its end keeps the lock for all that time. Bound it with WithLock(holdfast.WithMaxHold(d)): it ends the
-// context, not the handler.
+// The lock covers the chain and nothing that outlives it, and a slow client can make the chain last. The gin.Context does
+// not end with the lock. [New] says what to do about each.
 //
-// A client can make a handler last: by an upload that drips, or by not reading a large response, and it keeps the lock for
-// that time. What bounds it are time-outs of the http.Server, which has none by default: ReadTimeout for the upload, whose
-// next read then fails, and WriteTimeout for the response, whose next write does; both for the whole of the request.
-// ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of http.NewResponseController(c.Writer)
-// before this middleware. WithLock(holdfast.WithMaxHold(d)) ends the lock, and not the handler.
+// Authentication belongs in front of this middleware: a client that may not touch an order must not be able to block it.
+// A middleware that runs the chain in a goroutine of its own and goes on without it, as timeout middlewares do, belongs in
+// front too: behind, the lock would be released while the handler still works.
 //
-// The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore the request unless the
-// engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's own lock,
-// for ever; Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock]. [gin.Context.Stream] watches for
-// the client alone, a step has to look by itself:
+// A lock orders requests and does not remember them. A repeated Idempotency-Key runs again once the first request is
+// through. Store the outcome, under the lock, to answer from it.
 //
-//	c.Stream(func(w io.Writer) bool {
-//		if c.Request.Context().Err() != nil {
-//			return false // the client is gone, or the lock is lost
-//		}
-//		...
-//	})
-//
-// A middleware that runs the chain in a goroutine of its own and goes on without it, as timeout middlewares do,
-// must be outside of this one: inside, the lock would be released while the handler still works. Authentication
-// belongs outside too: who may not touch an order must not be able to block it.
-//
-// Shut down the http.Server before the Locker: a Locker that is shut down under its handlers gives their locks
-// up when its patience ends.
-//
-// [gin.Engine.HandleContext] runs the new chain under the lock that is already held, if that is its key. Call
-// c.Abort after it: before v1.11 gin went on with the handlers of the new route, outside of its middlewares,
-// this one included.
-//
-// A lock orders requests, it does not remember them: a repeated Idempotency-Key runs again once the first
-// request is through. Store the outcome, under the lock, to answer from it.
-//
-// Values are compared byte by byte: "42" and "042" are two orders to the lock. Where the handler takes them for
-// one, use a [Part] that brings them into one form.
+// Shut down the http.Server before the Locker. A Locker that is shut down under its handlers gives their locks up when its
+// patience ends.
 //
 // # Errors
 //
-// What the client sees, and a handler given to [WithErrorHandler] gets:
-//
-//	holdfast.ErrNotAcquired   409, Retry-After   somebody else had the lock for all of WithWait
+//	holdfast.ErrNotAcquired   409, Retry-After   another holder had the lock for all of the wait of WithBusy
 //	holdfast.ErrUnavailable   503, Retry-After   Redis did not answer; see WithFailOpen
 //	holdfast.ErrClosed        503, Retry-After   the Locker was shut down
 //	holdfast.ErrLost          503                the lock was lost while the chain ran: its outcome is unknown
-//	holdfast.ErrInvalid       400                the client left out what a part takes, or sent a malformed value
-//	any other             500                a Part failed: the route has no such parameter, the value was never set
+//	holdfast.ErrInvalid       400 or 413         the client left out what a part takes, or sent a malformed or too large one
+//	any other                 500                a part failed: the route has no such parameter, the value was never set
 //
-// The chain ran for holdfast.ErrLost alone, and where it has answered itself, its answer stays.
-// All but 409 and 400 are in c.Errors as well, and so is a release that Redis did not confirm.
+// A handler given to [WithErrorHandler] gets these too. The chain ran for holdfast.ErrLost alone, and an answer that it gave
+// stays. All but 409, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm.
 //
-// # Tests
-//
-// A handler under a lock needs no special double: use a miniredis, a second Locker on it that holds the key for
-// "held", and a closed one for "unavailable".
+// To test a handler under a lock, use a miniredis, a second Locker on it that holds the key, and a closed one.
 package ginlock

@@ -18,32 +18,32 @@ func ExampleNew() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
-	defer func() { fmt.Println("refused:", recover() != nil) }()
-	ginlock.New(locker, "", ginlock.Param("id"))
-	// Output: refused: true
+	defer func() { fmt.Println(recover()) }()
+	ginlock.New(locker, "", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(-time.Second)))
+	// Output: ginlock: New: the resource is empty; WithBusy(Wait(-1s)): negative
 }
 
-// The lock itself, for its token or its key.
-func ExampleGet() {
+// The lock itself, for its token or its key, is in the request's context.
+func ExampleNew_held() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
 	router := gin.New()
 	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
-		lock := ginlock.Get(c)
+		lock := holdfast.Held(c.Request.Context())[0]
 		c.String(http.StatusOK, fmt.Sprint(lock.Key(), " with a token: ", lock.Token() > 0))
 	})
 	fmt.Println(post(router, "/orders/42"))
 	// Output: 200 order:42 with a token: true
 }
 
-// 0 refuses at once; the default of 100 ms lets requests follow each other.
-func ExampleWithWait() {
+// Wait(0) refuses at once; the default of 100 ms lets requests follow each other.
+func ExampleWithBusy() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
 	router := gin.New()
-	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithWait(0)), key)
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(0))), key)
 	worker, _ := locker.Acquire(context.Background(), holdfast.Key("order", "42"))
 	fmt.Println(post(router, "/orders/42"))
 	_ = worker.Release(context.Background())
@@ -74,7 +74,7 @@ func ExampleWithSkipper() {
 	reads := func(c *gin.Context) bool { return c.Query("dry") != "" }
 	orders := router.Group("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithSkipper(reads)))
 	orders.POST("/pay", func(c *gin.Context) {
-		c.String(http.StatusOK, fmt.Sprint("under a lock: ", ginlock.Get(c) != nil))
+		c.String(http.StatusOK, fmt.Sprint("under a lock: ", len(holdfast.Held(c.Request.Context())) > 0))
 	})
 	fmt.Println(post(router, "/orders/42/pay"))
 	fmt.Println(post(router, "/orders/42/pay?dry=1"))
@@ -89,8 +89,8 @@ func ExampleWithFailOpen() {
 	defer closeRedis()
 
 	router := gin.New()
-	router.POST("/warm/:id", ginlock.New(locker, "warm", ginlock.Param("id"), ginlock.WithFailOpen(), ginlock.WithWait(0)), func(c *gin.Context) {
-		c.String(http.StatusOK, fmt.Sprint("under a lock: ", ginlock.Get(c) != nil))
+	router.POST("/warm/:id", ginlock.New(locker, "warm", ginlock.Param("id"), ginlock.WithFailOpen(), ginlock.WithBusy(ginlock.Wait(0))), func(c *gin.Context) {
+		c.String(http.StatusOK, fmt.Sprint("under a lock: ", len(holdfast.Held(c.Request.Context())) > 0))
 	})
 	fmt.Println(post(router, "/warm/42"))
 	// Output: 200 under a lock: false
@@ -123,7 +123,7 @@ func Example_unitTest() {
 	defer closeDown()
 	routes := func(l *holdfast.Locker) http.Handler {
 		router := gin.New()
-		router.POST("/orders/:id", ginlock.New(l, "order", ginlock.Param("id"), ginlock.WithWait(0)), key)
+		router.POST("/orders/:id", ginlock.New(l, "order", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(0))), key)
 		return router
 	}
 
@@ -144,7 +144,7 @@ func ExampleRespond() {
 	defer closeAll()
 
 	router := gin.New()
-	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithWait(0),
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(0)),
 		ginlock.WithErrorHandler(func(c *gin.Context, err error) {
 			c.Header("Locked", "yes")
 			ginlock.Respond(c, err)

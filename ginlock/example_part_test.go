@@ -3,6 +3,7 @@ package ginlock_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -11,7 +12,7 @@ import (
 )
 
 // key answers with the key that the request runs under.
-func key(c *gin.Context) { c.String(http.StatusOK, ginlock.Get(c).Key()) }
+func key(c *gin.Context) { c.String(http.StatusOK, holdfast.Held(c.Request.Context())[0].Key()) }
 
 func ExampleParam() {
 	locker, closeAll := newExampleLocker()
@@ -56,6 +57,28 @@ func ExampleHeader() {
 	router.POST("/events", ginlock.New(locker, "device", ginlock.Header("Device-Id")), key)
 	fmt.Println(post(router, "/events", "Device-Id", "meter 7"))
 	// Output: 200 device:meter%207
+}
+
+// The handler reads the body as if nobody had.
+func ExampleJSON() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	router.POST("/payouts", ginlock.New(locker, "account", ginlock.JSON("account_id")), func(c *gin.Context) {
+		var payout struct{ Amount int }
+		if err := c.BindJSON(&payout); err != nil {
+			return
+		}
+		c.String(http.StatusOK, "%s gets %d", holdfast.Held(c.Request.Context())[0].Key(), payout.Amount)
+	})
+	for _, body := range []string{`{"account_id": 42, "amount": 100}`, `{"amount": 100}`} {
+		w := send(router, httptest.NewRequest(http.MethodPost, "/payouts", strings.NewReader(body)))
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// 200 account:42 gets 100
+	// 400 {"title":"Bad Request","status":400,"detail":"The request has no field \"account_id\" in its body."}
 }
 
 // What a middleware further out knows, such as authentication.

@@ -75,7 +75,7 @@ func ExampleWithRouteScope() {
 	router := gin.New()
 	router.Use(func(c *gin.Context) { c.Set("user", 7) }) // authentication
 	router.POST("/orders", ginlock.New(locker, "request", key, ginlock.WithRouteScope()), func(c *gin.Context) {
-		c.String(http.StatusOK, ginlock.Get(c).Key())
+		c.String(http.StatusOK, holdfast.Held(c.Request.Context())[0].Key())
 	})
 	fmt.Println(post(router, "/orders", "Idempotency-Key", `"8e03978e"`))
 	fmt.Println(post(router, "/orders"))
@@ -90,7 +90,7 @@ func ExampleWithErrorHandler() {
 	defer closeAll()
 
 	router := gin.New()
-	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithWait(0),
+	router.POST("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(0)),
 		ginlock.WithErrorHandler(func(c *gin.Context, err error) {
 			if c.GetHeader("Accept") == "text/plain" {
 				c.String(http.StatusConflict, "Somebody else is at it.")
@@ -107,7 +107,7 @@ func ExampleWithErrorHandler() {
 }
 
 // Stream watches for a client that leaves, and not for the lock: each step looks for itself.
-func ExampleGet_stream() {
+func ExampleNew_stream() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
@@ -115,7 +115,7 @@ func ExampleGet_stream() {
 	router.GET("/reports/:id", ginlock.New(locker, "report", ginlock.Param("id")), func(c *gin.Context) {
 		rows := 0
 		c.Stream(func(w io.Writer) bool {
-			if ginlock.Get(c).Err() != nil || c.Request.Context().Err() != nil || rows == 3 {
+			if c.Request.Context().Err() != nil || rows == 3 {
 				return false
 			}
 			rows++

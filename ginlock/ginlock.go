@@ -3,6 +3,7 @@ package ginlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -12,9 +13,6 @@ import (
 )
 
 const (
-	// contextKey is a string because a gin.Context of the oldest supported version has no other keys.
-	contextKey = "github.com/holdfast-go/holdfast/ginlock"
-
 	// releaseBound is how long the end of a response may wait for Redis to confirm the release.
 	releaseBound = time.Second
 
@@ -22,66 +20,78 @@ const (
 	longestKey = 256
 )
 
-// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), with
-// the parts that part takes from the request. Whatever else locks the same key of the same Redis is excluded:
-// another route, a task, a cron job.
+// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), with the parts
+// that part takes from the request. Everything else that locks the same key of the same Redis is kept out: another route,
+// a task, a cron job.
 //
-// Where the chain cannot run under the lock, it is aborted and the request answered by [Respond] or the handler
-// given to [WithErrorHandler]:
+// New panics on a mistake in the calling code: a nil or empty argument, an option that can never work, or options that
+// contradict each other or those of the locker. The panic's value is an error that names each mistake and matches
+// [holdfast.ErrInvalid]. No other function of this package panics.
 //
-//   - 409 and Retry-After when somebody else still has the lock after [WithWait];
+// # Refusals
+//
+// If the chain cannot run under the lock, it is aborted, and [Respond] or the handler given to [WithErrorHandler] answers:
+//
+//   - 409 and Retry-After when another holder still has the lock after the wait of [WithBusy];
 //   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
-//   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a
-//     status other than 200; otherwise the response stays as the chain made it;
-//   - 400 when the client has left out the value of a part, or sent a malformed one;
+//   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a status other
+//     than 200; otherwise the response stays as the chain made it;
+//   - 400 when the client has left out the value of a part, or sent a malformed one; 413 when its body is too large for
+//     [JSON];
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
-// What the operator should know of, which is every error but a 409 and a 400, is also added to c.Errors: so are
-// a loss and a failed release behind a complete response.
+// Every error but a 409, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a loss and a failed
+// release behind a complete response.
 //
-// A client that goes away while its request waits ends the wait, and is answered in the same way, though nobody
-// reads it: with 409 where the lock was seen in other hands, else 503. The status stands in the logs only, and
-// we preferred one that is true to the unofficial 499: the context may also have been ended by the server, with
-// the client still there.
+// A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
+// reads it: with 409 if another holder was seen, else with 503. The status appears in the logs only. We preferred a true
+// one to the unofficial 499: the server may also have ended the context, with the client still there.
 //
-// A chain that already runs under the very lock, because the middleware is listed twice or by way of
-// [gin.Engine.HandleContext], goes on under it.
+// A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod handlers do not
+// run. Only a middleware given to router.Use sees such requests. It has no parameters to tell them apart, and a NoRoute
+// handler may do real work, such as a reverse proxy's, that must not run unlocked. Put the middleware on routes or groups,
+// or exempt these requests with [WithSkipper].
 //
-// A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod
-// handlers do not run. Only a middleware given to router.Use sees such requests. It has no parameters to tell
-// them apart, and a NoRoute handler may do real work, a reverse proxy's say, that must not run unlocked. Put
-// the middleware on routes or groups, or exempt these requests with [WithSkipper].
+// # What the lock covers
 //
-// New panics on a mistake in the calling code: a nil or empty argument, or options that contradict each other
-// or those of the locker.
+// The lock covers the chain until it returns. It does not cover goroutines that a handler leaves behind, with
+// [gin.Context.Copy] or without; the request's context of a copy ends with the handler. Nor does it cover a hijacked
+// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its end
+// keeps the lock for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock and its context, not
+// the handler.
+//
+// A chain that already runs under the very lock goes on under it. That is so when the middleware is listed twice, and when
+// [gin.Engine.HandleContext] runs a new chain for the same key. Call c.Abort after HandleContext: before v1.11 gin went on
+// with the handlers of the new route, outside of its middlewares, this one included.
+//
+// # Slow clients
+//
+// A client keeps the lock for as long as it makes a handler last, by an upload that drips or a large response that it does
+// not read. The http.Server has no time-outs by default; set them. ReadTimeout bounds the upload, whose next read then
+// fails. WriteTimeout bounds the response, whose next write then fails. Both count for the whole of the request.
+// ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of
+// http.NewResponseController(c.Writer) before this middleware.
+//
+// # The gin.Context
+//
+// The lock's context is that of c.Request. The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore
+// the request unless the engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's
+// own lock for ever, where Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock]. [gin.Context.Stream]
+// watches for the client alone, and each step has to look by itself:
+//
+//	c.Stream(func(w io.Writer) bool {
+//		if c.Request.Context().Err() != nil {
+//			return false // the client is gone, or the lock is lost
+//		}
+//		...
+//	})
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gin.HandlerFunc {
-	switch {
-	case locker == nil:
-		panic("ginlock: New without a locker")
-	case resource == "":
-		panic("ginlock: New without a resource")
-	case part == nil:
-		panic("ginlock: New without a part")
-	}
 	m := &middleware{locker: locker, resource: resource, part: part, config: defaults()}
-	for _, o := range opts {
-		if o == nil {
-			panic("ginlock: New with a nil option")
-		}
-		o.apply(&m.config)
+	if err := m.configure(opts); err != nil {
+		panic(err)
 	}
-	if err := m.check(); err != nil {
-		panic("ginlock: New: " + err.Error())
-	}
+	m.lock = m.lockOptions()
 	return m.handle
-}
-
-// Get returns the lock that the chain runs under, the innermost where there are several. It is nil outside of
-// it, and where [WithFailOpen] or [WithSkipper] let the chain run without one.
-func Get(c *gin.Context) *holdfast.Lock {
-	v, _ := c.Get(contextKey)
-	lock, _ := v.(*holdfast.Lock)
-	return lock
 }
 
 type middleware struct {
@@ -91,15 +101,53 @@ type middleware struct {
 	config
 }
 
-// check has the Locker judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
-// as well.
+// configure applies opts and reports all that is wrong with them and with the other arguments of New.
+func (m *middleware) configure(opts []Option) error {
+	var wrong []string
+	if m.locker == nil {
+		wrong = append(wrong, "the locker is nil")
+	}
+	if m.resource == "" {
+		wrong = append(wrong, "the resource is empty")
+	}
+	if m.part == nil {
+		wrong = append(wrong, "the part is nil: Param, Query, Header, Value and JSON want a name, and Parts at least one part and none that is nil")
+	}
+	for i, o := range opts {
+		if o == nil {
+			wrong = append(wrong, fmt.Sprintf("option %d of %d is nil", i+1, len(opts)))
+		} else if err := o.apply(&m.config); err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
+	if m.locker != nil {
+		if err := m.check(); err != nil {
+			wrong = append(wrong, strings.TrimPrefix(err.Error(), "holdfast: "))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return invalid("ginlock: New: %s", strings.Join(wrong, "; "))
+}
+
+// check has the Locker judge the options of the lock. The key is as long as one can get, so that a prefix that leaves no
+// room for it is found as well.
 func (m *middleware) check() error {
-	opts := make([]holdfast.Option, len(m.lock))
-	for i, o := range m.lock {
-		opts[i] = o
+	var opts []holdfast.Option
+	for _, o := range m.lockOptions() {
+		opts = append(opts, o)
 	}
 	return m.locker.Check(strings.Repeat("k", longestKey), opts...)
 }
+
+// invalid is a holdfast.ErrInvalid with its reason.
+func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
+
+type invalidError struct{ reason string }
+
+func (e *invalidError) Error() string        { return e.reason }
+func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 func (m *middleware) handle(c *gin.Context) {
 	if m.skipper != nil && m.skipper(c) {
@@ -125,12 +173,9 @@ func (m *middleware) handle(c *gin.Context) {
 	case err == nil:
 		m.hold(c, lock)
 	case errors.Is(err, holdfast.ErrSelfDeadlock):
-		// Run again, HandleContext has emptied c.Keys: Get must find the lock of the outer run there.
-		defer set(c, find(ctx, key))()
-		c.Next()
+		c.Next() // under the lock that the request has already
 	case m.failOpen && errors.Is(err, holdfast.ErrUnavailable) && ctx.Err() == nil:
 		_ = c.Error(err)
-		defer set(c, nil)()
 		c.Next()
 	default:
 		m.refuse(c, err)
@@ -144,7 +189,7 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 		return "", err
 	}
 	if len(parts) == 0 {
-		return "", &keyError{"nothing"}
+		return "", &keyError{what: "nothing"}
 	}
 	all := []string{m.resource}
 	if m.routeScope {
@@ -153,7 +198,7 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 	for _, p := range parts {
 		if p == "" {
 			// A key without it would be one lock for all such requests.
-			return "", &keyError{"an empty value"}
+			return "", &keyError{what: "an empty value"}
 		}
 		all = append(all, p)
 	}
@@ -163,10 +208,8 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 // hold runs the rest of the chain under lock and releases it, also when the chain panics.
 func (m *middleware) hold(c *gin.Context, lock *holdfast.Lock) {
 	request, status, returned := c.Request, c.Writer.Status(), false
-	unset := set(c, lock)
 	defer func() {
 		err := release(request.Context(), lock)
-		unset()
 		restore(c, request)
 		if err == nil {
 			return
@@ -216,25 +259,6 @@ func restore(c *gin.Context, request *http.Request) {
 		request.MultipartForm = c.Request.MultipartForm
 	}
 	c.Request = c.Request.WithContext(request.Context())
-}
-
-// set has Get report lock, until the function that it returns is called.
-func set(c *gin.Context, lock *holdfast.Lock) func() {
-	before := Get(c)
-	c.Set(contextKey, lock)
-	return func() { c.Set(contextKey, before) }
-}
-
-// find returns the lock of key that ctx carries. Locks are stored under a prefix that is not known here; the
-// same one for all locks of a Locker, so that among several matches the shortest is the one.
-func find(ctx context.Context, key string) *holdfast.Lock {
-	var found *holdfast.Lock
-	for _, lock := range holdfast.Held(ctx) {
-		if strings.HasSuffix(lock.Key(), key) && (found == nil || len(lock.Key()) < len(found.Key())) {
-			found = lock
-		}
-	}
-	return found
 }
 
 // refuse answers in place of the chain.

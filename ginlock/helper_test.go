@@ -277,4 +277,12 @@ func fence(ctx context.Context) int64 {
 	return 0
 }
 
+// lockOf is the innermost lock of the request, or nil.
+func lockOf(c *gin.Context) *holdfast.Lock {
+	if held := holdfast.Held(c.Request.Context()); len(held) > 0 {
+		return held[0]
+	}
+	return nil
+}
+
 var byID = ginlock.Param("id")

@@ -33,7 +33,7 @@ func largeResponses(locker *holdfast.Locker) http.Handler {
 	}
 	router := gin.New()
 	router.GET("/default/:id", ginlock.New(locker, "order", byID), respond)
-	router.GET("/at-once/:id", ginlock.New(locker, "order", byID, ginlock.WithWait(0)), respond)
+	router.GET("/at-once/:id", ginlock.New(locker, "order", byID, ginlock.WithBusy(ginlock.Wait(0))), respond)
 	return router
 }
 

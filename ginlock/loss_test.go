@@ -3,7 +3,10 @@ package ginlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,7 +83,7 @@ func TestLossEndsTheContextAndIsReported(t *testing.T) {
 			var errs errs
 			router := route(errs.watch, ginlock.New(api.Locker, "order", byID, tt.opts...), func(c *gin.Context) {
 				if tt.lose != nil {
-					tt.lose(b, ginlock.Get(c))
+					tt.lose(b, lockOf(c))
 				}
 				ctx := c.Request.Context()
 				<-ctx.Done()
@@ -158,7 +161,7 @@ func TestReleasedByTheHandlerIsNoLoss(t *testing.T) {
 		api := newReplica(t, b)
 		var errs errs
 		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
-			if err := ginlock.Get(c).Release(context.Background()); err != nil {
+			if err := lockOf(c).Release(context.Background()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -167,5 +170,67 @@ func TestReleasedByTheHandlerIsNoLoss(t *testing.T) {
 			t.Errorf("got %d %q, want an empty 200", w.Code, w.Body)
 		}
 		errs.want(t, nil)
+	})
+}
+
+// stale is what a fence of a database returns: an error of its own, which matches holdfast.ErrLost.
+type stale struct{}
+
+func (stale) Error() string        { return "token 1 is stale: the database has seen 2" }
+func (stale) Is(target error) bool { return target == holdfast.ErrLost }
+
+func TestRespondToAFenceIsTheAnswerToALoss(t *testing.T) {
+	for _, lost := range []bool{false, true} { // what the release finds out as well
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			api := newReplica(t, b)
+			var errs errs
+			s := serve(t, route(errs.watch, ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
+				if lost {
+					b.Redis.Del("order:42")
+				}
+				err := fmt.Errorf("pay: %w", stale{})
+				_ = c.Error(err)
+				ginlock.Respond(c, err)
+			}))
+			status, body, err := s.fetch(context.Background(), "/orders/42")
+			if err != nil || status != http.StatusServiceUnavailable || strings.Count(body, "outcome is unknown") != 1 || strings.Contains(body, "stale") {
+				t.Errorf("lost %v: got %d %q, %v, want 503, once, and no word of the fence", lost, status, body, err)
+			}
+			want := 1
+			if lost {
+				want = 2
+			}
+			if len(errs.all) != want || !errors.As(errs.all[0], &stale{}) || !errors.Is(errs.all[want-1], holdfast.ErrLost) {
+				t.Errorf("lost %v: c.Errors has %v, want %d", lost, errs.all, want)
+			}
+			s.wantQuiet(t)
+		})
+	}
+	w := httptest.NewRecorder()
+	c, _ := gin.CreateTestContext(w)
+	ginlock.Respond(c, errors.Join(stale{}, holdfast.ErrUnavailable)) // the loss counts: something ran
+	wantProblem(t, w, http.StatusServiceUnavailable, "", "outcome is unknown")
+}
+
+func TestReleaseInBackgroundIsNotWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		var errs errs
+		background := ginlock.WithLock(holdfast.WithReleaseInBackground())
+		router := route(errs.watch, ginlock.New(api.Locker, "order", byID, background), func(c *gin.Context) { api.link.CutUp(); ok(c) })
+		begin := time.Now()
+		wantStatus(t, get(router, "/orders/42"), http.StatusOK)
+		wantTook(t, begin, 0)
+		errs.want(t, nil)
+		api.link.Heal()
+		time.Sleep(5 * time.Second)
+		wantFree(t, b, "order:42")
+
+		known := route(errs.watch, ginlock.New(api.Locker, "order", byID, background), func(c *gin.Context) {
+			b.Redis.Del("order:42")
+			<-c.Request.Context().Done() // a renewal finds the loss
+		})
+		wantProblem(t, get(known, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
+		errs.want(t, holdfast.ErrLost)
 	})
 }

@@ -1,20 +1,22 @@
 package ginlock
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Option configures the middleware that [New] makes.
-type Option interface{ apply(*config) }
+// Option configures the middleware that [New] makes. An option only records what it is given; New judges it.
+type Option interface{ apply(*config) error }
 
 // defaultWait covers the moment between the end of a long response, when its client may send the next request,
 // and the release behind it: a round trip to Redis.
 const defaultWait = 100 * time.Millisecond
 
 type config struct {
+	busy         Policy
 	lock         []holdfast.CallOption
 	skipper      func(*gin.Context) bool
 	errorHandler func(*gin.Context, error)
@@ -24,76 +26,110 @@ type config struct {
 }
 
 func defaults() config {
-	return config{lock: []holdfast.CallOption{holdfast.WithWait(defaultWait)}}
+	return config{busy: Wait(defaultWait)}
 }
 
-type option func(*config)
+// lockOptions are those of an acquisition.
+func (c *config) lockOptions() []holdfast.CallOption {
+	return append(slices.Clip(c.lock), holdfast.WithWait(c.busy.wait))
+}
 
-func (o option) apply(c *config) { o(c) }
+type option func(*config) error
 
-// WithWait sets how long a request waits for another holder before it is refused. Default: 100 ms. 0 refuses at
-// once, and with it a client that sends its requests one after the other can be refused because of itself: the
-// end of a long response reaches it before the lock is released. Too long, and waiting requests pile up behind
-// a slow one.
+func (o option) apply(c *config) error { return o(c) }
+
+// Policy says what becomes of a request whose key is busy: [Wait]. The zero value is Wait(0).
+type Policy struct{ wait time.Duration }
+
+// Wait waits in line for up to max, first come first served among the requests of all replicas, and then refuses the
+// request with 409. Wait(0) does not wait. Then a client that sends its requests one after the other can be refused
+// because of itself: the end of a long response reaches it before the lock is released. With a long wait, requests pile
+// up behind a slow one.
 //
-// It bounds the waiting for others. A Redis that does not answer is given up to a quarter of the TTL, at most
-// 1 s, beyond it, and about a TTL altogether. The wait begins with the request, so that a Redis that takes
-// longer than it for one answer is asked only once.
-func WithWait(d time.Duration) Option { return WithLock(holdfast.WithWait(d)) }
+// max bounds the wait for other holders. A Redis that does not answer is given up to a quarter of the TTL, at most 1 s,
+// beyond it, and about a TTL altogether. The wait begins with the request, so a Redis that takes longer than max for one
+// answer is asked only once.
+func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
-// WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of
-// the Locker. Of several, the last one wins, so that WithLock(holdfast.WithWait(d)) is another way to write
-// WithWait(d); a [holdfast.WithWait] given to the Locker itself does not count here.
-func WithLock(opts ...holdfast.CallOption) Option {
-	return option(func(c *config) { c.lock = append(c.lock, opts...) })
+// WithBusy sets what becomes of a request whose key is busy. Default: Wait(100 * time.Millisecond).
+func WithBusy(p Policy) Option {
+	return option(func(c *config) error {
+		if p.wait < 0 {
+			return invalid("WithBusy(Wait(%v)): negative", p.wait)
+		}
+		c.busy = p
+		return nil
+	})
 }
 
-// WithRouteScope makes the method and the route's path, as registered, part of the key: holdfast.Key(resource,
-// "POST", "/orders/:id/pay", parts...). It is meant for values that mean something on one route only, such as
-// an Idempotency-Key. Default: without, so that whatever names the same resource and parts is excluded. With
-// it, two routes to the same thing do not exclude each other, and a route that is renamed has other keys.
+// WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the
+// Locker, and of several that say the same the last one wins. What [holdfast.WithWait] says does not count, here or in
+// the Locker: see [WithBusy].
+//
+// With [holdfast.WithReleaseInBackground] the response does not wait for the release, which saves a round trip; a loss or
+// an outage that only the release would find is then neither answered with 503 nor in c.Errors.
+func WithLock(opts ...holdfast.CallOption) Option {
+	given := slices.Clone(opts)
+	return option(func(c *config) error {
+		if i := slices.IndexFunc(given, func(o holdfast.CallOption) bool { return o == nil }); i >= 0 {
+			return invalid("WithLock: option %d of %d is nil", i+1, len(given))
+		}
+		c.lock = append(c.lock, given...)
+		return nil
+	})
+}
+
+// WithRouteScope makes the method and the route's path, as registered, part of the key: holdfast.Key(resource, "POST",
+// "/orders/:id/pay", parts...). It is for values that mean something on one route only, such as an Idempotency-Key. With
+// it, two routes to the same thing do not exclude each other, and a route that is renamed has other keys. Default: without,
+// so that everything that names the same resource and parts is excluded.
 func WithRouteScope() Option {
-	return option(func(c *config) { c.routeScope = true })
+	return option(func(c *config) error { c.routeScope = true; return nil })
 }
 
 // WithSkipper exempts the requests for which skip returns true: the middleware lets them through without a
 // lock. It is asked first of all, also about requests that match no route. Default: none is exempt.
 func WithSkipper(skip func(*gin.Context) bool) Option {
-	if skip == nil {
-		panic("ginlock: WithSkipper(nil)")
-	}
-	return option(func(c *config) { c.skipper = skip })
+	return option(func(c *config) error {
+		if skip == nil {
+			return invalid("WithSkipper(nil)")
+		}
+		c.skipper = skip
+		return nil
+	})
 }
 
-// WithErrorHandler has handle answer where the chain did not run under the lock to its end; see [New] for the
-// cases. The chain is aborted already if it has not run. What handle leaves unanswered, having set no status
-// and written nothing, is answered by [Respond], which it may also call for the cases that it does not care
-// about. Default: [Respond].
+// WithErrorHandler has handle answer requests whose chain did not run under the lock to its end; [New] lists the cases.
+// A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle may
+// also call Respond for the cases that it does not care about. Default: [Respond].
 //
 // handle tells the cases apart by errors.Is: [holdfast.ErrLost] first, for what ran already, then
 // [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed], [holdfast.ErrInvalid].
-// Where the request's context ended the wait, the error matches its error too.
+// If the request's context ended the wait, the error matches its error too.
 func WithErrorHandler(handle func(*gin.Context, error)) Option {
-	if handle == nil {
-		panic("ginlock: WithErrorHandler(nil)")
-	}
-	return option(func(c *config) { c.errorHandler = handle })
+	return option(func(c *config) error {
+		if handle == nil {
+			return invalid("WithErrorHandler(nil)")
+		}
+		c.errorHandler = handle
+		return nil
+	})
 }
 
-// WithRetryAfterLease has a 409 tell the client to wait for as long as the holder's lease has left, rounded up; 5 s where it
-// never ends. The holder may be through much sooner, or renew. Default: 1 s, or less where the lease ends sooner, which in
-// whole seconds is 1 too.
+// WithRetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never
+// ends. The holder may release much sooner, or renew. Default: what the lease has left, but at most 1 s, as most holders
+// release long before their lease ends. In whole seconds that is always 1.
 func WithRetryAfterLease() Option {
-	return option(func(c *config) { c.retryLease = true })
+	return option(func(c *config) error { c.retryLease = true; return nil })
 }
 
-// WithFailOpen runs the chain without a lock when Redis is unavailable; [Get] finds none then, and the error is
-// in c.Errors. Default: such requests are refused with 503.
+// WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
+// request's context then, and the error is in c.Errors. Default: such requests are refused with 503.
 //
-// It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica
-// only, any number of requests for the same key run at once, beside holders that still have the lock. Use it
-// where a lock saves work and not where it keeps data right, unless something else does that. A silent Redis
-// still costs each request the time that [WithWait] describes.
+// It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica only, any
+// number of requests for the same key run at once, beside holders that still have the lock. Use it where a lock saves work.
+// Do not use it where the lock keeps data right, unless something else does too. A silent Redis still costs each request
+// the time that [Wait] describes.
 func WithFailOpen() Option {
-	return option(func(c *config) { c.failOpen = true })
+	return option(func(c *config) error { c.failOpen = true; return nil })
 }

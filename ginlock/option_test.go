@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-func TestLaterOfTwoWaitsCountsAndTheLockersDoesNot(t *testing.T) {
+func TestOnlyTheWaitOfWithBusyCounts(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		task, api := newReplica(t, b), newReplica(t, b, holdfast.WithWait(time.Hour))
 		defer hold(t, task, "order:42")()
@@ -24,10 +25,12 @@ func TestLaterOfTwoWaitsCountsAndTheLockersDoesNot(t *testing.T) {
 			opts []ginlock.Option
 		}{
 			{100 * time.Millisecond, nil},
-			{0, []ginlock.Option{ginlock.WithWait(0)}},
-			{3 * time.Second, []ginlock.Option{ginlock.WithWait(3 * time.Second)}},
-			{2 * time.Second, []ginlock.Option{ginlock.WithWait(time.Second), ginlock.WithLock(holdfast.WithWait(2 * time.Second))}},
-			{time.Second, []ginlock.Option{ginlock.WithLock(holdfast.WithWait(2 * time.Second)), ginlock.WithWait(time.Second)}},
+			{0, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(0))}},
+			{3 * time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(3 * time.Second))}},
+			{0, []ginlock.Option{ginlock.WithBusy(ginlock.Policy{})}},
+			{2 * time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(time.Second)), ginlock.WithBusy(ginlock.Wait(2 * time.Second))}},
+			{time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(time.Second)), ginlock.WithLock(holdfast.WithWait(2 * time.Second))}},
+			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(holdfast.WithWait(2 * time.Second))}},
 			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(holdfast.WithTTL(5 * time.Second))}},
 		} {
 			begin := time.Now()
@@ -83,8 +86,8 @@ func TestSkippedRequestsRunWithoutALock(t *testing.T) {
 			return c.Request.Method == http.MethodGet
 		})))
 		router.Any("/orders/:id", func(c *gin.Context) {
-			if (ginlock.Get(c) == nil) != (c.Request.Method == http.MethodGet) {
-				t.Errorf("%s: Get returned %v", c.Request.Method, ginlock.Get(c))
+			if (lockOf(c) == nil) != (c.Request.Method == http.MethodGet) {
+				t.Errorf("%s: the request has %v", c.Request.Method, lockOf(c))
 			}
 			ok(c)
 		})
@@ -108,14 +111,14 @@ func TestFailOpenRunsWithoutALockOnlyWhenRedisIsAway(t *testing.T) {
 		var outer, inner *holdfast.Lock
 		router := route(errs.watch, ginlock.New(task.Locker, "customer", ginlock.Query("customer")),
 			func(c *gin.Context) {
-				outer = ginlock.Get(c)
+				outer = lockOf(c)
 				c.Next()
-				if ginlock.Get(c) != outer {
-					t.Errorf("behind the inner middleware Get returned %v, want the outer one's again", ginlock.Get(c))
+				if lockOf(c) != outer {
+					t.Errorf("behind the inner middleware the request has %v, want the outer one's lock again", lockOf(c))
 				}
 			},
 			ginlock.New(api.Locker, "order", byID, ginlock.WithFailOpen()),
-			func(c *gin.Context) { inner = ginlock.Get(c); ok(c) })
+			func(c *gin.Context) { inner = lockOf(c); ok(c) })
 
 		wantStatus(t, get(router, "/orders/42?customer=7"), http.StatusOK)
 		if inner == nil || inner == outer {
@@ -128,19 +131,19 @@ func TestFailOpenRunsWithoutALockOnlyWhenRedisIsAway(t *testing.T) {
 		api.link.CutUp()
 		w := get(router, "/orders/42?customer=7")
 		wantStatus(t, w, http.StatusOK)
-		if inner != nil || outer == nil {
-			t.Errorf("Get returned %v outside and %v inside, want the customer's lock and none", outer, inner)
+		if inner != outer || outer == nil {
+			t.Errorf("got %v outside and %v inside, want the customer's lock and no other", outer, inner)
 		}
 		errs.want(t, holdfast.ErrUnavailable)
 
-		inner = outer
+		inner = nil
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		begin := time.Now()
 		w = send(router, httptest.NewRequestWithContext(ctx, http.MethodGet, "/orders/42?customer=7", nil))
 		wantTook(t, begin, 500*time.Millisecond)
 		wantStatus(t, w, http.StatusServiceUnavailable)
-		if inner == nil {
+		if inner != nil {
 			t.Error("a request that had ended was let through")
 		}
 		api.link.Heal()
@@ -153,7 +156,7 @@ func TestTwoInstancesKeepTheirOptionsApart(t *testing.T) {
 		task, api := newReplica(t, b), newReplica(t, b)
 		router := gin.New()
 		shared := []holdfast.CallOption{holdfast.WithLabel("api")}
-		router.GET("/a/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithWait(time.Second),
+		router.GET("/a/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithBusy(ginlock.Wait(time.Second)),
 			ginlock.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })), ok)
 		router.GET("/b/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithFailOpen(),
 			ginlock.WithSkipper(func(c *gin.Context) bool { return c.Param("id") == "1" })), ok)
@@ -178,38 +181,62 @@ func TestTwoInstancesKeepTheirOptionsApart(t *testing.T) {
 	})
 }
 
-func TestNewPanicsOnMisuseAndSendsNothing(t *testing.T) {
+// want is what the panic says, all of it in one error. No option and no part panics by itself.
+func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		l := newReplica(t, b, holdfast.WithMaxHold(20*time.Second)).Locker
-		for name, f := range map[string]func(){
-			"nil locker":            func() { ginlock.New(nil, "order", byID) },
-			"empty resource":        func() { ginlock.New(l, "", byID) },
-			"nil part":              func() { ginlock.New(l, "order", nil) },
-			"nil option":            func() { ginlock.New(l, "order", byID, nil) },
-			"negative wait":         func() { ginlock.New(l, "order", byID, ginlock.WithWait(-1)) },
-			"nil skipper":           func() { ginlock.WithSkipper(nil) },
-			"nil error handler":     func() { ginlock.WithErrorHandler(nil) },
-			"nil lock option":       func() { ginlock.New(l, "order", byID, ginlock.WithLock(nil)) },
-			"short lease":           func() { ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithTTL(time.Millisecond))) },
-			"lease beyond the hold": func() { ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithTTL(time.Minute))) },
-			"contradicting options": func() { ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithoutRenewal())) },
-			"unnamed param":         func() { ginlock.Param("") },
-			"unnamed header":        func() { ginlock.Header("") },
-			"unnamed query":         func() { ginlock.Query("") },
-			"unnamed value":         func() { ginlock.Value("") },
-			"no parts":              func() { ginlock.Parts() },
-			"nil among parts":       func() { ginlock.Parts(byID, nil) },
+		lock := func(opts ...holdfast.CallOption) []ginlock.Option { return []ginlock.Option{ginlock.WithLock(opts...)} }
+		for name, tt := range map[string]struct {
+			locker   *holdfast.Locker
+			resource string
+			part     ginlock.Part
+			opts     []ginlock.Option
+			want     []string
+		}{
+			"nil locker":          {nil, "order", byID, nil, []string{"locker"}},
+			"empty resource":      {l, "", byID, nil, []string{"resource"}},
+			"nil part":            {l, "order", nil, nil, []string{"part is nil"}},
+			"unnamed param":       {l, "order", ginlock.Param(""), nil, []string{"part is nil", "name"}},
+			"unnamed header":      {l, "order", ginlock.Header(""), nil, []string{"part is nil", "name"}},
+			"unnamed query":       {l, "order", ginlock.Query(""), nil, []string{"part is nil", "name"}},
+			"unnamed value":       {l, "order", ginlock.Value(""), nil, []string{"part is nil", "name"}},
+			"unnamed field":       {l, "order", ginlock.JSON(""), nil, []string{"part is nil", "name"}},
+			"no parts":            {l, "order", ginlock.Parts(), nil, []string{"part is nil", "Parts"}},
+			"nil among parts":     {l, "order", ginlock.Parts(byID, nil), nil, []string{"part is nil", "Parts"}},
+			"unnamed among parts": {l, "order", ginlock.Parts(ginlock.Parts(byID, ginlock.Query("")), byID), nil, []string{"part is nil", "Parts"}},
+			"nil option":          {l, "order", byID, []ginlock.Option{ginlock.WithFailOpen(), nil}, []string{"option 2 of 2 is nil"}},
+			"negative wait":       {l, "order", byID, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(-1))}, []string{"WithBusy(Wait(-1ns))"}},
+			"nil skipper":         {l, "order", byID, []ginlock.Option{ginlock.WithSkipper(nil)}, []string{"WithSkipper(nil)"}},
+			"nil error handler":   {l, "order", byID, []ginlock.Option{ginlock.WithErrorHandler(nil)}, []string{"WithErrorHandler(nil)"}},
+			"nil lock option":     {l, "order", byID, lock(holdfast.WithLabel("a"), nil), []string{"WithLock: option 2 of 2 is nil"}},
+			"short lease":         {l, "order", byID, lock(holdfast.WithTTL(time.Millisecond)), []string{"WithTTL(1ms)"}},
+			"lease beyond hold":   {l, "order", byID, lock(holdfast.WithTTL(time.Minute)), []string{"WithMaxHold", "1m0s"}},
+			"contradiction":       {l, "order", byID, lock(holdfast.WithoutRenewal()), []string{"WithoutRenewal"}},
+			"useless wait":        {l, "order", byID, lock(holdfast.WithWait(-1)), []string{"WithWait(-1ns)"}},
+			"all of it": {l, "", nil, []ginlock.Option{nil, ginlock.WithSkipper(nil), ginlock.WithBusy(ginlock.Wait(-time.Second)), ginlock.WithErrorHandler(nil),
+				ginlock.WithLock(holdfast.WithTTL(0))}, []string{"resource", "part", "option 1 of 5", "WithSkipper", "WithBusy", "WithErrorHandler", "WithTTL(0s)"}},
+			"also without a locker": {nil, "", byID, []ginlock.Option{ginlock.WithSkipper(nil)}, []string{"locker", "resource", "WithSkipper"}},
 		} {
 			func() {
 				defer func() {
-					if recover() == nil {
-						t.Errorf("%s: no panic", name)
+					err, _ := recover().(error)
+					if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "ginlock: New: ") {
+						t.Errorf("%s: panic with %v, want an ErrInvalid of ginlock", name, err)
+						return
+					}
+					for _, want := range tt.want {
+						if !strings.Contains(err.Error(), want) {
+							t.Errorf("%s: got %q, want %q in it", name, err, want)
+						}
+					}
+					if got := strings.Count(err.Error(), "; ") + 1; name == "all of it" && got != 7 {
+						t.Errorf("%s: got %q: %d mistakes, want 7", name, err, got)
 					}
 				}()
-				f()
+				ginlock.New(tt.locker, tt.resource, tt.part, tt.opts...)
 			}()
 		}
-		ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithLabel("api"), holdfast.WithTTL(time.Second)), ginlock.WithWait(0))
+		ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithLabel("api"), holdfast.WithTTL(time.Second)), ginlock.WithBusy(ginlock.Policy{}))
 		synctest.Wait()
 		if n := b.Commands().Total(); n != 0 {
 			t.Errorf("%d commands sent", n)
@@ -218,5 +245,32 @@ func TestNewPanicsOnMisuseAndSendsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		ginlock.New(l, "order", byID) // a matter of the moment, not of the code
+	})
+}
+
+// A slice that the caller goes on using is the caller's.
+func TestNewKeepsNoSliceOfItsCaller(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		opts := make([]holdfast.CallOption, 1, 8)
+		opts[0] = holdfast.WithLabel("first")
+		parts := []ginlock.Part{byID}
+		part, lock := ginlock.Parts(parts...), ginlock.WithLock(opts...)
+		opts[0], parts[0] = holdfast.WithLabel("second"), nil
+		var label string
+		router := route(ginlock.New(api.Locker, "order", part, lock), func(c *gin.Context) {
+			state, err := api.Inspect(c.Request.Context(), "order:42")
+			if err != nil {
+				t.Error(err)
+			}
+			label = state.Label
+		})
+		if got := opts[:2][1]; got != nil {
+			t.Errorf("New has written %v behind the caller's slice", got)
+		}
+		wantStatus(t, get(router, "/orders/42"), http.StatusOK)
+		if label != "first" {
+			t.Errorf("got label %q, want the one that WithLock was given", label)
+		}
 	})
 }

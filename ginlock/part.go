@@ -4,27 +4,36 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Part takes from a request what tells one lock of a resource from the others: usually one string. Any function
-// of this form will do; it runs before the lock is taken.
+// Part takes from a request what tells one lock of a resource from the others: usually one string. Any function of this
+// form will do. It runs before the lock is taken.
 //
-// None of the strings may be empty, or the request is refused with 400. So it is for an error that matches
-// [holdfast.ErrInvalid]; any other error is answered with 500.
+// If there is no string, or an empty one, the request is refused with 400. So it is after an error that matches
+// [holdfast.ErrInvalid]. Any other error is answered with 500.
+//
+// Values are compared byte by byte: "42" and "042" are two orders to the lock. If the handler takes them for one, use a
+// Part that brings them into one form.
+//
+// A nil Part is a mistake that [New] reports. [Param], [Query], [Header], [Value] and [JSON] return one for an empty name, and
+// [Parts] for no parts or a nil one.
 type Part func(c *gin.Context) ([]string, error)
 
 // Param is the value of a path parameter: Param("id") on the route /orders/:id. On a route without such a parameter every
-// request is answered with 500, and the error is in c.Errors: the client cannot mend that.
+// request is answered with 500, and c.Errors says so: no client can mend that.
 func Param(name string) Part {
-	named("Param", name)
+	if name == "" {
+		return nil
+	}
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Params.Get(name)
 		if !ok {
-			return nil, fmt.Errorf("ginlock: the route %q has no parameter %q", c.FullPath(), name)
+			return nil, fmt.Errorf("ginlock: Param(%q): the route %q has no such parameter: name one of its own", name, c.FullPath())
 		}
 		return one(v, "path parameter", name)
 	}
@@ -32,7 +41,9 @@ func Param(name string) Part {
 
 // Query is the first value of a query parameter.
 func Query(name string) Part {
-	named("Query", name)
+	if name == "" {
+		return nil
+	}
 	return func(c *gin.Context) ([]string, error) {
 		return one(c.Query(name), "query parameter", name)
 	}
@@ -40,12 +51,17 @@ func Query(name string) Part {
 
 // Header is the first value of a header field.
 //
-// The field Idempotency-Key is a string of RFC 8941: quoted, and taken without the quotes and escapes. Clients
-// also send it without quotes; then it is taken as it is. Anything in between is malformed, as is a second
-// value. A client chooses this value freely, so take it together with who the client is, or one can block
-// another, and with [WithRouteScope].
+// The field Idempotency-Key is a string of RFC 8941: quoted, and taken without the quotes and escapes. Clients also send it
+// without quotes; then it is taken as it is. Anything in between is malformed, as is a second value. A client chooses this
+// value freely and could block another one that chose the same. Take it together with the client's name, and with
+// [WithRouteScope]:
+//
+//	ginlock.New(locker, "request",
+//		ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")), ginlock.WithRouteScope())
 func Header(name string) Part {
-	named("Header", name)
+	if name == "" {
+		return nil
+	}
 	name = http.CanonicalHeaderKey(name)
 	if name == "Idempotency-Key" {
 		return idempotencyKey
@@ -55,38 +71,38 @@ func Header(name string) Part {
 	}
 }
 
-// Value is the value that a middleware further out has set with c.Set: a string, an integer or a
-// [fmt.Stringer]. Where none has set it, the request is answered with 500, and so it is with a value of another type: not
-// every value has a text of its own, and a pointer's would differ from request to request.
+// Value is the value that a middleware further out has set with c.Set: a string, an integer or a [fmt.Stringer].
+//
+// A value that is missing, empty or of another type is the server's mistake: the request is answered with 500, and
+// c.Errors says what to do. A middleware that authenticates must refuse requests itself. Other types have no text of
+// their own, and a pointer's would differ from request to request.
 func Value(name string) Part {
-	named("Value", name)
+	if name == "" {
+		return nil
+	}
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Get(name)
-		switch {
-		case !ok:
-			return nil, fmt.Errorf("ginlock: no middleware has set the context value %q before the lock's", name)
-		case v == nil:
-			return one("", "context value", name)
+		if !ok {
+			return nil, fmt.Errorf("ginlock: Value(%q): not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
 		}
 		s, ok := text(v)
-		if !ok {
-			return nil, fmt.Errorf("ginlock: context value %q is a %T, want a string, an integer or a fmt.Stringer", name, v)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("ginlock: Value(%q): set to a %T: set a string, an integer or a fmt.Stringer", name, v)
+		case s == "":
+			return nil, fmt.Errorf("ginlock: Value(%q): set to an empty %T: refuse such requests before this middleware", name, v)
 		}
-		return one(s, "context value", name)
+		return []string{s}, nil
 	}
 }
 
 // Parts is all of parts, in their order: Parts(Param("tenant"), Param("id")) makes holdfast.Key(resource, tenant,
 // id).
 func Parts(parts ...Part) Part {
-	if len(parts) == 0 {
-		panic("ginlock: Parts without a part")
+	if len(parts) == 0 || slices.ContainsFunc(parts, func(p Part) bool { return p == nil }) {
+		return nil
 	}
-	for _, p := range parts {
-		if p == nil {
-			panic("ginlock: Parts with a nil part")
-		}
-	}
+	parts = slices.Clone(parts)
 	return func(c *gin.Context) ([]string, error) {
 		var all []string
 		for _, p := range parts {
@@ -100,15 +116,9 @@ func Parts(parts ...Part) Part {
 	}
 }
 
-func named(part, name string) {
-	if name == "" {
-		panic("ginlock: " + part + " without a name")
-	}
-}
-
 func one(value, kind, name string) ([]string, error) {
 	if value == "" {
-		return nil, &keyError{fmt.Sprintf("no %s %q", kind, name)}
+		return nil, &keyError{what: fmt.Sprintf("no %s %q", kind, name)}
 	}
 	return []string{value}, nil
 }
@@ -126,12 +136,23 @@ func text(v any) (string, bool) {
 
 // keyError is a request that does not say, or not properly, what to lock. It matches holdfast.ErrInvalid, and its
 // text is fit for the client.
-type keyError struct{ what string }
+type keyError struct {
+	what  string
+	cause error // why the body could not be read, or nil; not for the client
+}
 
-func (e *keyError) Error() string        { return "ginlock: the lock's key: the request has " + e.what }
+func (e *keyError) Error() string {
+	s := "ginlock: the lock's key: the request has " + e.what
+	if e.cause != nil {
+		s += ": " + e.cause.Error()
+	}
+	return s
+}
+
+func (e *keyError) Unwrap() error        { return e.cause }
 func (e *keyError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
-var errMalformedKey = &keyError{`a malformed Idempotency-Key, want a quoted string (RFC 8941, 3.3.3)`}
+var errMalformedKey = &keyError{what: `a malformed Idempotency-Key, want a quoted string (RFC 8941, 3.3.3)`}
 
 func idempotencyKey(c *gin.Context) ([]string, error) {
 	values := c.Request.Header.Values("Idempotency-Key")

@@ -17,8 +17,9 @@ const (
 	// retrySoon is the most that it is told to wait for a holder, which mostly releases long before its lease ends.
 	retrySoon = time.Second
 
-	// leaseKey is set in a gin.Context whose middleware has WithRetryAfterLease.
-	leaseKey = contextKey + ".retry-after-lease"
+	// leaseKey is set in a gin.Context whose middleware has WithRetryAfterLease. It is a string because a gin.Context of the
+	// oldest supported version has no other keys.
+	leaseKey = "github.com/holdfast-go/holdfast/ginlock.retry-after-lease"
 )
 
 // problem is the body of a refusal (RFC 9457). Without a type it is "about:blank": the status says it all.
@@ -29,11 +30,24 @@ type problem struct {
 }
 
 // Respond answers a request whose chain did not run under its lock to the end, with problem details (RFC 9457,
-// application/problem+json). It is what a middleware does without [WithErrorHandler], and does nothing where
-// something was written already. Neither key nor holder is told to the client.
+// application/problem+json). A middleware without [WithErrorHandler] calls it. It does nothing if something was written
+// already, and tells the client neither key nor holder.
 //
-// A Retry-After is in whole seconds: 1 for a lock that is held, unless [WithRetryAfterLease], and 5 for 503. There is none
-// after a loss: whether the request may be repeated is not for us to say.
+// Retry-After is in whole seconds: 1 for a lock that is held, unless [WithRetryAfterLease], and 5 for 503. After a loss
+// there is none: we cannot say whether the request may be repeated.
+//
+// A handler may call Respond too, with an error of its lock or of a fence. An error that matches [holdfast.ErrLost], as
+// sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked. Other errors of the handler's own
+// need an answer of its own; to Respond they are a lock that could not be determined.
+//
+//	err := fence.WithTx(c.Request.Context(), db, nil, pay)
+//	switch {
+//	case errors.Is(err, holdfast.ErrLost): // sqlfence.ErrStale: a newer holder has written, and this one has not
+//		_ = c.Error(err)
+//		ginlock.Respond(c, err)
+//	case err != nil:
+//		...
+//	}
 func Respond(c *gin.Context, err error) {
 	if c.Writer.Written() {
 		return
@@ -69,6 +83,9 @@ func describe(err error) (p problem, retry time.Duration) {
 		p.Detail = "The lock for this request could not be taken. Nothing was done."
 	case errors.As(err, &key):
 		p.Status = http.StatusBadRequest
+		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
+			p.Status = http.StatusRequestEntityTooLarge
+		}
 		p.Detail = "The request has " + key.what + "."
 	case errors.Is(err, holdfast.ErrInvalid):
 		p.Status = http.StatusBadRequest

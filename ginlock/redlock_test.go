@@ -35,7 +35,7 @@ func TestRedLock(t *testing.T) {
 		rival := route(ginlock.New(b, "order", byID), ok)
 		var token int64
 		api := route(ginlock.New(a, "order", byID), func(c *gin.Context) {
-			token = ginlock.Get(c).Token()
+			token = lockOf(c).Token()
 			if w := get(rival, "/orders/42"); w.Code == http.StatusOK {
 				t.Error("two requests at once")
 			}

@@ -113,8 +113,8 @@ func TestSilentRedisIsUnavailableInTime(t *testing.T) {
 			opts []ginlock.Option
 		}{
 			{time.Second, nil},
-			{time.Second, []ginlock.Option{ginlock.WithWait(0)}},
-			{3 * time.Second, []ginlock.Option{ginlock.WithWait(3 * time.Second)}},
+			{time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(0))}},
+			{3 * time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(3 * time.Second))}},
 			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(holdfast.WithTTL(400 * time.Millisecond))}},
 		} {
 			begin := time.Now()
@@ -170,14 +170,19 @@ func TestPartsErrorDecidesTheStatus(t *testing.T) {
 func TestMistakeOfTheServerIsNoBadRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		api := newReplica(t, b)
-		for name, part := range map[string]ginlock.Part{
-			`"typo"`: ginlock.Param("typo"), `"user"`: ginlock.Value("user"), `"name"`: ginlock.Parts(byID, ginlock.Param("name")),
+		for what, part := range map[string]ginlock.Part{ // what to do about it
+			`Param("typo"): the route "/orders/:id" has no such parameter: name one`: ginlock.Param("typo"),
+			`Param("name"): the route`: ginlock.Parts(byID, ginlock.Param("name")),
+			`Value("user"): not set: put the middleware that calls c.Set("user", ...) before`: ginlock.Value("user"),
+			`Value("none"): set to an empty string: refuse such requests before`:              ginlock.Value("none"),
+			`Value("list"): set to a []int: set a string`:                                     ginlock.Value("list"),
 		} {
 			var errs errs
-			router := route(errs.watch, ginlock.New(api.Locker, "order", part), never(t))
+			router := route(errs.watch, func(c *gin.Context) { c.Set("none", ""); c.Set("list", []int{1}) },
+				ginlock.New(api.Locker, "order", part), never(t))
 			wantProblem(t, get(router, "/orders/42"), http.StatusInternalServerError, "", "could not be determined")
-			if len(errs.all) != 1 || !strings.Contains(errs.all[0].Error(), name) || errors.Is(errs.all[0], holdfast.ErrInvalid) {
-				t.Errorf("c.Errors has %v, want one that names %s", errs.all, name)
+			if len(errs.all) != 1 || !strings.Contains(errs.all[0].Error(), what) || errors.Is(errs.all[0], holdfast.ErrInvalid) {
+				t.Errorf("c.Errors has %v, want one with %s", errs.all, what)
 			}
 		}
 		router := gin.New() // a parameter that is there, and empty

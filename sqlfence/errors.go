@@ -10,8 +10,9 @@ import (
 // What a caller may have to branch on. Arguments that can never work match [holdfast.ErrInvalid]; a lock in the
 // context that is lost or released matches [holdfast.ErrLost].
 var (
-	// ErrStale: the database has seen a larger token. Whoever has it took the lock over; this holder's work
-	// is void, and repeating it with the same token is useless. The error that matches is a [*StaleError].
+	// ErrStale: the database has seen a larger token. Its holder took the lock over; this holder's work
+	// is void, and repeating it with the same token is useless. The error that matches is a [*StaleError], which
+	// matches [holdfast.ErrLost] too.
 	ErrStale = errors.New("sqlfence: token is stale")
 
 	// ErrCommitUnknown: the connection broke, or the context ended, while the transaction committed. It may have
@@ -36,8 +37,8 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("sqlfence: token %d for %q is stale: the database has seen %d", e.Token, e.Resource, e.Current)
 }
 
-// Is makes errors.Is(err, ErrStale) true.
-func (e *StaleError) Is(target error) bool { return target == ErrStale }
+// Is makes errors.Is(err, ErrStale) true, and errors.Is(err, holdfast.ErrLost): the lock went to the holder of the newer token.
+func (e *StaleError) Is(target error) bool { return target == ErrStale || target == holdfast.ErrLost }
 
 // unknownError is an ErrCommitUnknown with what COMMIT returned.
 type unknownError struct{ cause error }

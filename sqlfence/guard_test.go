@@ -49,7 +49,7 @@ func begin(t *testing.T, db *sql.DB) *sql.Tx {
 func wantStale(t *testing.T, err error, want sqlfence.StaleError) {
 	t.Helper()
 	var stale *sqlfence.StaleError
-	if !errors.As(err, &stale) || !errors.Is(err, sqlfence.ErrStale) || *stale != want {
+	if !errors.As(err, &stale) || !errors.Is(err, sqlfence.ErrStale) || !errors.Is(err, holdfast.ErrLost) || *stale != want {
 		t.Errorf("got %v, want %v", err, &want)
 	}
 }

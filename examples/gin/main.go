@@ -49,14 +49,14 @@ func router(locker *holdfast.Locker, rdb redis.Cmdable) http.Handler {
 			_ = c.Error(err) // after a loss the middleware answers with 503
 			return
 		}
-		c.String(http.StatusOK, "%s, token %d\n", receipt, ginlock.Get(c).Token())
+		c.String(http.StatusOK, "%s, token %d\n", receipt, holdfast.Held(c.Request.Context())[0].Token())
 	})
 
 	// Authentication is outside of the lock: who may not do something must not be able to block it. The client chooses the
 	// Idempotency-Key, so it counts together with who the client is, and on this route only.
 	auth := gin.BasicAuth(gin.Accounts{"ann": "secret", "bob": "secret"})
 	request := ginlock.Parts(ginlock.Value(gin.AuthUserKey), ginlock.Header("Idempotency-Key"))
-	r.POST("/orders", auth, ginlock.New(locker, "request", request, ginlock.WithRouteScope(), ginlock.WithWait(5*time.Second)),
+	r.POST("/orders", auth, ginlock.New(locker, "request", request, ginlock.WithRouteScope(), ginlock.WithBusy(ginlock.Wait(5*time.Second))),
 		func(c *gin.Context) { create(c, rdb) })
 	return r
 }
@@ -74,7 +74,7 @@ func pay(ctx context.Context, order string) (receipt string, err error) {
 // create answers a repeated request as the first one. The lock keeps the two apart, but remembers nothing: the outcome
 // has to be stored, under the lock.
 func create(c *gin.Context, rdb redis.Cmdable) {
-	ctx, outcome := c.Request.Context(), "holdfast_example:"+ginlock.Get(c).Key()
+	ctx, outcome := c.Request.Context(), "holdfast_example:"+holdfast.Held(c.Request.Context())[0].Key()
 	order, err := rdb.Get(ctx, outcome).Int64()
 	if errors.Is(err, redis.Nil) {
 		if order, err = rdb.Incr(ctx, "holdfast_example:orders").Result(); err == nil {

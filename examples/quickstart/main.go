@@ -57,7 +57,7 @@ func replica(redisAddr string, db *sql.DB, locked bool) (url string) {
 	router := gin.New()
 	if locked {
 		locker := check(holdfast.New(redis.NewClient(&redis.Options{Addr: redisAddr}), holdfast.WithPrefix("quickstart:")))
-		router.Use(ginlock.New(locker, "product", ginlock.Param("id"), ginlock.WithWait(time.Minute)))
+		router.Use(ginlock.New(locker, "product", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(time.Minute))))
 	}
 	router.POST("/products/:id/buy", func(c *gin.Context) {
 		switch unit, err := buy(c.Request.Context(), db, c.Param("id")); {

@@ -24,7 +24,7 @@ const patience = 10 * time.Second
 // onePerProduct is the line that this program is about: purchases of one product go one after the other, on
 // whichever replica they arrive; those of different products do not meet.
 func onePerProduct(locker *holdfast.Locker) gin.HandlerFunc {
-	return ginlock.New(locker, "product", ginlock.Param("id"), ginlock.WithWait(patience))
+	return ginlock.New(locker, "product", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(patience)))
 }
 
 // shop is the HTTP side of a replica. Nothing in it knows of the lock.
