@@ -113,7 +113,7 @@ func (s *simulation) run() {
 		s.call(&all)
 	}
 	quiet := make(chan struct{})
-	if s.seed%8 == 1 {
+	if s.seed%16 == 1 {
 		s.crowd(&all, quiet)
 	}
 	over := make(chan struct{})
@@ -213,7 +213,8 @@ func (s *simulation) call(all *sync.WaitGroup) {
 	})
 }
 
-// crowd has each process take other keys as well, by few lanes, so that what is under way for k travels together with that.
+// crowd has each process take other keys as well, all at once every now and then and by few lanes, so that what is under way
+// for k travels together with that.
 func (s *simulation) crowd(all *sync.WaitGroup, quiet <-chan struct{}) {
 	for i, r := range s.rs {
 		holdfast.Narrow(r.Locker)
@@ -225,7 +226,7 @@ func (s *simulation) crowd(all *sync.WaitGroup, quiet <-chan struct{}) {
 					select {
 					case <-quiet:
 						return
-					case <-time.After(time.Duration(rnd.IntN(4000)) * time.Microsecond):
+					case <-time.After(25 * time.Millisecond):
 					}
 					ctx, cancel := context.WithTimeout(background, time.Duration(rnd.IntN(500)+1)*time.Millisecond)
 					lock, err := r.Acquire(ctx, key)

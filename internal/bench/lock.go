@@ -52,10 +52,11 @@ type rival struct {
 
 // The names of those that targets and tests are about.
 const (
-	us       = "holdfast"
-	bare     = "floor"
-	timer    = "goroutine and PEXPIRE"
-	failFast = "redsync (fail fast)"
+	us         = "holdfast"
+	background = "holdfast (background)" // WithReleaseInBackground
+	bare       = "floor"
+	timer      = "goroutine and PEXPIRE"
+	failFast   = "redsync (fail fast)"
 )
 
 const goRedis = "go-redis"
@@ -77,7 +78,7 @@ var rivals = []rival{
 var soloists = []rival{
 	{bare, goRedis, sentBySetters, openPeer(peers.Plain, peers.Settings{})},
 	{us, goRedis, sentByHoldfast, openHoldfast()},
-	{us + ", release in the background", goRedis, sentByHoldfast, openHoldfast(holdfast.WithReleaseInBackground())},
+	{background, goRedis, sentByHoldfast, openHoldfast(holdfast.WithReleaseInBackground())},
 }
 
 func names(rivals []rival) (all []string) {

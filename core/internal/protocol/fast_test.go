@@ -70,7 +70,7 @@ func testFast(t *testing.T, rdb *redis.Client, rounds int, mask func(string) str
 			c.script, c.args = Yield(nil, "k", &names, &owner, &token, rnd.IntN(4) == 0, pick("", "-", "~w"))
 		case 3:
 			p := Proposal{
-				Token: now + []int64{0, 0, 1, 5000, -5000, 2e9, -2e9}[rnd.IntN(7)], Lease: 15 * time.Second, Block: 1 + rnd.IntN(5)/4,
+				Token: now + []int64{5e5, 5e5, -5e5, -3e7, 2e9, -2e9}[rnd.IntN(6)], Lease: 15 * time.Second, Block: 1 + rnd.IntN(5)/4,
 				Behind: time.Second, Passed: time.Duration(rnd.IntN(2)) * time.Minute, Ahead: time.Duration(1+3599*rnd.IntN(2)) * time.Second, Started: rnd.IntN(2) == 0,
 			}
 			if rnd.IntN(2) == 0 {
