@@ -109,7 +109,7 @@ func TestQueueAtShutdown(t *testing.T) {
 func TestQueueInAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTTL(4*time.Second))
-		lock := acquire(t, holder.Locker, "k", holdfast.WithTTL(time.Hour))
+		lock := acquire(t, holder.Locker, "k", holdfast.WithTTL(time.Minute))
 		var calls []<-chan result
 		for range 5 {
 			calls = append(calls, call(background, r, "k"))
