@@ -140,7 +140,8 @@ func (l *Locker) Check(key string, opts ...Option) error {
 }
 
 // Ping asks Redis, on several masters each of them, as [Locker.Inspect] would. It is for the start of a program: a wrong
-// address, a wrong password or a missing permission shows there and not with the first request.
+// address or password shows there and not with the first request. It writes nothing, so it does not show what an ACL forbids
+// to write.
 //
 // Errors: [ErrUnavailable], which says why, [ErrClosed], [ErrInvalid].
 func (l *Locker) Ping(ctx context.Context) error {

@@ -2,8 +2,8 @@ package redisconn
 
 import (
 	"context"
+	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
@@ -21,7 +21,8 @@ const newFor = 100 * time.Millisecond
 // answers those that this settles. It returns the rest, which are as if they had not been sent.
 //
 // Where no answer comes each of them may have been carried out, as with a pipeline. An error reply that is harmless came
-// before anything was done; any other is what each of them would have got.
+// before anything was done. Any other may be a proxy's, which takes no keys of several servers, or come from the middle of
+// the script: each of the calls is unknown then, and its caller asks again, by itself.
 func (n *Conn) bundled(calls []*Call) (rest []*Call) {
 	now := n.Env.Now().Mono
 	if now < time.Duration(n.apart.Load()) {
@@ -42,9 +43,12 @@ func (n *Conn) bundled(calls []*Call) (rest []*Call) {
 	b := &Call{Ctx: context.Background()}
 	b.Set(protocol.Bundle(argsOf(forgets), argsOf(takes)))
 	val, err := n.Run(b)
-	if text := ReplyText(err); text != "" && Harmless(err) || strings.HasPrefix(text, "ERR Protocol error") {
+	if text := ReplyText(err); text != "" {
 		n.apart.Store(int64(n.Env.Now().Mono + apartFor))
-		return calls
+		if Harmless(err) {
+			return calls
+		}
+		err = fmt.Errorf("several locks in one command: %s", text) // no reply to one call, which could be for good
 	}
 	together := append(forgets, takes...)
 	replies, ok := protocol.ReadBundle(val, len(together))
