@@ -10,8 +10,7 @@ import (
 // skewBound is beyond what a clock is off.
 const skewBound = time.Second
 
-// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas; or 0 if that is so long that
-// the tick is refused. It asks until there is an answer, or ctx ends.
+// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas. It asks until there is an answer, or ctx ends.
 func (j *job) early(ctx context.Context, tick time.Time) time.Duration {
 	if j.g.locker.Client() == nil {
 		return 0 // several masters, of which each has its own
@@ -21,10 +20,7 @@ func (j *job) early(ctx context.Context, tick time.Time) time.Duration {
 		now, err := j.redisTime(ctx)
 		if err == nil {
 			j.skew(now, asked, time.Now().Add(j.ahead))
-			if early := tick.Sub(now); early > 0 && early <= j.longestEarly {
-				return early
-			}
-			return 0
+			return max(tick.Sub(now), 0)
 		}
 		var refused interface{ RedisError() }
 		if errors.As(err, &refused) {

@@ -2,7 +2,6 @@ package cronlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -20,9 +19,9 @@ import (
 // A replica claims a tick by its nominal time with [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs it;
 // nothing has to be kept for long enough, or released. A claim whose answer is lost is asked for again, as the same claim. An
 // entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which expires when its tick is
-// more than an hour old (see [WithTickWindow]); a claim of a tick that old is refused.
+// more than an hour old (see [WithClaim]); a claim of a tick that old is refused.
 //
-// Beside the claim there is the lock of that name. Its lease is half of the period, from 500 ms to 15 s, and a tick that finds it
+// Beside the claim there is the lock of the same key, which the claim is independent of. Its lease is half of the period, from 500 ms to 15 s, and a tick that finds it
 // held waits for what may be left of a dead holder's lease, see [Skip].
 //
 // A tick is what cron calls the previous time of an entry, read when the job begins. It is a moment, and so the same in all time
@@ -60,14 +59,14 @@ type Guard struct {
 // [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that contradict each
 // other or the Locker's.
 func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
-	g := &Guard{locker: locker, cron: c, config: defaults(), jobs: map[string]*job{}}
+	g := &Guard{locker: locker, cron: c, jobs: map[string]*job{}}
 	if c == nil {
 		g.refuse("no cron")
 	}
 	g.set(opts)
 	if locker == nil {
 		g.refuse("no Locker")
-	} else if err := check(locker, "name", &g.config, longestLease); err != nil {
+	} else if err := check(locker, jobKey("name"), &g.config, longestLease); err != nil {
 		g.refuse("%v", err)
 	}
 	if err := g.err("New"); err != nil {
@@ -77,8 +76,8 @@ func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 	return g
 }
 
-// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them, and the
-// key of its lock; what else locks that key of the same Redis is excluded as well. spec is read as by [cron.Cron.AddJob].
+// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them. The
+// key of its lock is holdfast.Key("cron", name); what else locks that key of the same Redis is excluded as well. spec is read as by [cron.Cron.AddJob].
 //
 // Errors: [holdfast.ErrInvalid] for what can never work, a name that another job of the Guard has included; that of cron for
 // a spec.
@@ -134,9 +133,12 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 	if fn == nil {
 		return nil, invalid("job %q is nil", name)
 	}
-	j := &job{g: g, name: name, fn: fn, config: g.config.clone()}
+	if name == "" {
+		return nil, invalid("a job without a name: give it one, the same on all replicas")
+	}
+	j := &job{g: g, name: name, key: jobKey(name), fn: fn, config: g.config.clone()}
 	j.set(opts)
-	if err := check(g.locker, name, &j.config, longestLease); err != nil {
+	if err := check(g.locker, j.key, &j.config, longestLease); err != nil {
 		j.refuse("%v", err)
 	}
 	if err := j.err(fmt.Sprintf("job %q", name)); err != nil {
@@ -176,7 +178,7 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 		return invalid("there is no job %q", name)
 	}
 	if !g.enter() {
-		return ErrStopped
+		return errStopped
 	}
 	defer g.runs.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -190,17 +192,16 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 	return err
 }
 
-// ErrStopped is the cause with which the contexts of jobs end when [Guard.Stop] has waited long enough.
-var ErrStopped = errors.New("cronlock: stopped")
+var errStopped = fmt.Errorf("cronlock: the Guard was stopped: %w", holdfast.ErrClosed)
 
 // Stop stops the cron, and waits for the jobs that run, as [cron.Cron.Stop] lets one do. When ctx ends, it ends the
-// contexts of this Guard's jobs, waits for them, and returns ctx's error. Call it before the Locker's Shutdown, and not
+// contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's error. Call it before the Locker's Shutdown, and not
 // from within a job, for which it would wait. Jobs do not run any more afterwards, even if the cron is started again.
 func (g *Guard) Stop(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
-	defer g.cancel(ErrStopped)
+	defer g.cancel(errStopped)
 	jobs, done := g.cron.Stop(), make(chan struct{})
 	go func() {
 		<-jobs.Done() // those that have started may run
@@ -213,7 +214,7 @@ func (g *Guard) Stop(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		g.leave()
-		g.cancel(ErrStopped)
+		g.cancel(errStopped)
 		g.runs.Wait()
 		return ctx.Err()
 	}
@@ -236,19 +237,25 @@ func (g *Guard) leave() {
 	g.stopped = true
 }
 
-// check has the Locker judge a name and options.
-func check(locker *holdfast.Locker, name string, c *config, lease time.Duration) error {
-	var lock, window []holdfast.Option
+// jobKey is the key of a job's lock, and the name that its ticks are claimed by: not that of a request or a task.
+func jobKey(name string) string { return holdfast.Key("cron", name) }
+
+// check has the Locker judge a key and options.
+func check(locker *holdfast.Locker, key string, c *config, lease time.Duration) error {
+	var lock, claim []holdfast.Option
 	for _, o := range c.lockOptions(lease, 0) {
 		lock = append(lock, o)
 	}
-	for _, o := range c.window {
-		window = append(window, o)
+	for _, o := range c.claim {
+		claim = append(claim, o)
 	}
-	if err := locker.Check(name, lock...); err != nil {
-		return err
+	if err := locker.Check(key, lock...); err != nil {
+		return fmt.Errorf("WithLock: %w", err)
 	}
-	return locker.Check(claimed(name), window...)
+	if err := locker.Check(key, claim...); err != nil {
+		return fmt.Errorf("WithClaim: %w", err)
+	}
+	return nil
 }
 
 // inSchedule tells whether cron is calling, as it calls the constructors of wrappers: with its mutex held, on which Entries

@@ -22,10 +22,11 @@ func TestOneReplicaRunsEachTick(t *testing.T) {
 			work := r.work(time.Millisecond)
 			_, err := r.guard.AddFunc("*/10 * * * * *", "invoices", func(ctx context.Context) error {
 				held := holdfast.Held(ctx)
-				if cronlock.Name(ctx) != "invoices" || len(held) != 1 || held[0].Key() != "invoices" || held[0].Token() <= 0 {
-					t.Errorf("job %q with %v", cronlock.Name(ctx), held)
+				name, tick, ok := cronlock.Tick(ctx)
+				if !ok || name != "invoices" || len(held) != 1 || held[0].Key() != "cron:invoices" || held[0].Token() <= 0 {
+					t.Errorf("job %q with %v", name, held)
 				}
-				if tick := cronlock.Tick(ctx); tick.Second()%10 != 0 || tick.Nanosecond() != 0 || time.Since(tick) > time.Second {
+				if tick.Second()%10 != 0 || tick.Nanosecond() != 0 || time.Since(tick) > time.Second {
 					t.Errorf("tick %v at %v", tick, time.Now())
 				}
 				return work(ctx)
@@ -116,7 +117,7 @@ func TestWaitNoTime(t *testing.T) {
 				tick := time.Now().Truncate(time.Minute).Add(time.Minute)
 				pass(time.Until(tick.Add(-time.Second)))
 				// Of a process that died: nobody renews it.
-				if err := r.rdb.Set(context.Background(), "job", "dead", 4*time.Second).Err(); err != nil {
+				if err := r.rdb.Set(context.Background(), "cron:job", "dead", 4*time.Second).Err(); err != nil {
 					t.Fatal(err)
 				}
 				pass(time.Second + c.took/2)
@@ -232,10 +233,10 @@ func TestStop(t *testing.T) {
 						t.Errorf("got %v after %v, %v", err, took, j)
 					}
 				} else if failed := j.of("failed"); !errors.Is(err, context.DeadlineExceeded) || took != time.Second ||
-					len(failed) != 1 || !errors.Is(failed[0].Err, cronlock.ErrStopped) {
+					len(failed) != 1 || !errors.Is(failed[0].Err, holdfast.ErrClosed) {
 					t.Errorf("got %v after %v, %v", err, took, j)
 				}
-				if err := r.guard.RunNow(context.Background(), "job"); !errors.Is(err, cronlock.ErrStopped) {
+				if err := r.guard.RunNow(context.Background(), "job"); !errors.Is(err, holdfast.ErrClosed) {
 					t.Errorf("RunNow after Stop: %v", err)
 				}
 			})
@@ -258,7 +259,7 @@ func TestStopDuringRunNow(t *testing.T) {
 				began := time.Now()
 				stopped, ran := r.guard.Stop(ctx), <-result
 				if took := time.Since(began); patience == time.Minute && (stopped != nil || ran != nil || took != 19*time.Second) ||
-					patience == time.Second && (!errors.Is(stopped, context.DeadlineExceeded) || !errors.Is(ran, cronlock.ErrStopped) || took != time.Second) {
+					patience == time.Second && (!errors.Is(stopped, context.DeadlineExceeded) || !errors.Is(ran, holdfast.ErrClosed) || took != time.Second) {
 					t.Errorf("got %v and %v after %v", stopped, ran, took)
 				}
 			})
@@ -309,7 +310,7 @@ func TestLostLockEndsTheJob(t *testing.T) {
 		r := newReplica(t, b, j)
 		r.add(t, "* * * * *", "job", 50*time.Second)
 		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + time.Second)))
-		if err := r.rdb.Del(context.Background(), "job").Err(); err != nil {
+		if err := r.rdb.Del(context.Background(), "cron:job").Err(); err != nil {
 			t.Fatal(err)
 		}
 		pass(20 * time.Second)
@@ -317,7 +318,7 @@ func TestLostLockEndsTheJob(t *testing.T) {
 			t.Errorf("%v", j)
 		}
 		if _, err := r.guard.AddFunc("@yearly", "other", func(ctx context.Context) error {
-			return r.rdb.Del(ctx, "other").Err() // and does not mind
+			return r.rdb.Del(ctx, "cron:other").Err() // and does not mind
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -366,7 +367,7 @@ func TestFingerprintsExpire(t *testing.T) {
 		pass(10 * time.Second)
 		for range 10 {
 			pass(time.Minute)
-			if ttl := b.Redis.TTL("cronlock:spec:job"); ttl < time.Minute {
+			if ttl := b.Redis.TTL("cronlock:spec:cron:job"); ttl < time.Minute {
 				t.Errorf("the fingerprint is gone in %v: nobody keeps it", ttl)
 			}
 		}

@@ -6,8 +6,7 @@
 //	...
 //	c.Start()
 //
-// The context is the lock's: it ends when the lock is lost, and carries the token for a fence. [Tick] and [Name] read the rest
-// from it. [Guard.Wrap] is for jobs of the type cron.Job, [Guard.Job] for [cron.Cron.AddJob] and [cron.Cron.Schedule].
+// The context is the lock's: it ends when the lock is lost, and carries the token for a fence. [Tick] reads the rest from it. [Guard.Wrap] is for jobs of the type cron.Job, [Guard.Job] for [cron.Cron.AddJob] and [cron.Cron.Schedule].
 //
 // # Guarantees
 //
@@ -15,12 +14,12 @@
 //     replicas come and go, as long as Redis keeps its data. See [Guard] for how.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within that bound,
 //     and does not die before its job begins.
-//   - Runs do not overlap, unless [Allow] says so: the lock of that name is renewed until the job returns or panics. Requests
+//   - Runs do not overlap, unless [Allow] says so: the lock, holdfast.Key("cron", name), is renewed until the job returns or panics. Requests
 //     and tasks that lock the same key are kept out as well.
 //   - A replica that dies in the middle of a run takes that tick with it. The next tick runs elsewhere.
 //   - A job does not begin before its tick has come by the clock of Redis. A replica whose clock is ahead waits; one that is
 //     ahead by more than 10 s, or behind by more than 1 h, runs nothing and keeps no other replica from it, see
-//     [WithTickWindow]. A clock that is off by more than 1 s is logged once.
+//     [WithClaim]. A clock that is off by more than 1 s is logged once.
 //   - Different ticks for one name are reported: see the hook Differs of [Trace].
 //
 // # When things go wrong
@@ -28,7 +27,7 @@
 //	Redis is away            asked again until the bound of WithLateness, then hook Late, an error that matches holdfast.ErrUnavailable
 //	a clock is off           hook Late, holdfast.ErrTick
 //	paused before the run    hook Late beyond the bound of WithLateness
-//	the Guard was stopped    hook Late, ErrStopped
+//	the Guard was stopped    hook Late, holdfast.ErrClosed
 //	an earlier run goes on   hook Skipped, holdfast.ErrNotAcquired
 //	the lock is lost         the context ends, hook Lost, holdfast.ErrLost
 //	the job fails            hook Failed, what it returned

@@ -102,7 +102,7 @@ func TestPanicReleases(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(31 * time.Second)
-		state, err := r.locker.Inspect(context.Background(), "job")
+		state, err := r.locker.Inspect(context.Background(), "cron:job")
 		if recovered.Load() != 3 || err != nil || state.Held {
 			t.Errorf("%d panics, %+v, %v", recovered.Load(), state, err)
 		}
@@ -201,19 +201,19 @@ func TestMistakesAtRegistration(t *testing.T) {
 	g := cronlock.New(l, c)
 	work := func(context.Context) error { return nil }
 	for name, add := range map[string]func() (cron.EntryID, error){
-		"bad spec":      func() (cron.EntryID, error) { return g.AddFunc("61 * * * *", "job", work) },
-		"no spec":       func() (cron.EntryID, error) { return g.AddFunc("", "job", work) },
-		"no name":       func() (cron.EntryID, error) { return g.AddFunc("@daily", "", work) },
-		"huge name":     func() (cron.EntryID, error) { return g.AddFunc("@daily", strings.Repeat("n", 1000), work) },
-		"name with NUL": func() (cron.EntryID, error) { return g.AddFunc("@daily", "a\x00", work) },
-		"nil job":       func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", nil) },
-		"nil option":    func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, nil) },
-		"no lateness":   func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLateness(0)) },
+		"bad spec":    func() (cron.EntryID, error) { return g.AddFunc("61 * * * *", "job", work) },
+		"no spec":     func() (cron.EntryID, error) { return g.AddFunc("", "job", work) },
+		"no name":     func() (cron.EntryID, error) { return g.AddFunc("@daily", "", work) },
+		"nil job":     func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", nil) },
+		"nil option":  func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, nil) },
+		"no lateness": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLateness(0)) },
 		"negative wait": func() (cron.EntryID, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithBusy(cronlock.Wait(-1)))
 		},
-		"negative window": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTickWindow(-1, 0)) },
-		"nil trace":       func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
+		"negative window": func() (cron.EntryID, error) {
+			return g.AddFunc("@daily", "job", work, cronlock.WithClaim(holdfast.WithTickWindow(-1, 0)))
+		},
+		"nil trace": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
 		"contradiction": func() (cron.EntryID, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
 		},

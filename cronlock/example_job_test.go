@@ -32,7 +32,7 @@ func ExampleNew() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 	c := cron.New(cron.WithLocation(time.UTC)) // the same on all replicas
-	guard := cronlock.New(locker, c, cronlock.WithLateness(10*time.Second), cronlock.WithTickWindow(time.Hour, 5*time.Second))
+	guard := cronlock.New(locker, c, cronlock.WithLateness(10*time.Second), cronlock.WithClaim(holdfast.WithTickWindow(time.Hour, 5*time.Second)))
 
 	_, err := guard.AddFunc("0 6 * * *", "invoices", func(context.Context) error { return nil })
 	fmt.Println(err, len(c.Entries()))
@@ -56,7 +56,7 @@ func ExampleGuard_Job() {
 	c.Schedule(cron.Every(time.Hour), job)
 	fmt.Println(guard.RunNow(context.Background(), "clean-up"))
 	// Output:
-	// cleaning up under clean-up
+	// cleaning up under cron:clean-up
 	// <nil>
 }
 
@@ -95,8 +95,8 @@ func ExampleTick() {
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 	_, _ = guard.AddFunc("0 6 * * *", "invoices", func(ctx context.Context) error {
-		tick := cronlock.Tick(ctx) // 6:00:00, or the moment of the call of RunNow
-		fmt.Println(cronlock.Name(ctx), !tick.IsZero())
+		name, tick, _ := cronlock.Tick(ctx) // 6:00:00, or the moment of the call of RunNow
+		fmt.Println(name, !tick.IsZero())
 		return nil
 	})
 	fmt.Println(guard.RunNow(context.Background(), "invoices"))
@@ -134,13 +134,13 @@ func ExampleWithLateness() {
 }
 
 // Clocks that are kept within a second of each other: who is ahead of Redis by more runs nothing.
-func ExampleWithTickWindow() {
+func ExampleWithClaim() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 
 	_, err := guard.AddFunc("0 6 * * *", "report", func(context.Context) error { return nil },
-		cronlock.WithTickWindow(time.Hour, time.Second))
+		cronlock.WithClaim(holdfast.WithTickWindow(time.Hour, time.Second)))
 	fmt.Println(err)
 	// Output: <nil>
 }
@@ -164,7 +164,7 @@ func ExampleWithLock() {
 	guard := cronlock.New(locker, cron.New(),
 		cronlock.WithLock(holdfast.WithLabel("replica-3"), holdfast.WithTTL(10*time.Second), holdfast.WithMaxHold(time.Hour)))
 	_, _ = guard.AddFunc("0 6 * * *", "invoices", func(ctx context.Context) error {
-		state, err := locker.Inspect(ctx, "invoices")
+		state, err := locker.Inspect(ctx, holdfast.Key("cron", "invoices"))
 		fmt.Println(state.Label)
 		return err
 	})
@@ -195,7 +195,7 @@ func Example_unitTest() {
 
 	fmt.Println("free:", guard.RunNow(ctx, "invoices"))
 	other, _ := holdfast.New(locker.Client())
-	held, _ := other.TryAcquire(ctx, "invoices")
+	held, _ := other.TryAcquire(ctx, holdfast.Key("cron", "invoices"))
 	fmt.Println("held:", errors.Is(guard.RunNow(ctx, "invoices"), holdfast.ErrNotAcquired))
 	_ = held.Release(ctx)
 	// Output:

@@ -37,7 +37,7 @@ func Example() {
 	c := cron.New()
 	guard := cronlock.New(locker, c)
 	_, err := guard.AddFunc("@every 1s", "invoices", func(ctx context.Context) error {
-		ran <- fmt.Sprint(cronlock.Name(ctx), " with a token: ", holdfast.Held(ctx)[0].Token() > 0)
+		ran <- fmt.Sprint(holdfast.Held(ctx)[0].Key(), " with a token: ", holdfast.Held(ctx)[0].Token() > 0)
 		return nil
 	})
 	if err != nil {
@@ -51,7 +51,7 @@ func Example() {
 	if err := guard.Stop(ctx); err != nil { // and ends the contexts of jobs that take longer
 		panic(err)
 	}
-	// Output: invoices with a token: true
+	// Output: cron:invoices with a token: true
 }
 
 // A job that there is already.

@@ -94,7 +94,8 @@ func (j *journal) String() string {
 func (j *journal) begin(ctx context.Context, replica string) (end func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	tick := cronlock.Tick(ctx).UTC()
+	_, tick, _ := cronlock.Tick(ctx)
+	tick = tick.UTC()
 	j.runs[tick] = append(j.runs[tick], replica)
 	j.live++
 	j.most = max(j.most, j.live)

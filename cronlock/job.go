@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
@@ -14,6 +15,7 @@ import (
 type job struct {
 	g    *Guard
 	name string
+	key  string // of its lock, and of what its ticks are claimed by
 	fn   func(context.Context) error
 	config
 	compared time.Time // when the ticks were compared with those of others; under the Guard's mu
@@ -59,7 +61,7 @@ func (j *job) entry() (cron.Entry, error) {
 // Run is one tick on this replica.
 func (j *job) Run() {
 	if !j.g.enter() {
-		j.tell(late, Event{Err: ErrStopped})
+		j.tell(late, Event{Err: errStopped})
 		return
 	}
 	defer j.g.runs.Done()
@@ -97,16 +99,17 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	}
 	ctx, cancel := context.WithDeadline(j.g.ctx, until)
 	defer cancel()
-	if early := j.early(ctx, tick); early > 0 {
-		until = until.Add(early)
+	early := j.early(ctx, tick)
+	if until = until.Add(early); early <= longestEarly {
+		pauseFor(j.g.ctx, early)
+		early = 0
 		ctx, cancel = context.WithDeadline(j.g.ctx, until)
 		defer cancel()
-		select {
-		case <-time.After(early):
-		case <-ctx.Done():
-		}
 	}
-	won, err := j.claim(ctx, tick, schedule, max(time.Until(until), 0))
+	won, err := j.claimTick(ctx, tick, schedule, max(time.Until(until)-early, 0))
+	if won {
+		pauseFor(j.g.ctx, early) // it is one that the window of WithClaim grants
+	}
 	if err == nil && !won {
 		j.tell(skipped, Event{Tick: tick, Holder: j.holder(ctx)})
 		j.compare("", tick, period, schedule)
@@ -130,6 +133,21 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	}
 }
 
+// longestEarly is how far ahead of Redis' clock Claim grants a tick, unless WithClaim says otherwise. A tick that is not due for
+// longer is claimed first, which refuses most of them at once.
+const longestEarly = 10 * time.Second
+
+// pauseFor waits for d, or until ctx ends.
+func pauseFor(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
 type lateError struct{ by, bound time.Duration }
 
 func (e *lateError) Error() string {
@@ -139,17 +157,14 @@ func (e *lateError) Error() string {
 // longestGap is that of holdfast.WithMinGap.
 const longestGap = 366 * 24 * time.Hour
 
-// claimed is the name of what a job's ticks are claimed of: not that of a lock or a task which is called like it.
-func claimed(name string) string { return holdfast.Key("cron", name) }
-
-// claim asks until there is an answer, for as long as the job may be late. Where every replica counts its own periods, so
+// claimTick asks until there is an answer, for as long as the job may be late. Where every replica counts its own periods, so
 // that their ticks differ, they have to be a period apart.
-func (j *job) claim(ctx context.Context, tick time.Time, schedule cron.Schedule, left time.Duration) (won bool, err error) {
-	opts := append([]holdfast.ClaimOption{holdfast.WithWait(left)}, j.window...)
+func (j *job) claimTick(ctx context.Context, tick time.Time, schedule cron.Schedule, left time.Duration) (won bool, err error) {
+	opts := append(slices.Clip(j.claim), holdfast.WithWait(left))
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 		opts = append(opts, holdfast.WithMinGap(min(every.Delay, longestGap)))
 	}
-	return j.g.locker.Claim(ctx, claimed(j.name), tick, opts...)
+	return j.g.locker.Claim(ctx, j.key, tick, opts...)
 }
 
 // holder is who has the lock of a tick that another replica runs, for those who want to know.
@@ -157,7 +172,7 @@ func (j *job) holder(ctx context.Context) string {
 	if !j.asks() {
 		return ""
 	}
-	state, err := j.g.locker.Inspect(ctx, j.name)
+	state, err := j.g.locker.Inspect(ctx, j.key)
 	if err != nil {
 		return ""
 	}
@@ -180,7 +195,7 @@ const (
 // options of the lock or of the Locker, a timeout of nodes say, leave no room in that.
 func (j *job) lease(period time.Duration) time.Duration {
 	lease := max(shortestLease, min(longestLease, period/2))
-	if check(j.g.locker, j.name, &j.config, lease) != nil {
+	if check(j.g.locker, j.key, &j.config, lease) != nil {
 		return longestLease
 	}
 	return lease
@@ -220,7 +235,7 @@ func (j *job) attempt(ctx context.Context, tick time.Time, opts []holdfast.CallO
 		return outcome{ran: true, result: j.work(ctx, tick)}, nil
 	}
 	var abandoned error
-	err = j.g.locker.Do(ctx, j.name, func(ctx context.Context) error {
+	err = j.g.locker.Do(ctx, j.key, func(ctx context.Context) error {
 		if err := punctual(); err != nil {
 			return err
 		}
@@ -260,7 +275,7 @@ func (j *job) work(ctx context.Context, tick time.Time) error {
 			j.tell(failed, e)
 		}
 	}()
-	err := j.fn(context.WithValue(ctx, runKey{}, &running{j.name, tick}))
+	err := j.fn(context.WithValue(ctx, runKey{}, running{j.name, tick}))
 	returned, e.Elapsed, e.Err = true, time.Since(began), err
 	if err != nil {
 		j.tell(failed, e)

@@ -16,22 +16,18 @@ const (
 	defaultLateness = time.Minute
 	longestLease    = 15 * time.Second
 	shortestLease   = 500 * time.Millisecond
-	defaultAhead    = 10 * time.Second // that of holdfast.WithTickWindow
 )
 
 type config struct {
 	mistakes
-	lock         []holdfast.CallOption
-	window       []holdfast.ClaimOption
-	busy         Policy
-	longestEarly time.Duration // how far ahead of Redis' clock Claim grants a tick
-	lateness     time.Duration // 0: half of the period, at most a minute
-	failOpen     bool
-	traces       []*Trace
-	ahead        time.Duration // what the clock of this replica is ahead of the true time, in tests
+	lock     []holdfast.CallOption
+	claim    []holdfast.ClaimOption
+	busy     Policy
+	lateness time.Duration // 0: half of the period, at most a minute
+	failOpen bool
+	traces   []*Trace
+	ahead    time.Duration // what the clock of this replica is ahead of the true time, in tests
 }
-
-func defaults() config { return config{longestEarly: defaultAhead} }
 
 // mistakes are those in the arguments of a Guard, or of one of its jobs. Options only record, and are judged all at once.
 type mistakes []string
@@ -59,7 +55,7 @@ func (c *config) set(opts []Option) {
 
 // clone shares no array with c.
 func (c config) clone() config {
-	c.lock, c.window, c.traces = slices.Clip(c.lock), slices.Clip(c.window), slices.Clip(c.traces)
+	c.lock, c.claim, c.traces = slices.Clip(c.lock), slices.Clip(c.claim), slices.Clip(c.traces)
 	return c
 }
 
@@ -114,12 +110,11 @@ func WithLateness(d time.Duration) Option {
 	})
 }
 
-// WithTickWindow sets how far a tick may be behind the clock of Redis and ahead of it, see [holdfast.WithTickWindow]: a replica
-// whose clock is off by more runs nothing. Default: 1 h and 10 s.
-func WithTickWindow(behind, ahead time.Duration) Option {
-	return option(func(c *config) {
-		c.window, c.longestEarly = []holdfast.ClaimOption{holdfast.WithTickWindow(behind, ahead)}, ahead
-	})
+// WithClaim passes options on to [holdfast.Locker.Claim], which claims a tick: [holdfast.WithTickWindow] says how far a tick may be
+// behind the clock of Redis and ahead of it; a replica whose clock is off by more runs nothing. What [holdfast.WithWait] says does
+// not count: see [WithLateness]. Default: 1 h and 10 s.
+func WithClaim(opts ...holdfast.ClaimOption) Option {
+	return option(func(c *config) { c.claim = append(c.claim, opts...) })
 }
 
 // WithLock passes options on to the lock: a label, the TTL, a bound to the hold. They win over those of the Locker and

@@ -44,7 +44,7 @@ func TestRedisAwayAfterTheClaim(t *testing.T) {
 				j := newJournal()
 				r := newReplica(t, b, j, c.opts...)
 				r.add(t, "* * * * *", "job", time.Millisecond)
-				r.on("job", func() servertest.Verdict {
+				r.on("cron:job", func() servertest.Verdict {
 					r.link.Refuse(errors.New("no route"))
 					time.AfterFunc(c.away, func() { r.link.Refuse(nil) })
 					return servertest.LoseRequestAndClose
@@ -73,7 +73,7 @@ func TestPausedAfterTheClaim(t *testing.T) {
 				if len(j.of(hook)) != 1 || (j.total() == 1) != (hook == "ran") {
 					t.Errorf("%v", j)
 				}
-				if state, err := r.locker.Inspect(t.Context(), "job"); err != nil || state.Held {
+				if state, err := r.locker.Inspect(t.Context(), "cron:job"); err != nil || state.Held {
 					t.Errorf("left: %+v, %v", state, err)
 				}
 			})
@@ -127,7 +127,7 @@ func TestRedisThatForgets(t *testing.T) {
 
 // A replica that is stopped while it asks gives the tick up, also one that would run it without the lock in the end.
 func TestStoppedWhileRedisIsAway(t *testing.T) {
-	for _, key := range []string{"{cron:job}:~mark", "job"} {
+	for _, key := range []string{"{cron:job}:~mark", "cron:job"} {
 		t.Run(key, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				j := newJournal()

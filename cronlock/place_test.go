@@ -65,7 +65,7 @@ func TestNames(t *testing.T) {
 					runs[e.Name]++
 				}
 				for _, name := range names {
-					if runs[name] != 2 || !b.Redis.Exists("cronlock:spec:"+prefix+name) {
+					if runs[name] != 2 || !b.Redis.Exists("cronlock:spec:"+prefix+holdfast.Key("cron", name)) {
 						t.Errorf("%q ran %d times, keys %q", name, runs[name], b.Redis.Keys())
 					}
 				}
@@ -166,7 +166,7 @@ func TestLockOptions(t *testing.T) {
 		seen := map[string]string{}
 		for _, name := range []string{"a", "b", "c"} {
 			_, err := r.guard.AddFunc("*/10 * * * * *", name, func(ctx context.Context) error {
-				state, err := r.locker.Inspect(ctx, name)
+				state, err := r.locker.Inspect(ctx, holdfast.Key("cron", name))
 				if left := time.Until(holdfast.Held(ctx)[0].Deadline()); left < 7*time.Second {
 					t.Errorf("%s: a lease of %v", name, left)
 				}
@@ -179,7 +179,7 @@ func TestLockOptions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := r.rdb.Set(t.Context(), "c", "somebody", 0).Err(); err != nil {
+		if err := r.rdb.Set(t.Context(), "cron:c", "somebody", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		pass(10*time.Second + 500*time.Millisecond)
@@ -198,7 +198,8 @@ func TestJobThatRunsAnother(t *testing.T) {
 		j := newJournal()
 		r := newReplica(t, b, j)
 		say := func(ctx context.Context) (s string) {
-			s = cronlock.Name(ctx) + cronlock.Tick(ctx).UTC().Format(" 05")
+			name, tick, _ := cronlock.Tick(ctx)
+			s = name + tick.UTC().Format(" 05")
 			for _, l := range holdfast.Held(ctx) {
 				s += " " + l.Key()
 			}
@@ -223,7 +224,7 @@ func TestJobThatRunsAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(13 * time.Second)
-		if inner != "inner 12 inner outer" || outer != "outer 10 outer" || len(j.of("ran")) != 2 {
+		if inner != "inner 12 cron:inner cron:outer" || outer != "outer 10 cron:outer" || len(j.of("ran")) != 2 {
 			t.Errorf("%q in %q: %v", inner, outer, j)
 		}
 	})

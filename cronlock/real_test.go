@@ -45,7 +45,8 @@ func process(spec []string) error {
 	g := cronlock.New(locker, c, cronlock.WithLateness(10*time.Second)) // of a machine that may be busy
 	_, err = g.AddFunc("* * * * * *", "job", func(ctx context.Context) error {
 		time.Sleep(time.Millisecond)
-		_, err := fmt.Fprintln(journal, cronlock.Tick(ctx).Unix())
+		_, tick, _ := cronlock.Tick(ctx)
+		_, err := fmt.Fprintln(journal, tick.Unix())
 		return err
 	})
 	if err != nil {

@@ -52,7 +52,7 @@ func (j *job) compare(key string, tick time.Time, period time.Duration, schedule
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.g.ctx), specBound)
 	defer cancel()
 	if key == "" {
-		state, err := j.g.locker.Inspect(ctx, j.name)
+		state, err := j.g.locker.Inspect(ctx, j.key)
 		if err != nil {
 			return
 		}

@@ -32,7 +32,7 @@ func TestStoppedForGood(t *testing.T) {
 		}
 		r.cron.Start()
 		pass(11 * time.Second)
-		if late := j.of("late"); j.total() > 0 || len(late) != 1 || !errors.Is(late[0].Err, cronlock.ErrStopped) {
+		if late := j.of("late"); j.total() > 0 || len(late) != 1 || !errors.Is(late[0].Err, holdfast.ErrClosed) {
 			t.Errorf("%v", j)
 		}
 	})
@@ -126,7 +126,7 @@ func TestJobsThatDoNotReturn(t *testing.T) {
 					if j.total() != 3 || len(failed) != 3 || failed[0].Err == nil || failed[0].Token == 0 || len(j.of("ran")) > 0 {
 						t.Errorf("%v", j)
 					}
-					if state, err := r.locker.Inspect(t.Context(), "job"); err != nil || state.Held {
+					if state, err := r.locker.Inspect(t.Context(), "cron:job"); err != nil || state.Held {
 						t.Errorf("left: %+v, %v", state, err)
 					}
 				})
@@ -151,7 +151,7 @@ func TestHooksThatPanic(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(41 * time.Second)
-		if state, err := r.locker.Inspect(t.Context(), "job"); err != nil || state.Held || runs.Load() != 4 {
+		if state, err := r.locker.Inspect(t.Context(), "cron:job"); err != nil || state.Held || runs.Load() != 4 {
 			t.Errorf("%d runs, left: %+v, %v", runs.Load(), state, err)
 		}
 	})
@@ -171,7 +171,7 @@ func TestContextsEndWithTheGuard(t *testing.T) {
 		pass(11 * time.Second)
 		before := left.Err()
 		r.stop(t)
-		if before != nil || !errors.Is(context.Cause(left), cronlock.ErrStopped) {
+		if before != nil || !errors.Is(context.Cause(left), holdfast.ErrClosed) {
 			t.Errorf("got %v before and %v after", before, context.Cause(left))
 		}
 	})

@@ -151,7 +151,7 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 	}
 	lose := func(r *replica) {
 		pass(time.Minute + time.Second)
-		_ = r.rdb.Del(context.Background(), "job").Err()
+		_ = r.rdb.Del(context.Background(), "cron:job").Err()
 		pass(40 * time.Second)
 	}
 	trace := cronlock.WithTrace(&cronlock.Trace{})

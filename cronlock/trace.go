@@ -15,7 +15,7 @@ type Trace struct {
 	// lock, where one is known.
 	Skipped func(Event)
 	// Late: the tick is left out on this replica, as Err says: Redis did not answer in time ([holdfast.ErrUnavailable]), the clock
-	// is off ([holdfast.ErrTick]), the process was paused, the Guard was stopped ([ErrStopped]).
+	// is off ([holdfast.ErrTick]), the process was paused, the Guard was stopped ([holdfast.ErrClosed]).
 	Late func(Event)
 	// Lost: the lock was lost while the job ran, Err matches [holdfast.ErrLost].
 	Lost func(Event)
@@ -95,19 +95,9 @@ type running struct {
 	tick time.Time
 }
 
-// Tick is the nominal time for which a job runs, from its context; the moment of the call for [Guard.RunNow]. It is zero
-// outside of a job.
-func Tick(ctx context.Context) time.Time {
-	if r, ok := ctx.Value(runKey{}).(*running); ok {
-		return r.tick
-	}
-	return time.Time{}
-}
-
-// Name is the name of the job that a context is of, "" outside of one. The fencing token is that of holdfast.Held(ctx)[0].
-func Name(ctx context.Context) string {
-	if r, ok := ctx.Value(runKey{}).(*running); ok {
-		return r.name
-	}
-	return ""
+// Tick returns the name of the job that ctx is of, and the nominal time for which it runs: the moment of the call for
+// [Guard.RunNow]. ok is false outside of a job. The fencing token is that of holdfast.Held(ctx)[0].
+func Tick(ctx context.Context) (name string, tick time.Time, ok bool) {
+	r, ok := ctx.Value(runKey{}).(running)
+	return r.name, r.tick, ok
 }
