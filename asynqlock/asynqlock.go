@@ -62,11 +62,12 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 		}
 		o.guard(&g.config)
 	}
+	g.maxDeferral, g.maxDelay = g.busy.bounds()
 	if g.maxDeferral <= 0 {
-		g.refuse("WithMaxDeferral(%v): want more than 0", g.maxDeferral)
+		g.refuse("MaxDeferral(%v): want more than 0", g.maxDeferral)
 	}
 	if g.maxDelay < time.Second {
-		g.refuse("WithMaxDelay(%v): want 1s at least, in which asynq counts", g.maxDelay)
+		g.refuse("MaxDelay(%v): want 1s at least, in which asynq counts", g.maxDelay)
 	}
 	if g.busy.wait < 0 {
 		g.refuse("WithBusy(Wait(%v)): negative", g.busy.wait)

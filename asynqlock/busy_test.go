@@ -232,7 +232,7 @@ func TestDeferralIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
 				defer s.hold(s.locker(), 42)()
-				s.serve(s.guard(s.locker(), asynqlock.WithMaxDeferral(30*time.Second)), succeed)
+				s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDeferral(30*time.Second))), succeed)
 				began := time.Now()
 				s.enqueue(pay(42), asynq.MaxRetry(retries))
 				for s.of("failed") == 0 {

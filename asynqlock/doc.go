@@ -20,7 +20,7 @@
 //   - A handler runs while the lock is held, or not at all, unless [WithFailOpen] says otherwise.
 //   - The lock is held and renewed until the handler returns or panics. asynq gives up a handler that outlives its timeout or a
 //     shutdown, and runs the task again beside it: the second run finds the key busy.
-//   - A busy key costs a task no retry and is not a failure, for as long as [WithMaxDeferral] allows. Asynq's counts of retried,
+//   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] allows. Asynq's counts of retried,
 //     failed and archived tasks are those of the handlers.
 //   - A worker does not wait for a busy key, unless [Wait] says so: a hot key leaves the workers to other tasks. See [Defer].
 //   - At most one replica of a [Scheduler] enqueues a tick, whatever their clocks say, as long as Redis keeps its data, and
@@ -48,7 +48,7 @@
 // # Errors
 //
 //	*DeferredError           the key is busy, or Redis is away: the task comes back, and spends no retry
-//	holdfast.ErrNotAcquired  the key is busy, with Fail or beyond WithMaxDeferral: a failure, retried
+//	holdfast.ErrNotAcquired  the key is busy, with Fail or beyond MaxDeferral: a failure, retried
 //	holdfast.ErrLost         the lock was lost while the handler ran: a failure, retried, see WithErrorHandler
 //	holdfast.ErrInvalid      the task names nothing to lock by: archived at once (it matches asynq.SkipRetry); or the
 //	                         server's Config did not go through Guard.Config: a failure

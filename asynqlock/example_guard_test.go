@@ -71,7 +71,7 @@ func ExampleNew() {
 		panic(err)
 	}
 	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"), asynqlock.WithRedis(queues),
-		asynqlock.WithMaxDeferral(6*time.Hour), asynqlock.WithMaxDelay(time.Minute))
+		asynqlock.WithBusy(asynqlock.Defer().MaxDeferral(6*time.Hour).MaxDelay(time.Minute)))
 	fmt.Println(runTask(guard, func(context.Context, *asynq.Task) error { return nil }, payout(42)))
 	// Output: <nil>
 }

@@ -130,15 +130,15 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"nil option":    {guard(nil), []string{"nil option"}},
 		"contradiction": {guard(asynqlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second))), []string{"WithLock", "WithMaxHold(1s)"}},
 		"negative wait": {guard(asynqlock.WithBusy(asynqlock.Wait(-time.Second))), []string{"WithBusy(Wait(-1s))"}},
-		"no deferral":   {guard(asynqlock.WithMaxDeferral(0)), []string{"WithMaxDeferral(0s)"}},
-		"no delay":      {guard(asynqlock.WithMaxDelay(time.Millisecond)), []string{"WithMaxDelay(1ms)"}},
+		"no deferral":   {guard(asynqlock.WithBusy(asynqlock.Defer().MaxDeferral(0))), []string{"MaxDeferral(0s)"}},
+		"no delay":      {guard(asynqlock.WithBusy(asynqlock.Fail().MaxDelay(time.Millisecond))), []string{"MaxDelay(1ms)"}},
 		"no decision":   {guard(asynqlock.WithErrorHandler(nil)), []string{"WithErrorHandler(nil)"}},
 		"no trace":      {guard(asynqlock.WithTrace(nil)), []string{"WithTrace(nil)"}},
 		"no Redis":      {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
 		"a nil Redis":   {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},
 		"all at once": {func() {
-			asynqlock.New(nil, "", part, asynqlock.WithMaxDelay(0), nil, asynqlock.WithMaxDeferral(-1), asynqlock.WithRedis(nil))
-		}, []string{"no Locker", "no resource", "WithMaxDelay(0s)", "nil option", "WithMaxDeferral(-1ns)", "WithRedis(nil)"}},
+			asynqlock.New(nil, "", part, asynqlock.WithBusy(asynqlock.Wait(-1).MaxDelay(0).MaxDeferral(-1)), nil, asynqlock.WithRedis(nil))
+		}, []string{"no Locker", "no resource", "MaxDelay(0s)", "nil option", "MaxDeferral(-1ns)", "Wait(-1ns)", "WithRedis(nil)"}},
 		"no handler":            {func() { asynqlock.New(l, "account", part).Wrap(nil) }, []string{"Wrap"}},
 		"nil function":          {func() { asynqlock.New(l, "account", part).Wrap(asynq.HandlerFunc(nil)) }, []string{"Wrap"}},
 		"nil mux":               {func() { asynqlock.New(l, "account", part).Wrap((*asynq.ServeMux)(nil)) }, []string{"Wrap"}},

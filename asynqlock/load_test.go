@@ -65,7 +65,7 @@ func worker(spec []string) error {
 	if err != nil {
 		return err
 	}
-	g := asynqlock.New(locker, "account", asynqlock.Field("account"), asynqlock.WithMaxDelay(time.Second),
+	g := asynqlock.New(locker, "account", asynqlock.Field("account"), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second)),
 		asynqlock.WithTrace(&asynqlock.Trace{Lost: func(ctx context.Context, e asynqlock.Event) { write("lost", ctx, e.Task) }}))
 	server := asynq.NewServerFromRedisClient(rdb, g.Config(asynq.Config{
 		LogLevel: asynq.FatalLevel, Concurrency: 20, TaskCheckInterval: 10 * time.Millisecond, ShutdownTimeout: 200 * time.Millisecond,

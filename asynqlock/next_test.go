@@ -30,7 +30,7 @@ func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
 		mu.Unlock()
 		s.enqueue(task)
 	}
-	s.serve(s.guard(s.locker(), asynqlock.WithMaxDelay(time.Second)), func(ctx context.Context, task *asynq.Task) error {
+	s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second))), func(ctx context.Context, task *asynq.Task) error {
 		if id, _ := asynq.GetTaskID(ctx); id == "holder" {
 			<-release
 			return nil

@@ -37,7 +37,7 @@ type config struct {
 	lock        []holdfast.CallOption
 	redis       redis.UniversalClient
 	busy        Policy
-	maxDeferral time.Duration
+	maxDeferral time.Duration // as the policy says
 	maxDelay    time.Duration
 	decide      func(context.Context, *asynq.Task, error) error
 	traces
@@ -46,9 +46,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		maxDeferral: defaultMaxDeferral,
-		maxDelay:    defaultMaxDelay,
-		decide:      func(_ context.Context, _ *asynq.Task, err error) error { return err },
+		decide: func(_ context.Context, _ *asynq.Task, err error) error { return err },
 	}
 }
 
@@ -87,10 +85,40 @@ type anyOption struct {
 	schedulerOption
 }
 
-// Policy says what becomes of a task whose key is busy: [Defer], [Wait], [Skip] or [Fail].
+// Policy says what becomes of a task whose key is busy: [Defer], [Wait], [Skip] or [Fail]. A task that finds Redis away is
+// deferred under each of them. The zero value is Defer().
 type Policy struct {
-	kind kind
-	wait time.Duration
+	kind                  kind
+	wait                  time.Duration
+	maxDeferral, maxDelay *time.Duration // nil: the default
+}
+
+// MaxDeferral bounds how long a task is deferred altogether, counted from the first time, and anew when it has failed.
+// After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
+// last retry. Default: 24 h.
+func (p Policy) MaxDeferral(d time.Duration) Policy {
+	p.maxDeferral = &d
+	return p
+}
+
+// MaxDelay bounds the delay of one deferral. It is what the holder's lease has left, and a random part of it more
+// lest all come back at once; asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
+// is woken by a release does not wait for that. At least 1 s, in which asynq counts. Default: 1 min.
+func (p Policy) MaxDelay(d time.Duration) Policy {
+	p.maxDelay = &d
+	return p
+}
+
+// bounds are those of deferrals.
+func (p Policy) bounds() (maxDeferral, maxDelay time.Duration) {
+	maxDeferral, maxDelay = defaultMaxDeferral, defaultMaxDelay
+	if p.maxDeferral != nil {
+		maxDeferral = *p.maxDeferral
+	}
+	if p.maxDelay != nil {
+		maxDelay = *p.maxDelay
+	}
+	return maxDeferral, maxDelay
 }
 
 type kind uint8
@@ -105,7 +133,7 @@ const (
 // no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that says who has the key, since when the
 // task is deferred, and what its handler had failed with before, if it had.
 //
-// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [WithMaxDelay]; asynq
+// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay]; asynq
 // looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first, which
 // then is the next that asynq takes from its queue, however many are in it. (A request or a cron job that had the lock wakes
 // none.) Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may
@@ -139,25 +167,11 @@ func Fail() Policy { return Policy{kind: fail} }
 // WithBusy sets what becomes of a task whose key is busy. Default: [Defer].
 func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 
-// WithMaxDeferral bounds how long a task is deferred altogether, counted from the first time, and anew when it has failed.
-// After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
-// last retry. Default: 24 h.
-func WithMaxDeferral(d time.Duration) Option {
-	return option(func(c *config) { c.maxDeferral = d })
-}
-
-// WithMaxDelay bounds the delay of one deferral. It is what the holder's lease has left, and a random part of it more
-// lest all come back at once; asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
-// is woken by a release does not wait for that. Default: 1 min.
-func WithMaxDelay(d time.Duration) Option {
-	return option(func(c *config) { c.maxDelay = d })
-}
-
 // WithErrorHandler has decide say what asynq sees of a task that the Guard fails, in place of err: nil makes it a success,
 // an error a failure by asynq's rules. err matches
 //
 //   - [holdfast.ErrLost] where the handler returned nil after its lock was lost, so that another run may have been beside it;
-//   - [holdfast.ErrNotAcquired] where the key was busy, with [Fail] or beyond [WithMaxDeferral] (there also
+//   - [holdfast.ErrNotAcquired] where the key was busy, with [Fail] or beyond [Policy.MaxDeferral] (there also
 //     [holdfast.ErrUnavailable] or [holdfast.ErrClosed]);
 //   - [holdfast.ErrInvalid] where the task names nothing to lock by.
 //

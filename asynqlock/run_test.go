@@ -163,7 +163,7 @@ func TestErrorHandlerDecides(t *testing.T) {
 			state: asynq.TaskStateCompleted},
 		"a busy key is final": {opts: []asynqlock.Option{asynqlock.WithBusy(asynqlock.Fail())}, task: pay(42), want: holdfast.ErrNotAcquired,
 			decides: asynq.SkipRetry, state: asynq.TaskStateArchived},
-		"deferred for too long": {opts: []asynqlock.Option{asynqlock.WithMaxDeferral(time.Nanosecond)}, task: pay(42),
+		"deferred for too long": {opts: []asynqlock.Option{asynqlock.WithBusy(asynqlock.Wait(0).MaxDeferral(time.Nanosecond))}, task: pay(42),
 			want: holdfast.ErrNotAcquired, state: asynq.TaskStateCompleted},
 		"no name":           {task: asynq.NewTask("pay", nil), want: holdfast.ErrInvalid, state: asynq.TaskStateCompleted},
 		"the handler's own": {task: pay(7), work: errHandler, state: asynq.TaskStateRetry},

@@ -26,7 +26,7 @@ func TestDeferralKeepsTheHandlersError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
 				other, free := s.locker(), make(chan func(), 1)
-				s.serve(s.guard(s.locker(), asynqlock.WithMaxDelay(time.Second)), func(context.Context, *asynq.Task) error {
+				s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second))), func(context.Context, *asynq.Task) error {
 					if s.ran() > 1 {
 						return nil
 					}
@@ -66,7 +66,7 @@ func TestHandlersErrorIsNoDeferral(t *testing.T) {
 					defer mu.Unlock()
 					return slices.Clone(began)
 				}
-				s.serve(s.guard(s.locker(), asynqlock.WithMaxDeferral(time.Hour)), func(ctx context.Context, _ *asynq.Task) error {
+				s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDeferral(time.Hour))), func(ctx context.Context, _ *asynq.Task) error {
 					if id, _ := asynq.GetTaskID(ctx); id != "a" {
 						return nil
 					}
@@ -114,7 +114,7 @@ func TestHandedOnTaskStaysTheSame(t *testing.T) {
 	bubble(t, func(s *shop) {
 		free := s.hold(s.locker(), 42)
 		rdb, ctx := s.client(), context.Background()
-		s.serve(s.guard(s.locker(), asynqlock.WithMaxDelay(time.Second)), succeed)
+		s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second))), succeed)
 		task := asynq.NewTaskWithHeaders("pay", []byte(`{"account": 42, "text": "\u00e9`+strings.Repeat("x", 300)+`"}`), map[string]string{"a": "1", "b": strings.Repeat("y", 200)})
 		first := s.enqueue(task, asynq.MaxRetry(0), asynq.Retention(time.Hour), asynq.Timeout(time.Minute), asynq.Unique(time.Hour))
 		sizes := map[int]bool{}

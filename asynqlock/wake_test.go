@@ -132,7 +132,7 @@ func TestNothingAccumulates(t *testing.T) {
 	bubble(t, func(s *shop) {
 		ctx, rdb, n := context.Background(), s.client(), 20
 		free := s.hold(s.locker(), 42)
-		s.serve(s.guard(s.locker(), asynqlock.WithMaxDelay(time.Second)), succeed)
+		s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second))), succeed)
 		for range n {
 			s.enqueue(pay(42))
 		}

@@ -66,13 +66,18 @@ func ExampleWithLock() {
 }
 
 // On a group, all but what only reads.
-func ExampleWithSkipper() {
+func ExampleNew_exempt() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
 	router := gin.New()
 	reads := func(c *gin.Context) bool { return c.Query("dry") != "" }
-	orders := router.Group("/orders/:id", ginlock.New(locker, "order", ginlock.Param("id"), ginlock.WithSkipper(reads)))
+	lock := ginlock.New(locker, "order", ginlock.Param("id"))
+	orders := router.Group("/orders/:id", func(c *gin.Context) {
+		if !reads(c) {
+			lock(c)
+		}
+	})
 	orders.POST("/pay", func(c *gin.Context) {
 		c.String(http.StatusOK, fmt.Sprint("under a lock: ", len(holdfast.Held(c.Request.Context())) > 0))
 	})

@@ -66,21 +66,21 @@ func Example() {
 	// 200 paid order 43
 }
 
-// A key that a client has chosen names something together with the client and the route.
-func ExampleWithRouteScope() {
+// A key that a client has chosen names something together with the client, and on one route.
+func ExampleParts_idempotencyKey() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 
 	key := ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key"))
 	router := gin.New()
 	router.Use(func(c *gin.Context) { c.Set("user", 7) }) // authentication
-	router.POST("/orders", ginlock.New(locker, "request", key, ginlock.WithRouteScope()), func(c *gin.Context) {
+	router.POST("/orders", ginlock.New(locker, "create-order", key), func(c *gin.Context) {
 		c.String(http.StatusOK, holdfast.Held(c.Request.Context())[0].Key())
 	})
 	fmt.Println(post(router, "/orders", "Idempotency-Key", `"8e03978e"`))
 	fmt.Println(post(router, "/orders"))
 	// Output:
-	// 200 request:POST:/orders:7:8e03978e
+	// 200 create-order:7:8e03978e
 	// 400 Bad Request
 }
 

@@ -41,7 +41,7 @@ const (
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
 // Every error but a 409, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a loss and a failed
-// release behind a complete response.
+// release behind a complete response. A [Trace] replaces that.
 //
 // A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
 // reads it: with 409 if another holder was seen, else with 503. The status appears in the logs only. We preferred a true
@@ -49,8 +49,16 @@ const (
 //
 // A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod handlers do not
 // run. Only a middleware given to router.Use sees such requests. It has no parameters to tell them apart, and a NoRoute
-// handler may do real work, such as a reverse proxy's, that must not run unlocked. Put the middleware on routes or groups,
-// or exempt these requests with [WithSkipper].
+// handler may do real work, such as a reverse proxy's, that must not run unlocked. Put the middleware on routes or groups.
+//
+// To exempt requests, call the middleware from a handler of your own:
+//
+//	lock := ginlock.New(locker, "order", ginlock.Param("id"))
+//	orders := router.Group("/orders/:id", func(c *gin.Context) {
+//		if c.Request.Method != http.MethodGet {
+//			lock(c)
+//		}
+//	})
 //
 // # What the lock covers
 //
@@ -150,10 +158,6 @@ func (e *invalidError) Error() string        { return e.reason }
 func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 func (m *middleware) handle(c *gin.Context) {
-	if m.skipper != nil && m.skipper(c) {
-		c.Next()
-		return
-	}
 	if c.FullPath() == "" {
 		// gin has set the status already and writes its default body when the aborted chain has not.
 		c.Abort()
@@ -175,7 +179,7 @@ func (m *middleware) handle(c *gin.Context) {
 	case errors.Is(err, holdfast.ErrSelfDeadlock):
 		c.Next() // under the lock that the request has already
 	case m.failOpen && errors.Is(err, holdfast.ErrUnavailable) && ctx.Err() == nil:
-		_ = c.Error(err)
+		m.tell(c, unlocked, err)
 		c.Next()
 	default:
 		m.refuse(c, err)
@@ -192,9 +196,6 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 		return "", &keyError{what: "nothing"}
 	}
 	all := []string{m.resource}
-	if m.routeScope {
-		all = append(all, c.Request.Method, c.FullPath())
-	}
 	for _, p := range parts {
 		if p == "" {
 			// A key without it would be one lock for all such requests.
@@ -214,10 +215,14 @@ func (m *middleware) hold(c *gin.Context, lock *holdfast.Lock) {
 		if err == nil {
 			return
 		}
-		_ = c.Error(err)
-		// After a panic the response belongs to whoever recovers. Written is also true of a hijacked
+		if !errors.Is(err, holdfast.ErrLost) {
+			m.tell(c, unreleased, err)
+			return
+		}
+		m.tell(c, lost, err)
+		// After a panic the response belongs to the handler that recovers. Written is also true of a hijacked
 		// connection.
-		if returned && errors.Is(err, holdfast.ErrLost) && !c.Writer.Written() && c.Writer.Status() == status {
+		if returned && !c.Writer.Written() && c.Writer.Status() == status {
 			m.answer(c, err)
 		}
 	}()
@@ -264,16 +269,14 @@ func restore(c *gin.Context, request *http.Request) {
 // refuse answers in place of the chain.
 func (m *middleware) refuse(c *gin.Context, err error) {
 	c.Abort()
-	if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrInvalid) {
-		_ = c.Error(err)
-	}
+	m.tell(c, refused, err)
 	m.answer(c, err)
 }
 
 // answer leaves the response to the error handler, if there is one. One that does nothing about it, logging
 // say, must not turn a refusal into an empty 200.
 func (m *middleware) answer(c *gin.Context, err error) {
-	if m.retryLease {
+	if m.busy.lease {
 		c.Set(leaseKey, true)
 	}
 	if m.errorHandler != nil {

@@ -18,11 +18,9 @@ const defaultWait = 100 * time.Millisecond
 type config struct {
 	busy         Policy
 	lock         []holdfast.CallOption
-	skipper      func(*gin.Context) bool
 	errorHandler func(*gin.Context, error)
-	routeScope   bool
+	traces       []*Trace
 	failOpen     bool
-	retryLease   bool
 }
 
 func defaults() config {
@@ -39,7 +37,10 @@ type option func(*config) error
 func (o option) apply(c *config) error { return o(c) }
 
 // Policy says what becomes of a request whose key is busy: [Wait]. The zero value is Wait(0).
-type Policy struct{ wait time.Duration }
+type Policy struct {
+	wait  time.Duration
+	lease bool
+}
 
 // Wait waits in line for up to max, first come first served among the requests of all replicas, and then refuses the
 // request with 409. Wait(0) does not wait. Then a client that sends its requests one after the other can be refused
@@ -50,6 +51,14 @@ type Policy struct{ wait time.Duration }
 // beyond it, and about a TTL altogether. The wait begins with the request, so a Redis that takes longer than max for one
 // answer is asked only once.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
+
+// RetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never
+// ends. The holder may release much sooner, or renew. Default: what the lease has left, but at most 1 s, as most holders
+// release long before their lease ends. In whole seconds that is always 1.
+func (p Policy) RetryAfterLease() Policy {
+	p.lease = true
+	return p
+}
 
 // WithBusy sets what becomes of a request whose key is busy. Default: Wait(100 * time.Millisecond).
 func WithBusy(p Policy) Option {
@@ -79,26 +88,6 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	})
 }
 
-// WithRouteScope makes the method and the route's path, as registered, part of the key: holdfast.Key(resource, "POST",
-// "/orders/:id/pay", parts...). It is for values that mean something on one route only, such as an Idempotency-Key. With
-// it, two routes to the same thing do not exclude each other, and a route that is renamed has other keys. Default: without,
-// so that everything that names the same resource and parts is excluded.
-func WithRouteScope() Option {
-	return option(func(c *config) error { c.routeScope = true; return nil })
-}
-
-// WithSkipper exempts the requests for which skip returns true: the middleware lets them through without a
-// lock. It is asked first of all, also about requests that match no route. Default: none is exempt.
-func WithSkipper(skip func(*gin.Context) bool) Option {
-	return option(func(c *config) error {
-		if skip == nil {
-			return invalid("WithSkipper(nil)")
-		}
-		c.skipper = skip
-		return nil
-	})
-}
-
 // WithErrorHandler has handle answer requests whose chain did not run under the lock to its end; [New] lists the cases.
 // A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle may
 // also call Respond for the cases that it does not care about. Default: [Respond].
@@ -116,15 +105,20 @@ func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	})
 }
 
-// WithRetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never
-// ends. The holder may release much sooner, or renew. Default: what the lease has left, but at most 1 s, as most holders
-// release long before their lease ends. In whole seconds that is always 1.
-func WithRetryAfterLease() Option {
-	return option(func(c *config) error { c.retryLease = true; return nil })
+// WithTrace adds hooks, for logs and metrics. Default: c.Errors is told of what the hooks Lost, Unreleased and Unlocked hear of,
+// and of refusals other than a 409, a 400 and a 413. A Trace replaces all of that.
+func WithTrace(t *Trace) Option {
+	return option(func(c *config) error {
+		if t == nil {
+			return invalid("WithTrace(nil)")
+		}
+		c.traces = append(c.traces, t)
+		return nil
+	})
 }
 
 // WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
-// request's context then, and the error is in c.Errors. Default: such requests are refused with 503.
+// request's context then, and the error is in c.Errors, see [WithTrace]. Default: such requests are refused with 503.
 //
 // It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica only, any
 // number of requests for the same key run at once, beside holders that still have the lock. Use it where a lock saves work.

@@ -78,13 +78,17 @@ func TestErrorHandlerAnswers(t *testing.T) {
 	})
 }
 
+// A handler that calls the middleware exempts the requests that it wants to.
 func TestSkippedRequestsRunWithoutALock(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		task, api := newReplica(t, b), newReplica(t, b)
 		router := gin.New()
-		router.Use(ginlock.New(api.Locker, "order", byID, ginlock.WithSkipper(func(c *gin.Context) bool {
-			return c.Request.Method == http.MethodGet
-		})))
+		lock := ginlock.New(api.Locker, "order", byID)
+		router.Use(func(c *gin.Context) {
+			if c.Request.Method != http.MethodGet {
+				lock(c)
+			}
+		})
 		router.Any("/orders/:id", func(c *gin.Context) {
 			if (lockOf(c) == nil) != (c.Request.Method == http.MethodGet) {
 				t.Errorf("%s: the request has %v", c.Request.Method, lockOf(c))
@@ -158,9 +162,8 @@ func TestTwoInstancesKeepTheirOptionsApart(t *testing.T) {
 		shared := []holdfast.CallOption{holdfast.WithLabel("api")}
 		router.GET("/a/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithBusy(ginlock.Wait(time.Second)),
 			ginlock.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })), ok)
-		router.GET("/b/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithFailOpen(),
-			ginlock.WithSkipper(func(c *gin.Context) bool { return c.Param("id") == "1" })), ok)
-		router.GET("/c/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithRouteScope()), ok)
+		router.GET("/b/:id", ginlock.New(api.Locker, "order", byID, ginlock.WithLock(shared...), ginlock.WithFailOpen()), ok)
+		router.GET("/c/:id", ginlock.New(api.Locker, "invoice", byID), ok)
 		defer hold(t, task, "order:42")()
 		defer hold(t, task, "order:1")()
 		for _, tt := range []struct {
@@ -172,7 +175,7 @@ func TestTwoInstancesKeepTheirOptionsApart(t *testing.T) {
 			{"/b/42", http.StatusConflict, 100 * time.Millisecond},
 			{"/c/42", http.StatusOK, 0},
 			{"/a/1", http.StatusTeapot, time.Second},
-			{"/b/1", http.StatusOK, 0},
+			{"/b/1", http.StatusConflict, 100 * time.Millisecond},
 		} {
 			begin := time.Now()
 			wantStatus(t, get(router, tt.path), tt.status)
@@ -206,16 +209,16 @@ func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 			"unnamed among parts": {l, "order", ginlock.Parts(ginlock.Parts(byID, ginlock.Query("")), byID), nil, []string{"part is nil", "Parts"}},
 			"nil option":          {l, "order", byID, []ginlock.Option{ginlock.WithFailOpen(), nil}, []string{"option 2 of 2 is nil"}},
 			"negative wait":       {l, "order", byID, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(-1))}, []string{"WithBusy(Wait(-1ns))"}},
-			"nil skipper":         {l, "order", byID, []ginlock.Option{ginlock.WithSkipper(nil)}, []string{"WithSkipper(nil)"}},
+			"nil trace":           {l, "order", byID, []ginlock.Option{ginlock.WithTrace(nil)}, []string{"WithTrace(nil)"}},
 			"nil error handler":   {l, "order", byID, []ginlock.Option{ginlock.WithErrorHandler(nil)}, []string{"WithErrorHandler(nil)"}},
 			"nil lock option":     {l, "order", byID, lock(holdfast.WithLabel("a"), nil), []string{"WithLock: option 2 of 2 is nil"}},
 			"short lease":         {l, "order", byID, lock(holdfast.WithTTL(time.Millisecond)), []string{"WithTTL(1ms)"}},
 			"lease beyond hold":   {l, "order", byID, lock(holdfast.WithTTL(time.Minute)), []string{"WithMaxHold", "1m0s"}},
 			"contradiction":       {l, "order", byID, lock(holdfast.WithoutRenewal()), []string{"WithoutRenewal"}},
 			"useless wait":        {l, "order", byID, lock(holdfast.WithWait(-1)), []string{"WithWait(-1ns)"}},
-			"all of it": {l, "", nil, []ginlock.Option{nil, ginlock.WithSkipper(nil), ginlock.WithBusy(ginlock.Wait(-time.Second)), ginlock.WithErrorHandler(nil),
-				ginlock.WithLock(holdfast.WithTTL(0))}, []string{"resource", "part", "option 1 of 5", "WithSkipper", "WithBusy", "WithErrorHandler", "WithTTL(0s)"}},
-			"also without a locker": {nil, "", byID, []ginlock.Option{ginlock.WithSkipper(nil)}, []string{"locker", "resource", "WithSkipper"}},
+			"all of it": {l, "", nil, []ginlock.Option{nil, ginlock.WithTrace(nil), ginlock.WithBusy(ginlock.Wait(-time.Second)), ginlock.WithErrorHandler(nil),
+				ginlock.WithLock(holdfast.WithTTL(0))}, []string{"resource", "part", "option 1 of 5", "WithTrace", "WithBusy", "WithErrorHandler", "WithTTL(0s)"}},
+			"also without a locker": {nil, "", byID, []ginlock.Option{ginlock.WithTrace(nil)}, []string{"locker", "resource", "WithTrace"}},
 		} {
 			func() {
 				defer func() {

@@ -12,7 +12,10 @@ import (
 )
 
 // Part takes from a request what tells one lock of a resource from the others: usually one string. Any function of this
-// form will do. It runs before the lock is taken.
+// form will do. It runs before the lock is taken. This one tells the routes of a group apart, for values that mean something
+// on one route only:
+//
+//	func route(c *gin.Context) ([]string, error) { return []string{c.Request.Method, c.FullPath()}, nil }
 //
 // If there is no string, or an empty one, the request is refused with 400. So it is after an error that matches
 // [holdfast.ErrInvalid]. Any other error is answered with 500.
@@ -53,11 +56,10 @@ func Query(name string) Part {
 //
 // The field Idempotency-Key is a string of RFC 8941: quoted, and taken without the quotes and escapes. Clients also send it
 // without quotes; then it is taken as it is. Anything in between is malformed, as is a second value. A client chooses this
-// value freely and could block another one that chose the same. Take it together with the client's name, and with
-// [WithRouteScope]:
+// value freely and could block another one that chose the same. Take it together with the client's name, and with a resource
+// for the route alone:
 //
-//	ginlock.New(locker, "request",
-//		ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")), ginlock.WithRouteScope())
+//	ginlock.New(locker, "create-order", ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")))
 func Header(name string) Part {
 	if name == "" {
 		return nil

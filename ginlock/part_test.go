@@ -46,7 +46,7 @@ func TestKeysFollowTheRequest(t *testing.T) {
 		api := newReplica(t, b)
 		param, tenant := ginlock.Param("id"), ginlock.Param("tenant")
 		shout := func(c *gin.Context) ([]string, error) { return []string{strings.ToUpper(c.Param("id"))}, nil }
-		scope := ginlock.WithRouteScope()
+		route := func(c *gin.Context) ([]string, error) { return []string{c.Request.Method, c.FullPath()}, nil }
 		long := strings.Repeat("x", 3000)
 		for _, tt := range []struct {
 			part   ginlock.Part
@@ -67,7 +67,7 @@ func TestKeysFollowTheRequest(t *testing.T) {
 			{ginlock.Parts(tenant, param), "/orders/a/b", nil, holdfast.Key("order", "a", "b")},
 			{ginlock.Parts(tenant, ginlock.Parts(param, shout)), "/orders/a/b", nil, holdfast.Key("order", "a", "b", "B")},
 			{ginlock.Parts(tenant, ginlock.Query("q")), "/orders/a/b", nil, ""},
-			{param, "/orders/a/b", []ginlock.Option{scope}, holdfast.Key("order", "GET", "/orders/:tenant/:id", "b")},
+			{ginlock.Parts(route, param), "/orders/a/b", nil, holdfast.Key("order", "GET", "/orders/:tenant/:id", "b")},
 		} {
 			req := httptest.NewRequest(http.MethodGet, tt.target, nil)
 			req.Header.Add("X-Order", "h1")
@@ -94,28 +94,6 @@ func TestKeysThatMustDifferDo(t *testing.T) {
 				t.Errorf("%.40s and %.40s have the same key %q", path, other, key)
 			}
 			seen[key] = path
-		}
-	})
-}
-
-func TestRouteScopeKeepsMethodsAndRoutesApart(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		api := newReplica(t, b)
-		seen := map[string]bool{}
-		handler := []gin.HandlerFunc{
-			ginlock.New(api.Locker, "order", byID, ginlock.WithRouteScope()),
-			func(c *gin.Context) { seen[lockOf(c).Key()] = true; ok(c) },
-		}
-		router := gin.New()
-		router.Any("/a/:id", handler...)
-		router.Any("/b/:id", handler...)
-		for _, method := range []string{http.MethodPost, http.MethodPut} {
-			for _, path := range []string{"/a/1", "/a/2", "/b/1", "/b/2"} {
-				wantStatus(t, send(router, httptest.NewRequest(method, path, nil)), http.StatusOK)
-			}
-		}
-		if len(seen) != 8 {
-			t.Errorf("got %d keys for 8 combinations: %v", len(seen), seen)
 		}
 	})
 }

@@ -17,7 +17,7 @@ const (
 	// retrySoon is the most that it is told to wait for a holder, which mostly releases long before its lease ends.
 	retrySoon = time.Second
 
-	// leaseKey is set in a gin.Context whose middleware has WithRetryAfterLease. It is a string because a gin.Context of the
+	// leaseKey is set in a gin.Context whose middleware has Policy.RetryAfterLease. It is a string because a gin.Context of the
 	// oldest supported version has no other keys.
 	leaseKey = "github.com/holdfast-go/holdfast/ginlock.retry-after-lease"
 )
@@ -33,7 +33,7 @@ type problem struct {
 // application/problem+json). A middleware without [WithErrorHandler] calls it. It does nothing if something was written
 // already, and tells the client neither key nor holder.
 //
-// Retry-After is in whole seconds: 1 for a lock that is held, unless [WithRetryAfterLease], and 5 for 503. After a loss
+// Retry-After is in whole seconds: 1 for a lock that is held, unless [Policy.RetryAfterLease], and 5 for 503. After a loss
 // there is none: we cannot say whether the request may be repeated.
 //
 // A handler may call Respond too, with an error of its lock or of a fence. An error that matches [holdfast.ErrLost], as

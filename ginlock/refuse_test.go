@@ -28,8 +28,8 @@ func TestHeldIsAConflict(t *testing.T) {
 		task, api := newReplica(t, b), newReplica(t, b)
 		var errs errs
 		router := route(errs.watch, ginlock.New(api.Locker, "order", byID), never(t))
-		byLease := route(errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithRetryAfterLease()), never(t))
-		byHand := route(errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithRetryAfterLease(),
+		byLease := route(errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithBusy(ginlock.Wait(100*time.Millisecond).RetryAfterLease())), never(t))
+		byHand := route(errs.watch, ginlock.New(api.Locker, "order", byID, ginlock.WithBusy(ginlock.Wait(100*time.Millisecond).RetryAfterLease()),
 			ginlock.WithErrorHandler(func(c *gin.Context, err error) { ginlock.Respond(c, err) })), never(t))
 
 		for _, tt := range []struct {
@@ -72,7 +72,7 @@ func TestHeldForEverIsAConflictWithSomeRetryAfter(t *testing.T) {
 		}
 		w := get(route(ginlock.New(api.Locker, "order", byID), never(t)), "/orders/42")
 		wantProblem(t, w, http.StatusConflict, "1", "in progress")
-		w = get(route(ginlock.New(api.Locker, "order", byID, ginlock.WithRetryAfterLease()), never(t)), "/orders/42")
+		w = get(route(ginlock.New(api.Locker, "order", byID, ginlock.WithBusy(ginlock.Wait(100*time.Millisecond).RetryAfterLease())), never(t)), "/orders/42")
 		wantProblem(t, w, http.StatusConflict, "5", "in progress")
 	})
 }

@@ -57,7 +57,8 @@ func run(ctx context.Context, out io.Writer) error {
 	// The name is the job's on all replicas, and the key of its lock. It is what a tick is claimed by: renamed, it runs anew.
 	_, err = guard.AddFunc("* * * * * *", "invoices", func(ctx context.Context) error {
 		// The context ends when the lock is lost, and carries the token for a fence in the database.
-		fmt.Fprintf(out, "invoices of %s, token %d\n", cronlock.Tick(ctx).Format(time.TimeOnly), holdfast.Held(ctx)[0].Token())
+		_, tick, _ := cronlock.Tick(ctx)
+		fmt.Fprintf(out, "invoices of %s, token %d\n", tick.Format(time.TimeOnly), holdfast.Held(ctx)[0].Token())
 		return nil
 	})
 	if err == nil {

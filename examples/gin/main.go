@@ -55,8 +55,8 @@ func router(locker *holdfast.Locker, rdb redis.Cmdable) http.Handler {
 	// Authentication is outside of the lock: who may not do something must not be able to block it. The client chooses the
 	// Idempotency-Key, so it counts together with who the client is, and on this route only.
 	auth := gin.BasicAuth(gin.Accounts{"ann": "secret", "bob": "secret"})
-	request := ginlock.Parts(ginlock.Value(gin.AuthUserKey), ginlock.Header("Idempotency-Key"))
-	r.POST("/orders", auth, ginlock.New(locker, "request", request, ginlock.WithRouteScope(), ginlock.WithBusy(ginlock.Wait(5*time.Second))),
+	perUser := ginlock.Parts(ginlock.Value(gin.AuthUserKey), ginlock.Header("Idempotency-Key"))
+	r.POST("/orders", auth, ginlock.New(locker, "create-order", perUser, ginlock.WithBusy(ginlock.Wait(5*time.Second))),
 		func(c *gin.Context) { create(c, rdb) })
 	return r
 }

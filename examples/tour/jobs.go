@@ -83,7 +83,7 @@ func startCron(st *stage, name string, d *diary) (stop func(context.Context) err
 	}
 	_, err = guard.AddFunc(jobSpec, "report", func(ctx context.Context) error {
 		d.mu.Lock()
-		tick := cronlock.Tick(ctx)
+		_, tick, _ := cronlock.Tick(ctx)
 		d.once[tick] = append(d.once[tick], name)
 		d.mu.Unlock()
 		err := shop.Sleep(ctx, time.Second)

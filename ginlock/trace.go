@@ -1,0 +1,55 @@
+package ginlock
+
+import (
+	"errors"
+
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+)
+
+// Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run in the goroutine of the
+// request, and must return soon; several may run at once. The error is the one that a handler given to [WithErrorHandler]
+// gets. What happens to the lock itself is told to a [holdfast.Trace] of the Locker.
+type Trace struct {
+	// Refused: the chain did not run, and the request is answered in its place. [New] lists the errors.
+	Refused func(c *gin.Context, err error)
+	// Lost: the lock was lost while the chain ran. err matches holdfast.ErrLost.
+	Lost func(c *gin.Context, err error)
+	// Unreleased: Redis did not confirm the release. The lock stays until its lease ends.
+	Unreleased func(c *gin.Context, err error)
+	// Unlocked: the chain runs without the lock, see [WithFailOpen].
+	Unlocked func(c *gin.Context, err error)
+}
+
+// hook is one of a Trace.
+type hook func(*Trace) func(*gin.Context, error)
+
+func refused(t *Trace) func(*gin.Context, error)    { return t.Refused }
+func lost(t *Trace) func(*gin.Context, error)       { return t.Lost }
+func unreleased(t *Trace) func(*gin.Context, error) { return t.Unreleased }
+func unlocked(t *Trace) func(*gin.Context, error)   { return t.Unlocked }
+
+// errorsTrace is for a middleware without a Trace. What the client did or met is no error of the server.
+var errorsTrace = Trace{
+	Refused: func(c *gin.Context, err error) {
+		if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrInvalid) {
+			_ = c.Error(err)
+		}
+	},
+	Lost:       func(c *gin.Context, err error) { _ = c.Error(err) },
+	Unreleased: func(c *gin.Context, err error) { _ = c.Error(err) },
+	Unlocked:   func(c *gin.Context, err error) { _ = c.Error(err) },
+}
+
+// tell calls one hook of every Trace, or of errorsTrace where there is none.
+func (c *config) tell(request *gin.Context, h hook, err error) {
+	if len(c.traces) == 0 {
+		h(&errorsTrace)(request, err)
+		return
+	}
+	for _, t := range c.traces {
+		if f := h(t); f != nil {
+			f(request, err)
+		}
+	}
+}
