@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
 )
 
@@ -94,7 +95,7 @@ func TestUniqueBesideTheGuard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(s *shop) {
 				free := s.hold(s.locker(holdfast.WithTTL(s.lease)), 42) // the delay goes by what its lease has left
-				s.serve(s.guard(s.locker()), succeed)
+				s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second))), succeed)
 				opts := []asynq.Option{asynq.Unique(time.Hour), asynq.MaxRetry(retries), asynq.Retention(time.Hour)}
 				s.enqueue(pay(42), opts...)
 				locked, err := s.client().Keys(context.Background(), "asynq:*:unique:*").Result()
