@@ -63,7 +63,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 	if r.retried < r.limit {
 		known := rec != nil && rec.goesOn || g.remember(ctx, r, formatState(d.Since, r.retried, d.failure))
 		if known && g.note(ctx, busy, r.queue, r.id, d) {
-			// The lock may have been released before there was a note for whoever did. So look again, behind it.
+			// The lock may have been released before there was a note for its releaser. So look again, behind it.
 			ran, err := g.run(ctx, key, 0, t, next)
 			if ran || ctx.Err() != nil {
 				return err

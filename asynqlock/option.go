@@ -130,7 +130,7 @@ const (
 )
 
 // Defer frees the worker at once and has the task come back later. It is not counted as failed, no retry is spent and
-// no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that says who has the key, since when the
+// no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that names the holder, since when the
 // task is deferred, and what its handler had failed with before, if it had.
 //
 // The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay]; asynq

@@ -70,7 +70,7 @@ func (a *acquisition) confirm() (at timing.Instant, d time.Duration, err error) 
 		default:
 			return c.At, timing.Millis(r.Left), nil
 		}
-		if told { // Redis serves, for those who want less
+		if told { // Redis serves, for calls that want less
 			a.err = cause
 			a.cfg.traces.emit(nodeError, Event{Key: a.key.Lock, Attempts: a.attempts, Err: cause})
 			return at, 0, a.failure(nil)

@@ -44,7 +44,7 @@ func (h *hold) bind(lk *Lock, inner context.Context, cancel context.CancelCauseF
 // in that case, so that Done never contradicts it.
 func (c *lockContext) Err() error {
 	if err := c.lock.hold.err(); err != nil {
-		c.cancel(err) // whoever ended it may not have come to that yet
+		c.cancel(err) // the goroutine that ended the hold may not have come to that yet
 	}
 	return c.Context.Err()
 }

@@ -14,7 +14,7 @@
 //
 // Use one name for one resource everywhere: a Gin route, a task and a cron job that build their key with Key("order", id)
 // exclude each other. Most services set [WithTTL], how long a crashed holder blocks the others, [WithWait], how long a
-// caller waits, and [WithLabel], which says who holds the lock.
+// caller waits, and [WithLabel], which names the holder.
 //
 // # Guarantees
 //

@@ -41,7 +41,7 @@ var (
 // errReleased is what an ended lock reports after its own Release.
 var errReleased = errors.New("holdfast: lock was released")
 
-// HeldError says who holds a lock that could not be acquired. It matches [ErrNotAcquired].
+// HeldError names the holder of a lock that could not be acquired. It matches [ErrNotAcquired].
 type HeldError struct {
 	Key string // as stored in Redis, prefix included
 

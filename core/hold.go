@@ -367,7 +367,7 @@ func (h *hold) ask() {
 		return // another caller has asked meanwhile
 	}
 	var lease time.Duration
-	// A majority's renewal would bring back what ran out meanwhile, whoever has had the lock since.
+	// A majority's renewal would bring back a lock that ran out meanwhile, though another holder may have had it since.
 	if !h.cfg.noRenew && !h.locker.store.Several() {
 		lease = h.lease(now.Mono, h.cfg.ttl)
 	}
@@ -411,7 +411,7 @@ func (h *hold) renewed(at timing.Instant, val any, err error) error {
 		return h.err()
 	}
 	if h.locker.store.Several() && h.locker.env.Now().Wall >= h.wall.Load() {
-		// The machine was suspended meanwhile, and what ran out has been brought back, whoever had it in between.
+		// The machine was suspended meanwhile. The renewal brought back a lock that had run out, and another holder may have had it.
 		h.lose(errUnconfirmed)
 		return h.err()
 	}

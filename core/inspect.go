@@ -36,7 +36,7 @@ type State struct {
 	WaitingHere int
 }
 
-// Inspect asks who holds a lock, for people and monitoring: by the time it returns the answer may be old.
+// Inspect asks for the holder of a lock, for people and monitoring. The answer may be old when it returns.
 // It returns within ctx and within a quarter of the Locker's TTL, at most 1 s.
 //
 // Errors: [ErrUnavailable] (matching ctx.Err() where that ended it), [ErrClosed], [ErrInvalid].

@@ -236,7 +236,7 @@ func WithReentryID(id string) CallOption {
 	})
 }
 
-// WithLabel says who holds the lock, for people: it is stored with the key, seen by [Locker.Inspect] and
+// WithLabel names the holder, for people: it is stored with the key, seen by [Locker.Inspect] and
 // in a [HeldError]. At most 64 bytes, printable. Default: none.
 func WithLabel(s string) CallOption {
 	return callOption(func(c *config) error {

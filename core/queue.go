@@ -38,7 +38,7 @@ type queue struct {
 	waiting []*queued
 }
 
-// front is who is there.
+// front is the call at the front.
 type front struct {
 	holder *hold // nil while a call is there, and then
 	told   *HeldError
@@ -166,7 +166,7 @@ func (q *queue) known() front {
 	return q.front
 }
 
-// tell is that as a failure, made only for those who hear of one.
+// tell is that as a failure, made only for callers that are told of one.
 func (f *front) tell() (*HeldError, error) {
 	h := f.holder
 	if h == nil {
@@ -176,7 +176,7 @@ func (f *front) tell() (*HeldError, error) {
 	return &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Label: h.stake.cfg.label}, nil
 }
 
-// tell notes what Redis told a, the call at the front. Where it fails to serve, those who have waited for that as
+// tell notes what Redis told a, the call at the front. Where it fails to serve, calls that have waited for that as
 // long as their own lease are told so.
 func (q *queue) tell(a *acquisition) {
 	q.all.mu.Lock()
@@ -202,7 +202,7 @@ func (q *queue) holds(h *hold) {
 	q.all.mu.Unlock()
 }
 
-// next gives the front to the one who waits longest; without one the queue is over. It needs the mutex.
+// next gives the front to the call that has waited longest; without one the queue is over. It needs the mutex.
 func (q *queue) next(t turn) {
 	q.holder = nil
 	if len(q.waiting) == 0 {
@@ -242,7 +242,7 @@ func (q *queue) handOver(h *hold, e lease, now timing.Instant) bool {
 }
 
 // giveUp is for a call at the front that failed. Its tenure, with the place in line or even the lock, goes to the
-// next who can have it; it reports whether there was one.
+// next call that can have it; it reports whether there was one.
 func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -274,7 +274,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	switch a.locker.env.Await(a.ctx, w.ready, d) {
 	case timing.Elapsed:
 		if !q.withdraw(w) {
-			// One look of its own, to tell who has the lock.
+			// One look of its own, to name the holder.
 			a.held, a.err = w.found.tell()
 			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.env.Now().Mono
 			return nil, nil

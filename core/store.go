@@ -21,7 +21,7 @@ type store interface {
 
 	Several() bool                             // whether a majority decides
 	Many() bool                                // whether one of several servers may hang while the others serve
-	Open() <-chan struct{}                     // has those who wait told, and returns a channel that is closed when that begins anew
+	Open() <-chan struct{}                     // opens the inbox of waiters, and returns a channel that is closed when it is opened anew
 	Up() bool                                  // whether they can be told
 	Close()                                    // no one will wait any more
 	Patience(ttl time.Duration) time.Duration  // for how long one answer is waited for

@@ -167,7 +167,7 @@ func (j *job) claimTick(ctx context.Context, tick time.Time, schedule cron.Sched
 	return j.g.locker.Claim(ctx, j.key, tick, opts...)
 }
 
-// holder is who has the lock of a tick that another replica runs, for those who want to know.
+// holder is the label of the replica that runs a tick, for a Trace that asks for it.
 func (j *job) holder(ctx context.Context) string {
 	if !j.asks() {
 		return ""
@@ -201,9 +201,9 @@ func (j *job) lease(period time.Duration) time.Duration {
 	return lease
 }
 
-// run has the job work under the lock, unless runs may overlap. It waits for the lock for wait; and until then, for as
-// long as the holder's lease lasts, since the holder may be dead, unless it is not to wait at all; and while Redis is away: a tick that is claimed is
-// nobody else's. The job does not begin later than that.
+// run has the job work under the lock, unless runs may overlap. It waits for the lock for wait. Until then it also waits for what
+// is left of the holder's lease, since the holder may be dead, unless it is not to wait at all; and while Redis is away, since
+// no other replica runs a tick that is claimed. The job does not begin later than until.
 func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, until time.Time, punctual func() error) (o outcome, err error) {
 	wait := j.busy.wait
 	for waited := false; ; {

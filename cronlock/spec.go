@@ -10,8 +10,8 @@ import (
 )
 
 // Two replicas that have different specs for a name, or different time zones, claim each other's ticks away or run too
-// often, and nothing fails. So whoever has run compares: the ticks that its schedule has after fixed moments, as text,
-// are kept in Redis beside the lock, by the replicas that have the same ones, and expire without them.
+// often, and nothing fails. So a replica that has run compares. The ticks that its schedule has after fixed moments are
+// kept in Redis as text, beside the lock. The replicas that have the same ticks keep them, and they expire without.
 
 // fingerprint tells schedules apart by their ticks in a few days around both changes of the clocks.
 func fingerprint(s cron.Schedule, l *time.Location) string {

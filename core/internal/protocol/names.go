@@ -17,9 +17,9 @@ const tombstone = "gone:"
 type Names struct {
 	Lock  string
 	Fence string // like all companions in the same Cluster slot as Lock
-	Line  string // who waits, in order
-	Waits string // and what is to be known of them
-	Entry string // who holds it together, see entry.lua; "" without a re-entry id
+	Line  string // the waiters, in order
+	Waits string // what is known of each
+	Entry string // its holders with a re-entry id, see entry.lua; "" without a re-entry id
 	Gone  string // the tombstone of one owner; "" without one
 }
 
@@ -35,7 +35,7 @@ func (n *Names) Owner() string { return n.Gone[len(n.base())+len(tombstone):] }
 // Mark is the key of the last tick that was claimed.
 func (n *Names) Mark() string { return n.base() + "mark" }
 
-// Enter gives the lock a hash of those who hold it together.
+// Enter gives the lock a hash of the holders that share it by a re-entry id.
 func (n *Names) Enter() { n.Entry = n.base() + "entry" }
 
 // A Key is a stored key that was checked.

@@ -119,7 +119,7 @@ func (a *attempt) round(ctx context.Context) (v single.Verdict, decided bool) {
 			return a.failure(nil), true
 		case granted+open+higher < q.need && (open == 0 || a.clear()):
 			return a.failure(nil), true
-		case granted+open+higher < q.need: // but who has the lock, or whether anybody can tell, depends on the others
+		case granted+open+higher < q.need: // but which client has the lock, or whether that can be told, depends on the others
 		case granted+open < q.need:
 			return v, false
 		case granted+higher >= q.need && !hurried:
@@ -290,7 +290,7 @@ func (a *attempt) usual() (d time.Duration) {
 	return d
 }
 
-// success lets the stragglers go on: the more masters have the lock, the better. Those who release look what came of
+// success lets the stragglers go on: the more masters have the lock, the better. A release looks what came of
 // them.
 func (a *attempt) success() single.Verdict {
 	for i, p := range a.parts {

@@ -18,7 +18,7 @@ const claimRounds = rounds - 2
 
 // Claim returns what tries until most masters have the mark for one attempt, or most of them have it for another.
 func (q *Masters) Claim(names protocol.Names, tick int64, ttl time.Duration, w protocol.Window) func(context.Context) *redisconn.Call {
-	mine := map[string]bool{} // the claimants of this call; whoever sends it again waits for the answer first
+	mine := map[string]bool{} // the claimants of this call, which sends none again before its answer
 	return func(ctx context.Context) *redisconn.Call {
 		c := redisconn.NewSum(q.env)
 		q.env.Go(func() {
@@ -61,7 +61,7 @@ type poll struct {
 	mine     map[string]bool
 
 	raised int
-	by     map[string]int             // refusals, by who has the mark
+	by     map[string]int             // refusals, by claimant that has the mark
 	out    map[protocol.ClaimCode]int // and by the bounds of the window
 	now    int64                      // of a master that the tick is out of the window for
 	errs   []error

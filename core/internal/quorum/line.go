@@ -8,10 +8,10 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
-// nudgeGrace is how long at most one who waits gives the other masters once the first told it that the lock is free.
+// nudgeGrace is how long a waiter gives the other masters, at most, once the first told it that the lock is free.
 const nudgeGrace = 50 * time.Millisecond
 
-// Open sees to it that those who wait can be told, and returns a channel that is closed when that begins anew.
+// Open opens the inboxes in which waiters are told, and returns a channel that is closed when one is opened anew.
 func (q *Masters) Open() <-chan struct{} {
 	for _, m := range q.all {
 		m.inbox.Open()
@@ -69,8 +69,8 @@ func (q *Masters) unexpect(o *Owner) {
 	q.mu.Unlock()
 }
 
-// nudged is told that a lock is free on one master. Once it is on most, or a moment after the first, the one who waits
-// looks: at once, it would find the lock held still where the release has not come yet.
+// nudged is told that a lock is free on one master. Once it is on most, or a moment after the first, the waiter
+// looks. If it looked at once, it would find the lock held where the release has not arrived yet.
 func (q *Masters) nudged(i int, waiter string, names protocol.Names) {
 	q.mu.Lock()
 	o := q.waiters[waiter]

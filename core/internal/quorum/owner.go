@@ -16,8 +16,8 @@ import (
 )
 
 // An Owner has, or may come to have, a lock on several masters: on each a tenure under one owner id. It has the lock if it
-// is on a majority, for the lease less the time since before the first command was sent and a margin for drift; who fails
-// undoes it everywhere.
+// is on a majority, for the lease less the time since before the first command was sent and a margin for drift. A
+// client without a majority releases the key on every master.
 //
 // Each look is an attempt with an id of its own, so that what is late of one cannot touch the next. The three rules of
 // single.Tenure hold for each master; the fourth is about those that have forgotten a lock:
@@ -85,7 +85,7 @@ func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, _ time.D
 		} else if v.Token == 0 {
 			quiet := "-"
 			if v.Split {
-				quiet = "" // those who were in each other's way may not all know
+				quiet = "" // clients that were in each other's way may not all know
 			}
 			a.undo(quiet)
 		}

@@ -31,7 +31,7 @@ const (
 
 	minPatience = 50 * time.Millisecond
 	maxPatience = time.Second
-	// rounds is how many node timeouts a call may take: those who ask at once get in each other's way.
+	// rounds is how many node timeouts a call may take: clients that ask at once get in each other's way.
 	rounds = 5
 )
 
@@ -91,7 +91,7 @@ func New(clients []*redis.Client, env *timing.Env, c Config) *Masters {
 		m.inbox.Failed = func(err error, was bool) {
 			if was || !told { // once for an outage: the other masters go on
 				told = true
-				q.Report("", fmt.Errorf("holdfast: %s does not tell those who wait, as SUBSCRIBE failed: %w", m.name, err))
+				q.Report("", fmt.Errorf("holdfast: %s does not tell waiters, as SUBSCRIBE failed: %w", m.name, err))
 			}
 		}
 		m.inbox.Turned = q.turned

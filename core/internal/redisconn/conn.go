@@ -94,7 +94,7 @@ func (c *Call) Answered() bool { return c.answered.Load() }
 // Full is the whole command with the text of the script, for a server that may not know it.
 func (c *Call) Full() []any { return c.script.Full(c.Args) }
 
-// Heard gives the channel back; for one who was told through it and is the last to listen.
+// Heard gives the channel back. The last listener, which was told through it, calls it.
 func (c *Call) Heard() {
 	if c.signals != nil {
 		c.signals.Put(c.Done)

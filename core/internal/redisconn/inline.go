@@ -24,7 +24,7 @@ const (
 
 // Do is Send for a caller that has nothing else to do and can wait for up to patience: while no other command is under way
 // it runs c on the caller's goroutine, and c is answered when it returns. That saves the two hops to a lane and back, most of
-// what a command costs a caller who is alone.
+// what a command costs a lone caller.
 //
 // It takes a client with ContextTimeoutEnabled: by default go-redis does not look at a context while it reads, and the
 // caller could not return with its own. What it does not look at in any case is that a context is cancelled, hence inlineFor.

@@ -49,7 +49,7 @@ type lanes struct {
 }
 
 // lane is the goroutine of one.
-type lane struct{ next chan *Call } // capacity 1: who takes a lane from those that rest may write one
+type lane struct{ next chan *Call } // capacity 1: a caller that takes a resting lane may write one
 
 // Send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
 // sent yet, and may or may not stop the rest.

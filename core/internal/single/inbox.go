@@ -30,8 +30,8 @@ const (
 // in line. There is one for each server, with one connection, however many wait; it is opened when the first call has to
 // wait, and closed by Shutdown.
 //
-// Nothing depends on a message that comes: pub/sub forgets what it cannot deliver. Whoever waits also looks by
-// itself, at once when the connection was made again, and every two seconds or sooner as long as it stands. A
+// Nothing depends on a message that comes: pub/sub forgets what it cannot deliver. A waiter also looks by
+// itself: at once when the connection was made again, and every two seconds or sooner as long as it stands. A
 // message that comes twice or late does no harm either: see Owner.Accept.
 type Inbox struct {
 	conn    *redisconn.Conn
@@ -158,8 +158,8 @@ var (
 // answered takes into account what the answer to a look that was sent at at says of the inbox, if it was open by then.
 //
 // A server that knows nobody there may be another than the one that has the subscription: after a failover in which the
-// old master lives on, nothing else tells. So the inbox subscribes anew, and those who wait look when it has. Where that
-// does not help, as behind some proxies, it is done more and more rarely, and they look by themselves.
+// old master lives on, nothing else tells. So the inbox subscribes anew, and the waiters look when it has. Where that
+// does not help, as behind some proxies, it is done more and more rarely, and waiters look by themselves.
 func (in *Inbox) answered(at timing.Instant, deaf protocol.Deaf) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -195,7 +195,7 @@ func (in *Inbox) quiet(err error) bool {
 	return false
 }
 
-// ended keeps go-redis from making a connection again that failed, which it would do at once, whoever has it closed
+// ended keeps go-redis from making a connection again that failed. It would do that at once, though the inbox was closed
 // meanwhile, and without telling what was missed. It looks at the context when it connects, and not when it reads.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -55,10 +55,10 @@ type Verdict struct {
 	Place   int  // in line, 1 is the first; 0 outside
 	Foreign bool // surely not by holdfast
 	Deaf    bool // this one will not be told, though its inbox is open
-	Split   bool // between those who ask, so that nobody has it
+	Split   bool // between several clients, so that none has it
 
 	Err  error   // neither: cannot know
-	Errs []error // of single masters, for those who watch
+	Errs []error // of single masters, for the hooks of a Trace
 }
 
 // Try sends c, one acquire. With waits it also joins the line, or refreshes its place in it; told says whether it will

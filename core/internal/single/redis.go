@@ -40,7 +40,7 @@ func New(client redis.UniversalClient, env *timing.Env, channel string, report f
 	return r
 }
 
-// Open sees to it that those who wait can be told, and returns a channel that is closed when that begins anew.
+// Open opens the inbox in which waiters are told, and returns a channel that is closed when it is opened anew.
 func (r *Redis) Open() <-chan struct{} { return r.inbox.Open() }
 
 // Up tells whether they can.
@@ -164,7 +164,7 @@ func (r *Redis) Claim(names protocol.Names, tick int64, _ time.Duration, w proto
 	}
 }
 
-// Inspect asks who has each of some locks. An answer that did not come in time has neither Val nor Err.
+// Inspect asks for the holders of some locks. An answer that did not come in time has neither Val nor Err.
 func (r *Redis) Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call {
 	calls := make([]*redisconn.Call, len(names))
 	for i := range names {
