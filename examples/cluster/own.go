@@ -4,11 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/redis/go-redis/v9"
 )
+
+// withOwnServers gives run a Cluster that ends with it, where REDIS_ADDRS names none.
+func withOwnServers(run func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
+	if os.Getenv("REDIS_ADDRS") != "" {
+		return run
+	}
+	return func(ctx context.Context, out io.Writer) error {
+		nodes, err := startCluster(ctx)
+		if err != nil {
+			return err
+		}
+		var addrs []string
+		for _, node := range nodes {
+			defer node.Stop()
+			addrs = append(addrs, node.Addr)
+		}
+		if err := os.Setenv("REDIS_ADDRS", strings.Join(addrs, ",")); err != nil {
+			return err
+		}
+		return run(ctx, out)
+	}
+}
 
 // startCluster makes three nodes share the slots, as "redis-cli --cluster create" would.
 func startCluster(ctx context.Context) (nodes []*backend.Server, err error) {

@@ -1,8 +1,9 @@
-// Cron has two jobs on every replica, and each tick of them runs on one.
+// Cron has a job on every replica, and each tick of it runs on one of them.
 //
 //	go run ./examples/cron
 //
-// It runs until Ctrl-C. Redis is embedded (miniredis), unless REDIS_ADDR names one: then start the program several times.
+// It prints a line for each tick that it runs, a second apart, with the token of the lock, until Ctrl-C. Redis is embedded
+// (miniredis), unless REDIS_ADDR names one: then start the program several times, and each tick is printed by one of them.
 package main
 
 import (
@@ -16,9 +17,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/cronlock"
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
+	"github.com/redis/go-redis/v9"
 	"github.com/robfig/cron/v3"
 )
 
@@ -31,43 +33,41 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	rdb, closeRedis, err := backend.Redis(ctx)
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" { // a Redis inside of this process, to try it out
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true) // leases end as time goes by
+		if err := server.Start(); err != nil {
+			return err
+		}
+		defer server.Close()
+		addr = server.Addr()
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	locker, err := holdfast.New(rdb)
 	if err != nil {
 		return err
 	}
-	defer closeRedis()
-	host, err := os.Hostname()
-	if err != nil {
-		return err
-	}
-	locker, err := holdfast.New(rdb, holdfast.WithLabel(fmt.Sprint(host, "/", os.Getpid()))) // for who looks at a lock
-	if err != nil {
+	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
 		return err
 	}
 
 	// All replicas need the same specs and the same time zone: UTC is the easiest to agree on. A panic ends the process
 	// unless Recover is in the chain. SkipIfStillRunning has no use here: runs do not overlap on any replica.
-	c := cron.New(cron.WithSeconds(), cron.WithLocation(time.UTC),
-		cron.WithChain(cron.Recover(cron.DefaultLogger)))
+	c := cron.New(cron.WithSeconds(), cron.WithLocation(time.UTC), cron.WithChain(cron.Recover(cron.DefaultLogger)))
 	alert := func(e cronlock.Event) { // in earnest it would page somebody
 		fmt.Fprintf(out, "job %s, tick %s: %v\n", e.Name, e.Tick.Format(time.TimeOnly), e.Err)
 	}
 	guard := cronlock.New(locker, c, cronlock.WithTrace(&cronlock.Trace{Late: alert, Lost: alert, Failed: alert, Differs: alert}))
 
-	// The name is the job's on all replicas, and the key of its lock. It is what a tick is claimed by: renamed, it runs anew.
+	// The name is the job's on all replicas, and its ticks are claimed by it: under a new name the last one may run again.
 	_, err = guard.AddFunc("* * * * * *", "invoices", func(ctx context.Context) error {
 		// The context ends when the lock is lost, and carries the token for a fence in the database.
 		_, tick, _ := cronlock.Tick(ctx)
 		fmt.Fprintf(out, "invoices of %s, token %d\n", tick.Format(time.TimeOnly), holdfast.Held(ctx)[0].Token())
 		return nil
 	})
-	if err == nil {
-		// A job that knows no context is wrapped. A run that takes longer than the period leaves ticks out, see WithBusy.
-		var cleanUp cron.Job
-		if cleanUp, err = guard.Wrap("clean-up", cron.FuncJob(func() { fmt.Fprintln(out, "cleaning up") })); err == nil {
-			_, err = c.AddJob("@every 2s", cleanUp)
-		}
-	}
 	if err == nil {
 		c.Start()
 		<-ctx.Done()

@@ -4,20 +4,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 )
 
 func TestReplicasRunATickOnce(t *testing.T) {
-	server, err := backend.Miniredis()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	t.Setenv("REDIS_ADDR", server.Addr())
+	exampletest.Redis(t)
 	program := exampletest.Start(t, exampletest.Replicas(3, run))
 	program.Await(2, "invoices of ")
-	program.Await(1, "cleaning up")
 	program.Stop()
 
 	seen := map[string]bool{}
@@ -31,4 +24,11 @@ func TestReplicasRunATickOnce(t *testing.T) {
 			t.Errorf("got token %q in %q", token, line)
 		}
 	}
+}
+
+func TestEmbeddedRedis(t *testing.T) {
+	t.Setenv("REDIS_ADDR", "")
+	program := exampletest.Start(t, run)
+	program.Await(1, "invoices of ")
+	program.Stop()
 }

@@ -1,14 +1,16 @@
-// Gin is an HTTP service in which the requests for one order run one at a time, on however many replicas.
+// Gin is an HTTP service that works on each order for one request at a time, on however many replicas. A request that
+// finds its order busy waits a moment, and is then answered with 409.
 //
 //	go run ./examples/gin
 //	curl -i -X POST localhost:8080/orders/42/pay & curl -i -X POST localhost:8080/orders/42/pay
-//	curl -i -X POST -u ann:secret -H 'Idempotency-Key: "8e03978e"' localhost:8080/orders
 //
-// Redis is embedded (miniredis), unless REDIS_ADDR names one: then start the program twice, with another LISTEN_ADDR,
-// and send the requests to both.
+// It serves at LISTEN_ADDR, localhost:8080 by default, until Ctrl-C. One curl prints "paid order 42" and the token of the
+// lock, the other one "409 Conflict". Redis is embedded (miniredis), unless REDIS_ADDR names one: then start the program
+// twice, with another LISTEN_ADDR, and send a request to each.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +23,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/ginlock"
 	"github.com/redis/go-redis/v9"
 )
@@ -36,79 +38,33 @@ func main() {
 	}
 }
 
-func router(locker *holdfast.Locker, rdb redis.Cmdable) http.Handler {
-	r := gin.New()
-	r.Use(gin.Recovery())
-
-	// One order at a time. A request that finds it busy waits for 100 ms, and then gets a 409 with Retry-After. A task or a
-	// cron job that locks Key("order", id) is kept out as well.
-	r.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
-		// The lock's context is the request's: pass it on, so that the work ends when the lock is lost.
-		receipt, err := pay(c.Request.Context(), c.Param("id"))
-		if err != nil {
-			_ = c.Error(err) // after a loss the middleware answers with 503
-			return
-		}
-		c.String(http.StatusOK, "%s, token %d\n", receipt, holdfast.Held(c.Request.Context())[0].Token())
-	})
-
-	// Authentication is outside of the lock: who may not do something must not be able to block it. The client chooses the
-	// Idempotency-Key, so it counts together with who the client is, and on this route only.
-	auth := gin.BasicAuth(gin.Accounts{"ann": "secret", "bob": "secret"})
-	perUser := ginlock.Parts(ginlock.Value(gin.AuthUserKey), ginlock.Header("Idempotency-Key"))
-	r.POST("/orders", auth, ginlock.New(locker, "create-order", perUser, ginlock.WithBusy(ginlock.Wait(5*time.Second))),
-		func(c *gin.Context) { create(c, rdb) })
-	return r
-}
-
-// pay takes as long as a payment provider does.
-func pay(ctx context.Context, order string) (receipt string, err error) {
-	select {
-	case <-time.After(500 * time.Millisecond):
-		return "paid order " + order, nil
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	}
-}
-
-// create answers a repeated request as the first one. The lock keeps the two apart, but remembers nothing: the outcome
-// has to be stored, under the lock.
-func create(c *gin.Context, rdb redis.Cmdable) {
-	ctx, outcome := c.Request.Context(), "holdfast_example:"+holdfast.Held(c.Request.Context())[0].Key()
-	order, err := rdb.Get(ctx, outcome).Int64()
-	if errors.Is(err, redis.Nil) {
-		if order, err = rdb.Incr(ctx, "holdfast_example:orders").Result(); err == nil {
-			err = rdb.Set(ctx, outcome, order, 24*time.Hour).Err()
-		}
-	}
-	if err != nil {
-		_ = c.AbortWithError(http.StatusServiceUnavailable, err)
-		return
-	}
-	c.String(http.StatusCreated, "order %d\n", order)
-}
-
 func run(ctx context.Context, out io.Writer) error {
-	rdb, closeRedis, err := backend.Redis(ctx)
-	if err != nil {
-		return err
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" { // a Redis inside of this process, to try it out
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true) // leases end as time goes by
+		if err := server.Start(); err != nil {
+			return err
+		}
+		defer server.Close()
+		addr = server.Addr()
 	}
-	defer closeRedis()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
 	locker, err := holdfast.New(rdb)
 	if err != nil {
 		return err
 	}
-	gin.SetMode(gin.ReleaseMode)
-	addr := os.Getenv("LISTEN_ADDR")
-	if addr == "" {
-		addr = "localhost:8080"
+	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
+		return err
 	}
-	listener, err := net.Listen("tcp", addr)
+
+	listener, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN_ADDR"), "localhost:8080"))
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: router(locker, rdb), ReadHeaderTimeout: 10 * time.Second}
 	fmt.Fprintf(out, "listening on http://%s\n", listener.Addr())
+	server := &http.Server{Handler: router(locker), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
 
 	<-ctx.Done()
@@ -116,4 +72,31 @@ func run(ctx context.Context, out io.Writer) error {
 	defer cancel()
 	// First the server, which lets its handlers finish, and then the Locker that they need.
 	return errors.Join(server.Shutdown(patience), locker.Shutdown(patience))
+}
+
+func router(locker *holdfast.Locker) http.Handler {
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.Use(gin.Recovery()) // and authentication: a client that may not pay must not be able to block the order
+	// The lock is Key("order", id). A task or a cron job that locks the same key is kept out as well.
+	r.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
+		// The request's context is the lock's: pass it on, so that the work ends when the lock is lost.
+		ctx := c.Request.Context()
+		if err := pay(ctx); err != nil {
+			_ = c.Error(err) // after a loss the middleware answers with 503
+			return
+		}
+		c.String(http.StatusOK, "paid order %s, token %d\n", c.Param("id"), holdfast.Held(ctx)[0].Token())
+	})
+	return r
+}
+
+// pay takes as long as a payment provider does.
+func pay(ctx context.Context) error {
+	select {
+	case <-time.After(500 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

@@ -1,10 +1,10 @@
-// Gorm withdraws from an account under a lock, in transactions of GORM that the database refuses to a holder that is none
-// any more.
+// Gorm writes under a lock by GORM, and the database refuses what arrives late, from a holder that is none any more. What
+// guards each write is in guard.go, beside this file.
 //
 //	go run ./examples/gorm
 //
-// Redis and the database are embedded (miniredis and SQLite), unless REDIS_ADDR and DATABASE_URL (postgres://...) name
-// others. There it makes two tables whose names begin with holdfast_example_, and drops them at the end.
+// It prints the balance after a withdrawal, and that the late ones were refused. Redis is embedded (miniredis), unless
+// REDIS_ADDR names one, and so is the database, SQLite in memory.
 package main
 
 import (
@@ -14,58 +14,36 @@ import (
 	"io"
 	"log"
 	"os"
-	"os/signal"
-	"sync"
-	"syscall"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/glebarez/sqlite"
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 )
 
+type account struct{ ID, Balance int64 }
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
+	if err := run(context.Background(), os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-type account struct {
-	ID      int64
-	Balance int
-}
-
-func (account) TableName() string { return "holdfast_example_accounts" }
-
-var errBalance = errors.New("the balance is too low")
-
-// withdraw reads before it writes. So the guard comes first, before the one that guardWrites makes: what is read after it cannot be changed by another holder
-// before this transaction ends. ctx is the lock's. GORM, unlike Fence.WithTx, does not repeat a transaction that the
-// database broke off; the lock sees to it that there is hardly ever one.
-func withdraw(ctx context.Context, db *gorm.DB, fence *sqlfence.Fence, id int64, amount int) error {
-	return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		if err := fence.Guard(ctx, tx.Statement.ConnPool.(sqlfence.Tx)); err != nil {
-			return err
-		}
-		var a account
-		if err := tx.First(&a, id).Error; err != nil {
-			return err
-		}
-		if a.Balance < amount {
-			return errBalance
-		}
-		return tx.Model(&a).Update("balance", a.Balance-amount).Error
-	})
-}
-
 func run(ctx context.Context, out io.Writer) (err error) {
-	rdb, closeRedis, err := backend.Redis(ctx)
-	if err != nil {
-		return err
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" { // a Redis inside of this process, to try it out
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true) // leases end as time goes by
+		if err := server.Start(); err != nil {
+			return err
+		}
+		defer server.Close()
+		addr = server.Addr()
 	}
-	defer closeRedis()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
 	locker, err := holdfast.New(rdb)
 	if err != nil {
 		return err
@@ -73,71 +51,58 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
 		return err
 	}
-	defer func() { err = errors.Join(err, locker.Shutdown(context.WithoutCancel(ctx))) }()
-	dialect, db, closeDB, err := openDatabase()
+	defer func() { err = errors.Join(err, locker.Shutdown(ctx)) }()
+
+	// For PostgreSQL: postgres.Open("postgres://..."), and sqlfence.Postgres below.
+	db, err := gorm.Open(sqlite.Open(":memory:"))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeDB()) }()
-	fence, err := sqlfence.New(dialect, sqlfence.WithTable("holdfast_example_fence"))
+	if pool, err := db.DB(); err == nil {
+		defer pool.Close()
+		pool.SetMaxOpenConns(1) // in memory each connection would be a database of its own
+	}
+	fence, err := sqlfence.New(sqlfence.SQLite)
 	if err != nil {
 		return err
 	}
 	err = errors.Join(
-		db.Exec(fence.DDL()).Error, // in earnest, a migration
-		db.AutoMigrate(&account{}),
+		db.Exec(fence.DDL()).Error, db.AutoMigrate(&account{}), // in earnest, a migration
 		db.Create(&account{ID: 42, Balance: 50}).Error,
-		guardWrites(db, fence)) // from here on
-	if err != nil {
-		return err
-	}
-	return play(ctx, out, locker, db, fence)
-}
-
-func play(ctx context.Context, out io.Writer, locker *holdfast.Locker, db *gorm.DB, fence *sqlfence.Fence) error {
-	key := holdfast.Key("account", "42")
-	// The token of a first holder, who will be paused until others have written.
-	var paused sqlfence.Mark
-	err := locker.Do(ctx, key, func(ctx context.Context) error {
-		lock := holdfast.Held(ctx)[0]
-		paused = sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()}
-		return nil
-	})
+		guardWrites(db, fence)) // from here on a write needs a lock
 	if err != nil {
 		return err
 	}
 
-	errs := make([]error, 8)
-	var all sync.WaitGroup
-	for i := range errs {
-		all.Go(func() {
-			errs[i] = locker.Do(ctx, key, func(ctx context.Context) error { return withdraw(ctx, db, fence, 42, 10) })
+	// withdraw reads before it writes, and so its guard comes first: what it reads, no other holder changes meanwhile.
+	var a account
+	withdraw := func(ctx context.Context) error {
+		return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+			if err := fence.Guard(ctx, tx.Statement.ConnPool.(sqlfence.Tx)); err != nil {
+				return err
+			}
+			if err := tx.First(&a, 42).Error; err != nil {
+				return err
+			}
+			return tx.Model(&a).Update("balance", a.Balance-10).Error
 		})
 	}
-	all.Wait()
-	done := 0
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, errBalance) {
-			return err
-		}
-		if err == nil {
-			done++
-		}
+	// A first holder is paused before it writes. Its lease ends, which a release stands for here, and the next holder withdraws.
+	first, err := locker.Acquire(ctx, "account:42")
+	if err == nil {
+		err = errors.Join(first.Release(ctx), locker.Do(ctx, "account:42", withdraw))
 	}
-	var a account
-	if err := db.First(&a, 42).Error; err != nil {
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d of %d withdrew 10, %d left\n", done, len(errs), a.Balance)
-
-	late := sqlfence.WithToken(ctx, paused.Resource, paused.Token)
-	if err := withdraw(late, db, fence, 42, 0); !errors.Is(err, sqlfence.ErrStale) {
-		return fmt.Errorf("the paused holder was not refused: %v", err)
+	fmt.Fprintln(out, "the balance is", a.Balance)
+	// It wakes up with its old token. guardWrites has it refused even where the code has no guard of its own.
+	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
+	for _, err := range []error{withdraw(late), db.WithContext(late).Model(&a).Update("balance", 50).Error} {
+		if !errors.Is(err, sqlfence.ErrStale) {
+			return fmt.Errorf("the late write was not refused: %v", err)
+		}
+		fmt.Fprintln(out, "a late write was refused")
 	}
-	// Without a guard of its own, in its code.
-	if err := db.WithContext(late).Exec("UPDATE holdfast_example_accounts SET balance = 50").Error; !errors.Is(err, sqlfence.ErrStale) {
-		return fmt.Errorf("the paused holder's Exec was not refused: %v", err)
-	}
-	fmt.Fprintln(out, "the paused holder was refused: its token is stale")
 	return nil
 }

@@ -16,7 +16,7 @@ func TestInvoicesHaveNoGaps(t *testing.T) {
 	for n := 1; n <= 10; n++ {
 		want += fmt.Sprintln("invoice", n)
 	}
-	want += "the paused holder was refused: its token is stale\n"
+	want += "the late invoice was refused\n"
 	// Twice, as what the first leaves behind would be in the way of the second.
 	for range 2 {
 		if got := exampletest.Start(t, run).Wait(); got != want {

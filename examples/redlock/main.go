@@ -3,9 +3,9 @@
 //	go run ./examples/redlock
 //	REDIS_ADDRS=a:6379,b:6379,c:6379 go run ./examples/redlock
 //
-// By default the masters are embedded (miniredis), and fail one after the other. With masters of yours it takes the lock
-// once a second until Ctrl-C: stop some of them, and start them again. They must share nothing; HOLDFAST_QUARANTINE is
-// explained below.
+// It takes the lock again and again, and prints what came of it. By default the masters are embedded (miniredis), and end
+// one after the other; with three gone there is no majority, and the program ends. With masters of yours, which must share
+// nothing, it goes on until Ctrl-C: stop some of them, and start them again.
 package main
 
 import (
@@ -22,9 +22,12 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/redis/go-redis/v9"
 )
+
+// quarantine is for how long a master that has just started does not vote, as it may have forgotten a lock: as long as the
+// longest lease that any program asks for, and 4 s. It must be the same in all programs.
+var quarantine = 30 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -34,30 +37,21 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer) (err error) {
-	addrs := strings.FieldsFunc(os.Getenv("REDIS_ADDRS"), func(r rune) bool { return r == ',' })
+func run(ctx context.Context, out io.Writer) error {
+	addrs, quarantine := strings.Split(os.Getenv("REDIS_ADDRS"), ","), quarantine
 	var embedded []*miniredis.Miniredis
-	// A master that has just started may have forgotten a lock that is held. It does not vote for this long: as long as the
-	// longest lease that any program asks for, and 4 s. It must be the same in all programs.
-	quarantine := 30 * time.Second
-	if len(addrs) == 0 {
-		// miniredis does not tell how long it has been up, and so would never vote.
-		quarantine = 0
+	if addrs[0] == "" { // masters inside of this process, to try it out
+		addrs, quarantine = nil, 0 // they do not tell how long they have been up, and so would never vote
 		for range 5 {
-			server, err := backend.Miniredis()
-			if err != nil {
+			server := miniredis.NewMiniRedis()
+			server.ClockTTL(true) // leases end as time goes by
+			if err := server.Start(); err != nil {
 				return err
 			}
 			defer server.Close()
 			embedded, addrs = append(embedded, server), append(addrs, server.Addr())
 		}
 	}
-	if text := os.Getenv("HOLDFAST_QUARANTINE"); text != "" { // 0 to try it out with masters that are new
-		if quarantine, err = time.ParseDuration(text); err != nil {
-			return err
-		}
-	}
-
 	var clients []*redis.Client
 	for _, addr := range addrs {
 		rdb := redis.NewClient(&redis.Options{Addr: addr})
@@ -68,63 +62,39 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	// What a master that is gone has of a lock ends with its lease: that need not hold up the end of the program.
 	defer func() {
-		// Masters that are gone need not hold up the end of the program: what is left there ends with its lease.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		if shutdown := locker.Shutdown(ctx); !errors.Is(shutdown, context.DeadlineExceeded) {
-			err = errors.Join(err, shutdown)
-		}
+		_ = locker.Shutdown(ctx)
 	}()
+	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
+		return err
+	}
 
-	fmt.Fprintf(out, "%d masters, quarantine %v\n", len(clients), quarantine)
-	for gone := 0; ctx.Err() == nil; gone++ {
-		wait := time.Second
-		if embedded != nil && gone < 3 {
-			wait = time.Minute // there is a majority, however long it takes on a busy machine
-		}
-		fmt.Fprintln(out, round(ctx, locker, wait))
-		switch {
-		case embedded == nil:
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
-		case gone < 3:
-			embedded[gone].Close()
-			fmt.Fprintf(out, "%d of %d masters are gone\n", gone+1, len(embedded))
-		default:
+	for ctx.Err() == nil {
+		err := locker.Do(ctx, "report", func(ctx context.Context) error {
+			fmt.Fprintln(out, "held, token", holdfast.Held(ctx)[0].Token()) // it rises, whichever masters are the majority
 			return nil
+		}, holdfast.WithWait(5*time.Second), holdfast.WithTTL(5*time.Second))
+		switch {
+		case errors.Is(err, holdfast.ErrNotAcquired): // another holder works
+			fmt.Fprintln(out, "held elsewhere")
+		case errors.Is(err, holdfast.ErrLost): // what was done may have been done twice, but for a fence
+			fmt.Fprintln(out, "held and lost")
+		case err != nil: // above all ErrUnavailable: nobody knows, so do not work, and try later
+			fmt.Fprintln(out, "no lock:", err)
+		}
+		switch {
+		case len(embedded) > 2:
+			embedded[0].Close()
+			embedded = embedded[1:]
+			fmt.Fprintln(out, len(embedded), "masters are left")
+		case embedded != nil:
+			return nil
+		default:
+			time.Sleep(time.Second)
 		}
 	}
 	return nil
-}
-
-func round(ctx context.Context, locker *holdfast.Locker, wait time.Duration) string {
-	var token int64
-	err := locker.Do(ctx, holdfast.Key("report", "daily"), func(ctx context.Context) error {
-		token = holdfast.Held(ctx)[0].Token() // rises, whichever masters are the majority
-		return nil
-	}, holdfast.WithWait(wait), holdfast.WithTTL(5*time.Second))
-	if err != nil {
-		return outcome(err)
-	}
-	return fmt.Sprintf("held, token %d", token)
-}
-
-// outcome tells errors apart that need different answers.
-func outcome(err error) string {
-	var young *holdfast.QuarantineError
-	switch {
-	case errors.As(err, &young): // beside ErrUnavailable
-		return fmt.Sprintf("no lock before %s: %v have just started", young.Until.Format(time.TimeOnly), young.Nodes)
-	case errors.Is(err, holdfast.ErrLost): // what was done may have been done twice, but for a fence
-		return "held and lost"
-	case errors.Is(err, holdfast.ErrNotAcquired): // somebody else works
-		return "held elsewhere"
-	case errors.Is(err, holdfast.ErrUnavailable): // nobody knows: do not work, try later
-		return "no majority"
-	default:
-		return err.Error()
-	}
 }

@@ -4,11 +4,64 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/redis/go-redis/v9"
 )
+
+// withOwnServers gives run a master, a replica and a Sentinel that end with it, where SENTINEL_ADDRS names none. It ends the
+// master while run holds the lock, and has run end when the replica is in its place.
+func withOwnServers(run func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
+	if os.Getenv("SENTINEL_ADDRS") != "" {
+		return run
+	}
+	return func(ctx context.Context, out io.Writer) error {
+		o, err := startSentinel(ctx)
+		if err != nil {
+			return err
+		}
+		defer o.stop()
+		err = errors.Join(os.Setenv("SENTINEL_ADDRS", o.sentinel.Addr), os.Setenv("SENTINEL_MASTER", "main"))
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		held, failedOver := make(chan struct{}, 1), make(chan error, 1)
+		go func() {
+			defer cancel()
+			select {
+			case <-held:
+			case <-ctx.Done():
+				failedOver <- nil
+				return
+			}
+			err := o.failOver(ctx)
+			if err == nil {
+				fmt.Fprintln(out, "the master is gone, and the replica is the master")
+			}
+			failedOver <- err
+		}()
+		err = run(ctx, watch{out, held})
+		cancel()
+		return errors.Join(err, <-failedOver)
+	}
+}
+
+// watch passes on what run prints, and tells when it has the lock.
+type watch struct {
+	io.Writer
+	held chan<- struct{}
+}
+
+func (w watch) Write(line []byte) (int, error) {
+	if strings.HasPrefix(string(line), "held") {
+		w.held <- struct{}{}
+	}
+	return w.Writer.Write(line)
+}
 
 // own is a master with a replica and a Sentinel that end with the program.
 type own struct {

@@ -1,14 +1,16 @@
-// Shutdown ends a service that has HTTP handlers, tasks and cron jobs under locks, without cutting work off.
+// Shutdown ends a service that has HTTP handlers, tasks and cron jobs under locks, without cutting work off. The order is in
+// shutdown.go, beside this file.
 //
 //	go run ./examples/shutdown
 //	curl -X POST localhost:8080/orders/42/pay     # and Ctrl-C while it runs
 //
-// It listens at LISTEN_ADDR if it is set. Redis is embedded (miniredis), unless REDIS_ADDR names one.
+// It prints which work begins and ends, and after Ctrl-C what has stopped. It serves at LISTEN_ADDR, localhost:8080 by
+// default. Redis is embedded (miniredis), unless REDIS_ADDR names one.
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -19,15 +21,19 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/cronlock"
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/ginlock"
+	"github.com/redis/go-redis/v9"
 	"github.com/robfig/cron/v3"
 )
+
+// queue keeps the example apart from what else is in a Redis of yours.
+const queue = "holdfast_example_shutdown"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,15 +43,19 @@ func main() {
 	}
 }
 
-// queue keeps the example apart from what else is in a Redis of yours: a server fails the tasks that it has no handler for.
-const queue = "holdfast_example_shutdown"
-
 func run(ctx context.Context, out io.Writer) error {
-	rdb, closeRedis, err := backend.Redis(ctx)
-	if err != nil {
-		return err
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" { // a Redis inside of this process, to try it out
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true) // leases end as time goes by
+		if err := server.Start(); err != nil {
+			return err
+		}
+		defer server.Close()
+		addr = server.Addr()
 	}
-	defer closeRedis() // the client last of all: the Locker has to release through it
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close() // last of all: the Locker has to release through it
 	locker, err := holdfast.New(rdb)
 	if err != nil {
 		return err
@@ -60,10 +70,12 @@ func run(ctx context.Context, out io.Writer) error {
 		LogLevel:        asynq.ErrorLevel,
 		ShutdownTimeout: patience, // of 8 s by default: what takes longer is put back while it still runs
 	}))
-	err = worker.Start(orders.Wrap(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		return work(ctx, out, "task")
-	})))
+	err = worker.Start(orders.Wrap(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { return work(ctx, out, "task") })))
 	if err != nil {
+		return err
+	}
+	receipt := asynq.NewTask("receipt", []byte(`{"order_id": 7}`), asynq.Queue(queue))
+	if _, err := asynq.NewClientFromRedisClient(rdb).Enqueue(receipt); err != nil {
 		return err
 	}
 	jobs := cron.New(cron.WithSeconds(), cron.WithLocation(time.UTC))
@@ -73,31 +85,14 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	jobs.Start()
-
 	gin.SetMode(gin.ReleaseMode)
 	router := gin.New()
-	client := asynq.NewClientFromRedisClient(rdb)
 	router.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
 		if err := work(c.Request.Context(), out, "request"); err != nil {
-			_ = c.Error(err) // after a loss the middleware answers
-			return
+			_ = c.Error(err) // after a loss the middleware answers with 503
 		}
-		// It runs when this request has released the order.
-		payload, err := json.Marshal(map[string]string{"order_id": c.Param("id")})
-		if err == nil {
-			_, err = client.EnqueueContext(c.Request.Context(), asynq.NewTask("receipt", payload), asynq.Queue(queue))
-		}
-		if err != nil {
-			_ = c.AbortWithError(http.StatusServiceUnavailable, err)
-			return
-		}
-		c.String(http.StatusOK, "paid\n")
 	})
-	addr := os.Getenv("LISTEN_ADDR")
-	if addr == "" {
-		addr = "localhost:8080"
-	}
-	listener, err := net.Listen("tcp", addr)
+	listener, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN_ADDR"), "localhost:8080"))
 	if err != nil {
 		return err
 	}
@@ -108,20 +103,4 @@ func run(ctx context.Context, out io.Writer) error {
 	<-ctx.Done()
 	fmt.Fprintln(out, "shutting down")
 	return shutDown(context.WithoutCancel(ctx), out, server, guard, worker, locker)
-}
-
-// finished is for a test to replace.
-var finished = func() <-chan time.Time { return time.After(500 * time.Millisecond) }
-
-// work is none that ends at the signal, which is for the steps above to turn into an order. It ends with its lock.
-func work(ctx context.Context, out io.Writer, what string) error {
-	fmt.Fprintln(out, what, "begins")
-	select {
-	case <-finished():
-	case <-ctx.Done():
-		fmt.Fprintln(out, what, "is cut off:", context.Cause(ctx))
-		return context.Cause(ctx)
-	}
-	fmt.Fprintln(out, what, "ends")
-	return nil
 }

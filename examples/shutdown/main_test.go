@@ -7,17 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 )
 
 func TestWorkUnderLocksIsNotCutOff(t *testing.T) {
-	server, err := backend.Miniredis()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	t.Setenv("REDIS_ADDR", server.Addr())
+	server := exampletest.Redis(t)
 	t.Setenv("LISTEN_ADDR", "127.0.0.1:0")
 	work := make(chan time.Time)
 	defer func(f func() <-chan time.Time) { finished = f }(finished)
@@ -39,7 +33,9 @@ func TestWorkUnderLocksIsNotCutOff(t *testing.T) {
 		_ = resp.Body.Close()
 		answers <- answer{status: resp.StatusCode}
 	}()
-	program.Await(1, "request begins")
+	for _, what := range []string{"request", "task", "job"} {
+		program.Await(1, what+" begins")
+	}
 	program.Interrupt()
 	program.Await(1, "shutting down")
 	close(work) // all of it goes on until now
@@ -69,7 +65,7 @@ func TestWorkUnderLocksIsNotCutOff(t *testing.T) {
 		}
 		last = i
 	}
-	for _, key := range []string{"order:42", "clean-up"} {
+	for _, key := range []string{"order:42", "order:7", "clean-up"} {
 		if server.Exists(key) {
 			t.Errorf("the lock %s is still there", key)
 		}
@@ -77,4 +73,14 @@ func TestWorkUnderLocksIsNotCutOff(t *testing.T) {
 	if t.Failed() {
 		t.Log(out)
 	}
+}
+
+func TestEmbeddedRedis(t *testing.T) {
+	t.Setenv("REDIS_ADDR", "")
+	t.Setenv("LISTEN_ADDR", "127.0.0.1:0")
+	program := exampletest.Start(t, run)
+	program.Await(1, "listening on ")
+	program.Await(1, "task ends")
+	program.Stop()
+	program.Await(1, "stopped: locker")
 }

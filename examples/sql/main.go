@@ -1,10 +1,10 @@
-// Sql writes under a lock by database/sql, and has the database refuse what comes from a holder that is none any more.
+// Sql writes under a lock by database/sql, and the database refuses what arrives late, from a holder that is none any more.
 //
 //	go run ./examples/sql
 //
-// Redis and the database are embedded (miniredis and SQLite), unless REDIS_ADDR and DATABASE_URL name others:
-// postgres://..., mysql://... (also MariaDB) or sqlite:///path/to/file. There it makes two tables whose names begin with
-// holdfast_example_, and drops them at the end.
+// It prints that the late write was refused, and what the order is then. Redis and the database are embedded (miniredis and
+// SQLite in memory), unless REDIS_ADDR and DATABASE_URL, a postgres://..., name others; there it makes two tables whose
+// names begin with holdfast_example_, and drops them at the end.
 package main
 
 import (
@@ -15,45 +15,34 @@ import (
 	"io"
 	"log"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/holdfast-go/holdfast/examples/internal/backend"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
+	if err := run(context.Background(), os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// shop is what a service has for as long as it runs.
-type shop struct {
-	locker *holdfast.Locker
-	fence  *sqlfence.Fence
-	db     *database
-}
-
-// setStatus is a write that only the current holder can make: the transaction takes the token from ctx, and the database
-// compares it with the largest that it has seen. Everything that depends on the lock, reads too, belongs in the function.
-// It may run several times, as a transaction that met a deadlock is repeated, and must do nothing but use tx.
-func (s *shop) setStatus(ctx context.Context, order int, status string) error {
-	return s.fence.WithTx(ctx, s.db.DB, nil, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, s.db.bind("UPDATE holdfast_example_orders SET status = ? WHERE id = ?"), status, order)
-		return err
-	})
-}
-
 func run(ctx context.Context, out io.Writer) (err error) {
-	rdb, closeRedis, err := backend.Redis(ctx)
-	if err != nil {
-		return err
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" { // a Redis inside of this process, to try it out
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true) // leases end as time goes by
+		if err := server.Start(); err != nil {
+			return err
+		}
+		defer server.Close()
+		addr = server.Addr()
 	}
-	defer closeRedis()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
 	locker, err := holdfast.New(rdb)
 	if err != nil {
 		return err
@@ -61,64 +50,57 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
 		return err
 	}
-	defer func() { err = errors.Join(err, locker.Shutdown(context.WithoutCancel(ctx))) }()
-	db, err := openDatabase()
+	defer func() { err = errors.Join(err, locker.Shutdown(ctx)) }()
+
+	driver, url, dialect := "pgx", os.Getenv("DATABASE_URL"), sqlfence.Postgres
+	if url == "" { // a file would need ?_txlock=immediate&_pragma=busy_timeout(10000)
+		driver, url, dialect = "sqlite", ":memory:", sqlfence.SQLite
+	}
+	db, err := sql.Open(driver, url)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.close()) }()
-	// All programs that write the same data must have the same table of guard rows.
-	fence, err := sqlfence.New(db.dialect, sqlfence.WithTable("holdfast_example_fence"))
+	defer db.Close()
+	db.SetMaxOpenConns(1) // for SQLite in memory, where each connection would be a database of its own
+	// All programs that write the same data must have the same table for the fence.
+	fence, err := sqlfence.New(dialect, sqlfence.WithTable("holdfast_example_fence"))
 	if err != nil {
 		return err
 	}
-	for _, statement := range []string{
-		fence.DDL(), // in earnest, a migration
-		"CREATE TABLE IF NOT EXISTS holdfast_example_orders (id INT PRIMARY KEY, status VARCHAR(20) NOT NULL)",
-		"INSERT INTO holdfast_example_orders (id, status) VALUES (42, 'new')",
-	} {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+	defer db.Exec("DROP TABLE IF EXISTS holdfast_example_orders; DROP TABLE IF EXISTS holdfast_example_fence")
+	// In earnest, a migration.
+	_, err = db.ExecContext(ctx, fence.DDL()+"; CREATE TABLE holdfast_example_orders (id INT PRIMARY KEY, status VARCHAR(20));"+
+		"INSERT INTO holdfast_example_orders VALUES (42, 'new')")
+	if err != nil {
+		return err
+	}
+
+	// setStatus writes what the current holder alone may write: WithTx takes the token from ctx, and the database compares
+	// it with the largest that it has seen. What depends on the lock, reads too, belongs in the function. After a deadlock
+	// it runs again, and so must do nothing but use tx.
+	setStatus := func(ctx context.Context, status string) error {
+		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE holdfast_example_orders SET status = $1 WHERE id = $2", status, 42)
 			return err
-		}
+		})
 	}
-	return (&shop{locker, fence, db}).play(ctx, out)
-}
-
-func (s *shop) play(ctx context.Context, out io.Writer) error {
-	key := holdfast.Key("order", "42")
-
-	// The first holder has another service cancel the order, and tells it the token. The message takes its time, as
-	// messages do; so does a process that is paused.
-	var message sqlfence.Mark
-	err := s.locker.Do(ctx, key, func(ctx context.Context) error {
-		lock := holdfast.Held(ctx)[0]
-		message = sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()}
-		return nil
-	})
-	if err != nil {
+	// A first holder is paused before it writes. Its lease ends, which a release stands for here, and the next holder pays.
+	first, err := locker.Acquire(ctx, "order:42")
+	if err == nil {
+		err = errors.Join(first.Release(ctx), locker.Do(ctx, "order:42", func(ctx context.Context) error {
+			return setStatus(ctx, "paid")
+		}))
+	}
+	if err != nil { // one that matches sqlfence.ErrCommitUnknown means: read whether it is paid
 		return err
 	}
-
-	// The next holder pays.
-	err = s.locker.Do(ctx, key, func(ctx context.Context) error { return s.setStatus(ctx, 42, "paid") })
-	switch {
-	case errors.Is(err, sqlfence.ErrCommitUnknown):
-		return fmt.Errorf("perhaps it is paid: read it before you try again: %w", err)
-	case err != nil:
-		return err // nothing was written
+	// It wakes up with its old token, and cannot know what happened since.
+	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
+	if err := setStatus(late, "cancelled"); !errors.Is(err, sqlfence.ErrStale) {
+		return fmt.Errorf("the late write was not refused: %v", err)
 	}
-
-	// Now the message arrives, at a service that cannot know what happened since.
-	late := sqlfence.WithToken(ctx, message.Resource, message.Token)
-	if err := s.setStatus(late, 42, "cancelled"); !errors.Is(err, sqlfence.ErrStale) {
-		return fmt.Errorf("the late message was not refused: %v", err)
-	}
-	fmt.Fprintln(out, "the late message was refused: its token is stale")
-
 	var status string
-	if err := s.db.QueryRowContext(ctx, "SELECT status FROM holdfast_example_orders WHERE id = 42").Scan(&status); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, "order 42 is", status)
-	return nil
+	err = db.QueryRowContext(ctx, "SELECT status FROM holdfast_example_orders WHERE id = 42").Scan(&status)
+	fmt.Fprintf(out, "the late write was refused, and order 42 is %s\n", status)
+	return err
 }

@@ -16,8 +16,7 @@ import (
 )
 
 // Server is a redis-server process on the loopback interface that keeps nothing, for what miniredis is not: a Sentinel
-// or a node of a Cluster. The tests of holdfast start theirs by a package of its own, internal/throwaway, which who
-// copies this from here could not import.
+// or a node of a Cluster. The tests of holdfast have internal/throwaway for theirs, which a copy of this could not import.
 type Server struct {
 	Addr string
 	dir  string

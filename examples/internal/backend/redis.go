@@ -1,44 +1,15 @@
-// Package backend gives the example programs the servers that they talk to: yours, where a variable of the environment
-// names them, or else ones that are gone afterwards.
+// Package backend starts the servers of the tour, and those of the examples of Sentinel and Cluster. The other examples start
+// theirs in plain sight.
 package backend
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 )
-
-// Redis connects to the server at REDIS_ADDR, a host:port or a redis:// URL. Without one it starts a miniredis in this
-// process, which other processes do not see.
-func Redis(ctx context.Context) (rdb *redis.Client, closeAll func(), err error) {
-	addr, stop := os.Getenv("REDIS_ADDR"), func() {}
-	if addr == "" {
-		server, err := Miniredis()
-		if err != nil {
-			return nil, nil, err
-		}
-		addr, stop = server.Addr(), server.Close
-	}
-	options, err := RedisOptions(addr)
-	if err != nil {
-		return nil, nil, fmt.Errorf("REDIS_ADDR: %w", err)
-	}
-	rdb = redis.NewClient(options)
-	closeAll = func() {
-		_ = rdb.Close()
-		stop()
-	}
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		closeAll()
-		return nil, nil, fmt.Errorf("no Redis at %s: %w", options.Addr, err)
-	}
-	return rdb, closeAll, nil
-}
 
 // RedisOptions are those of a client for a host:port or a redis:// URL.
 func RedisOptions(addr string) (*redis.Options, error) {

@@ -10,10 +10,21 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/alicebob/miniredis/v2"
 )
 
 // patience only catches programs that hang: a loaded machine may take long for anything.
 const patience = time.Minute
+
+// Redis starts a miniredis that ends with the test, and names it in REDIS_ADDR.
+func Redis(t *testing.T) *miniredis.Miniredis {
+	t.Helper()
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	t.Setenv("REDIS_ADDR", server.Addr())
+	return server
+}
 
 // Program is an example that runs.
 type Program struct {

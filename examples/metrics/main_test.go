@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 )
 
-func TestMetricsLogsAndSpansTellOfLocks(t *testing.T) {
+func TestMetricsTellOfLocks(t *testing.T) {
 	t.Setenv("REDIS_ADDR", "") // the embedded one
 	t.Setenv("LISTEN_ADDR", "127.0.0.1:0")
 	program := exampletest.Start(t, run)
@@ -32,20 +32,7 @@ func TestMetricsLogsAndSpansTellOfLocks(t *testing.T) {
 		}
 	}
 
-	for text, n := range map[string]int{
-		`span "lock order" took `:                          4,
-		`span "lock report" took `:                         1,
-		`level=WARN msg="holdfast: lost" key=report:daily`: 1,
-	} {
-		for _, line := range program.Await(n, text) {
-			if strings.Contains(line, "order") && !strings.Contains(line, " lock.key=order:42 lock.token=") {
-				t.Errorf("got span %s", line)
-			}
-			if strings.Contains(line, `"lock report"`) && !strings.HasSuffix(line, " acquired exception Error") {
-				t.Errorf("got span %s", line)
-			}
-		}
-	}
+	program.Await(1, `level=WARN msg="holdfast: lost" key=report:daily`)
 	program.Stop()
 	if t.Failed() {
 		t.Log(program.Output())
