@@ -22,12 +22,6 @@ type ClaimOption interface {
 	claim()
 }
 
-// AnyOption is for acquisitions and for claims.
-type AnyOption interface {
-	CallOption
-	ClaimOption
-}
-
 const (
 	minTTL     = 100 * time.Millisecond
 	maxTTL     = 24 * time.Hour
@@ -115,6 +109,7 @@ type claimOption func(*config) error
 func (o claimOption) apply(c *config) error { return o(c) }
 func (o claimOption) claim()                {}
 
+// anyOption is for acquisitions and for claims. What makes one returns both interfaces without a name for the two.
 type anyOption func(*config) error
 
 func (o anyOption) apply(c *config) error { return o(c) }
@@ -183,7 +178,10 @@ func WithTTL(d time.Duration) CallOption {
 // until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
 // not answer is given a quarter of the TTL, at most 1 s, beyond it. For a [Locker.Claim], which waits for nobody, it is how
 // long Redis is asked.
-func WithWait(max time.Duration) AnyOption {
+func WithWait(max time.Duration) interface {
+	CallOption
+	ClaimOption
+} {
 	return anyOption(func(c *config) error {
 		if max < 0 {
 			return invalid("WithWait(%v): negative", max)
@@ -249,7 +247,10 @@ func WithLabel(s string) CallOption {
 }
 
 // WithTrace adds hooks. Default: none, which costs nothing.
-func WithTrace(t *Trace) AnyOption {
+func WithTrace(t *Trace) interface {
+	CallOption
+	ClaimOption
+} {
 	return anyOption(func(c *config) error {
 		if t == nil {
 			return invalid("WithTrace(nil)")
