@@ -1,6 +1,6 @@
 // Package throwaway starts processes that do not outlive this one, and a Redis server among them, for tests and for tools: it
-// knows nothing of package testing. Package servertest is what tests use. The examples have a smaller one of their own, as
-// who copies them cannot import this.
+// knows nothing of package testing. Package servertest is what tests use. Two examples start servers as well, by a smaller
+// package of theirs: an example imports nothing that its reader could not.
 package throwaway
 
 import (
