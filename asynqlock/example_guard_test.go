@@ -159,7 +159,7 @@ func ExamplePolicy() {
 	}
 }
 
-// The options of the lock: who has it, and for how long at most.
+// The options of the lock: its holder, and for how long at most.
 func ExampleWithLock() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()

@@ -14,7 +14,7 @@ import (
 )
 
 // Whatever a spec is, Register returns: it refuses and keeps nothing of it, or has ticks in whole seconds that are the same
-// for whoever asks at whatever time between two of them.
+// at whatever time between two of them it is asked for.
 func FuzzSchedulerSpec(f *testing.F) {
 	for _, spec := range []string{
 		"*/5 * * * *", "30 2 * * *", "@daily", "@every 5m", "@every 0s", "@every -1h", "@every 1.9s", "@every 2562047h47m16s", "@every 9999999999h", "@every", "@every ",

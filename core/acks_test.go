@@ -222,7 +222,7 @@ func TestGrantFromTheLineWaitsForAcks(t *testing.T) {
 }
 
 // Calls of one process that queue for the lock have it acknowledged each, and one that fails passes its turn on to
-// those who want less.
+// calls that want less.
 func TestAcksAreNotHandedOverWithinAProcess(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 10*time.Millisecond)

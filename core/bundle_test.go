@@ -58,7 +58,7 @@ func gathered(t *testing.T, r *replica, n int, acquire func(i int) (*holdfast.Lo
 		then(v)
 	}
 	all.Wait()
-	synctest.Wait() // what was sent for those who have left counts too
+	synctest.Wait() // what was sent for calls that have left counts too
 	r.link.OnCommand(nil)
 	for i, lock := range locks {
 		if lock == nil {

@@ -113,7 +113,7 @@ func TestServerClusterSlotMigration(t *testing.T) {
 	shutdown(t, l)
 }
 
-// By itself go-redis looks every 10 s for who has the slots of a dead node. A lease cannot wait for that.
+// By itself go-redis looks every 10 s for the node that has the slots of a dead one. A lease cannot wait for that.
 func TestServerClusterNodeThatDiesIsLookedForAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2} { // renewed by itself and in a pipeline

@@ -23,7 +23,7 @@ func TestReentryIDAcrossProcesses(t *testing.T) {
 			locks = append(locks, acquire(t, rs[0].Locker, "k", id))
 			stranger := newReplica(t, b)
 			behind := call(background, stranger, "k")
-			for _, r := range rs[1:] { // in front of those who wait
+			for _, r := range rs[1:] { // in front of the waiters
 				locks = append(locks, got(t, call(background, r, "k", id)))
 			}
 			_, err := stranger.TryAcquire(background, "k", holdfast.WithReentryID("job-8"))

@@ -147,7 +147,7 @@ func TestGrantBeforeTheReplyThatJoined(t *testing.T) {
 }
 
 // The waiter does not get through to Redis, only the message comes, late: as long as it can be relied on it makes a
-// lock, and not once the first lease is over, whoever has the lock by then.
+// lock, and not once the first lease is over, though another holder may have the lock by then.
 func TestLateGrant(t *testing.T) {
 	for _, c := range []struct {
 		late  time.Duration

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The companions of the key k: its fence, the tombstone of the owner me, its line and those who wait in it.
+// The companions of the key k: its fence, the tombstone of the owner me, its line and the waiters in it.
 const (
 	fenceKey = "{k}:~fence"
 	goneKey  = "{k}:~gone:me"

@@ -65,7 +65,7 @@ func TestRefusedSubscription(t *testing.T) {
 	}
 }
 
-// A user who may not PUBLISH can release all the same, and those who wait find the free lock by looking.
+// A user who may not PUBLISH can release all the same, and waiters find the free lock by looking.
 func TestRefusedPublishing(t *testing.T) {
 	for _, name := range []string{"publish", "pubsub"} {
 		t.Run(name, func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestShutdownOfAnInbox(t *testing.T) {
 	}
 }
 
-// The client is closed under those who wait: they are told, and nothing stays.
+// The client is closed under waiters: they are told, and nothing stays.
 func TestClientClosedUnderAWaiter(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		holder, r := newReplica(t, b), newReplica(t, b)

@@ -12,7 +12,7 @@ import (
 
 // Waiters that the server cannot tell of a grant.
 
-// Somebody listens to all channels, and counts among the receivers of every message. A waiter who is gone is passed
+// Somebody listens to all channels, and counts among the receivers of every message. A waiter that is gone is passed
 // over all the same, and nothing is published to it that will not be true.
 func TestWaiterWhoIsPassedOverIsToldNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {

@@ -46,7 +46,7 @@ type lineRow struct {
 	args  []any
 	reply string // a pattern for its beginning; "error" for one
 	lock  string // whose it is then
-	line  string // who waits then
+	line  string // the waiters then
 }
 
 type lineRun struct {

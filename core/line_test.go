@@ -195,7 +195,7 @@ func TestLineAfterTheDataWasLost(t *testing.T) {
 	}
 }
 
-// Who tries does not come before those who wait, when the lock becomes free without their being told: they have it.
+// A try does not come before the waiters when the lock becomes free without their being told: they have it.
 func TestTryDoesNotJumpTheLine(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		holder, r := newReplica(t, b), newReplica(t, b)

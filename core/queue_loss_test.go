@@ -105,7 +105,7 @@ func TestQueueAtShutdown(t *testing.T) {
 }
 
 // Redis is away for longer than a lease: all who have waited that long are told at once, not one lease after the
-// other, and those who came later when they have.
+// other, and calls that came later when they have.
 func TestQueueInAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTTL(4*time.Second))

@@ -83,7 +83,7 @@ func TestQueueTellsOfTheHolderBefore(t *testing.T) {
 	})
 }
 
-// A lock comes to a call that ends in that moment, and so to the next, who can only look when its lease is over and
+// A lock comes to a call that ends in that moment, and so to the next, which can only look when its lease is over and
 // another process had the lock: the token is that of the look, not the one that the tenure had before.
 func TestQueueInheritsNoToken(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {

@@ -25,7 +25,7 @@ func TestRedLockServesProcessesInTurn(t *testing.T) {
 	}
 }
 
-// One who waits for long costs each master less than a command per second.
+// A long wait costs each master less than a command per second.
 func TestRedLockIdleWaiters(t *testing.T) {
 	bubbleOf(t, 5, func(t *testing.T, ms masters) {
 		a, b, c := ms.voter(t), ms.voter(t), ms.voter(t)

@@ -236,7 +236,7 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 			},
 		}))
 		kept := acquire(t, r.Locker, "kept")
-		byContext := acquire(t, r.Locker, "by context").Context(background) // whoever has the context has the lock
+		byContext := acquire(t, r.Locker, "by context").Context(background) // a call that has the context has the lock
 		func() { _ = acquire(t, r.Locker, "forgotten") }()
 		time.Sleep(500 * time.Millisecond) // between two renewals
 		for range 30 {

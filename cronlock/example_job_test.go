@@ -133,7 +133,7 @@ func ExampleWithLateness() {
 	// true
 }
 
-// Clocks that are kept within a second of each other: who is ahead of Redis by more runs nothing.
+// Clocks that are kept within a second of each other: a replica that is ahead of Redis by more runs nothing.
 func ExampleWithClaim() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -157,7 +157,7 @@ func ExampleWithBusy() {
 	// Output: <nil>
 }
 
-// The lock of a job: who has it, for how long at most, and how long a replica that died keeps the others from it.
+// The lock of a job: its holder, for how long at most, and how long a replica that died keeps the others from it.
 func ExampleWithLock() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()

@@ -52,7 +52,7 @@ func connect(address string, cluster bool) (redis.UniversalClient, error) {
 	return redis.NewClient(o), nil
 }
 
-// explain is an error for people, who may have forgotten a flag.
+// explain is an error for people: they may have forgotten a flag.
 func explain(err error) string {
 	text := printableText(err.Error())
 	switch {

@@ -137,7 +137,7 @@ func (r *row) left() string {
 	return brief(time.Duration(r.LeftMS) * time.Millisecond)
 }
 
-// holder is who has it, as far as that is known.
+// holder names the holder, as far as it is known.
 func (r *row) holder() string {
 	switch {
 	case r.Label != "":

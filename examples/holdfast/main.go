@@ -1,4 +1,4 @@
-// Holdfast shows the locks on a live Redis: who holds each, with which fencing token, for how long still, and who waits.
+// Holdfast shows the locks on a live Redis: the holder of each, its fencing token, how long its lease lasts, and the waiters.
 // It only reads.
 //
 //	holdfast ls [pattern]      a table of all locks, or of those whose key matches a pattern of Redis (* ? [a-z])

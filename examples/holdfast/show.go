@@ -22,7 +22,7 @@ var errNothing = errors.New("nothing is known of this key: nobody holds it, and 
 type details struct {
 	row
 	History *history `json:"fence,omitempty"`
-	Line    []waiter `json:"line,omitempty"`    // the first of those who wait
+	Line    []waiter `json:"line,omitempty"`    // the first waiters
 	Members []member `json:"members,omitempty"` // who hold it together
 	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
 }

@@ -162,7 +162,7 @@ func TestHistoryOfWhatIsNoFence(t *testing.T) {
 			t.Errorf("%q: got %+v, want %+v", entry, got, want)
 		}
 	}
-	// Of another holder, and of one who is gone.
+	// Of another holder, and of one that is gone.
 	if got := newMembers(map[string]string{"of": "v", "@a": "2000", "@b": "1000", "id": "x"}, "v", now); len(got) != 1 || got[0].LeftMS != 1000 {
 		t.Errorf("got %+v", got)
 	}

@@ -21,7 +21,7 @@ type line struct {
 //
 //   - no unit was sold twice, and none that was not there;
 //   - units sold and units left make up the stock at the beginning;
-//   - whoever got a 200 has exactly one sale, of the very unit named, and nobody else has any;
+//   - a customer that got a 200 has exactly one sale, of the very unit named, and nobody else has any;
 //   - nobody was sent away while there was stock left.
 func audit(products []string, stock int, answers []shop.Answer, books *shop.Ledger) (lines []line, broken []string) {
 	report := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }

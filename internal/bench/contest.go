@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// setting is who wants the key.
+// setting is the crowd that wants the key.
 type setting struct {
 	goroutines int  // of each process
 	lockers    int  // of this process

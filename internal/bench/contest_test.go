@@ -53,7 +53,7 @@ func TestEveryContendedTableHasEveryRival(t *testing.T) {
 		}
 	})
 	for _, r := range rivals {
-		if want := len(crowds) + 2; rows[r.name] != want { // two for those who idle
+		if want := len(crowds) + 2; rows[r.name] != want { // two for the idle ones
 			t.Errorf("%s: got %d rows, want %d", r.name, rows[r.name], want)
 		}
 	}

@@ -21,7 +21,7 @@ type peer struct {
 
 // Beside their documented settings the peers are set up for a hot key as well as they allow: of the settings tried, those
 // with the most hand-overs over all tables. Two poll, with pauses that grow from a few ms to 16 on average. Shorter ones keep
-// the server so busy among hundreds of waiters that releases come late; longer ones leave the key to whoever had it last.
+// the server so busy among hundreds of waiters that releases come late; longer ones leave the key to its latest holder.
 const lookLate = 16 * time.Millisecond
 
 var sentByRueidis = []string{"evalsha", "eval", "ping"}

@@ -105,7 +105,7 @@ func within(ctx context.Context, act func(context.Context) error) error {
 	return act(ctx)
 }
 
-// wait waits for those whose answers did not matter, or they would count as another taker's.
+// wait waits for calls whose answers did not matter, or they would count as another taker's.
 func (f *quorumFloor) wait() { f.running.Wait() }
 
 func (f *quorumFloor) close() error {

@@ -43,7 +43,7 @@ type flaw int
 const (
 	polls       flaw = iota // every 5 ms
 	listens                 // for the message of a release, and for nothing else
-	firstInLine             // a release hands the lock to whoever came first, there or not
+	firstInLine             // a release hands the lock to the first waiter, alive or not
 	lastInLine              // or last
 	renewsOn                // without a pause, and after the release
 	dozes                   // it polls, now and then
@@ -238,7 +238,7 @@ func (l listening) waiting(key string) int {
 	return int(l.clients[0].LLen(context.Background(), key+":listen").Val())
 }
 
-// lined keeps a line in Redis, in which those who have gone keep their place.
+// lined keeps a line in Redis, in which waiters that have gone keep their place.
 type lined struct{ broken }
 
 func (l lined) try(ctx context.Context, key string) (lock, error) {

@@ -31,7 +31,7 @@ var waiting = []scenario{
 	},
 	{
 		name:   "deleted-by-hand",
-		wrong:  "Somebody's key has no expiry and is deleted without a message; who waits never hears of it.",
+		wrong:  "Somebody's key has no expiry and is deleted without a message; the waiters never hear of it.",
 		source: "https://github.com/redisson/redisson/issues/3829",
 		run:    deletedByHand,
 	},

@@ -8,7 +8,7 @@
 //
 //   - mutex: no two hold a lock while both count themselves as holding
 //   - fence: tokens rise, and a register that refuses older tokens loses no update
-//   - reentry: those who may hold a lock together do, and nobody beside them
+//   - reentry: holders with one re-entry id hold a lock together, and nobody else does beside them
 //   - claim: a tick goes to one claimant
 //
 // A call whose outcome nobody can know may have taken effect at any time after it began, or never.

@@ -104,7 +104,7 @@ func (c *cell) soak(t *testing.T, n uint64) map[string]*Tally {
 	return tallies
 }
 
-// table has a line for each cell and model, and the sums for those who read only those.
+// table has a line for each cell and model, and the sums.
 func table(all []cell) string {
 	var b strings.Builder
 	var sum, caught Tally

@@ -149,7 +149,7 @@ type modFile struct {
 	Replace []struct{ Old struct{ Path string } }
 }
 
-// requireBreaches checks what the root module asks of those who use it.
+// requireBreaches checks what the root module asks of its users.
 func requireBreaches(mod modFile) []string {
 	var breaches []string
 	for _, r := range mod.Require {

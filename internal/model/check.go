@@ -144,7 +144,7 @@ func (r *run) checkTick() {
 		r.Idle = 0
 		return
 	}
-	if r.Idle++; r.Idle > lookAgain+r.sc.Naps { // one who was suspended looks a little later
+	if r.Idle++; r.Idle > lookAgain+r.sc.Naps { // a process that was suspended looks a little later
 		r.breaks(Stuck)
 	}
 }

@@ -34,11 +34,11 @@ const (
 	WallClockCounts        // beside the monotonic one, which stands still in a suspended machine
 
 	// The line.
-	DeadArePruned         // who has not looked for long is not granted the lock
-	FreeLockGoesToTheLine // not to who comes last
+	DeadArePruned         // a waiter that has not looked for long is not granted the lock
+	FreeLockGoesToTheLine // not to the latest client
 	TryWaitsItsTurn       // TryAcquire does not jump the line
 	LookKeepsThePlace     // in line
-	GrantLeavesTheLine    // who was granted the lock is no longer in it
+	GrantLeavesTheLine    // an owner that was granted the lock is no longer in it
 	ForgetLeavesTheLine   // nor who gave up
 	WaiterLooks           // without being told
 	WaitingIsMarked       // in the fence, so that who finds no mark need not look

@@ -62,7 +62,7 @@ type Grant struct {
 	Time  Time
 }
 
-// Acquired is the answer to an acquire: a token, or who has the lock.
+// Acquired is the answer to an acquire: a token, or the holder.
 type Acquired struct {
 	Token  Token
 	Gone   bool // undone before
@@ -287,7 +287,7 @@ func (f *Fence) lost(token Token) bool {
 	return false
 }
 
-// serve grants the lock, which is free, to the first in line who is alive and can be told, up to self.
+// serve grants the lock, which is free, to the first in line that is alive and can be told, up to self.
 func (s *Server) serve(p *Params, self Owner) Grant {
 	fence := s.Fence
 	for i := 0; i < int(s.Length); {

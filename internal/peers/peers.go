@@ -75,7 +75,7 @@ type Settings struct {
 	Renewal time.Duration
 	// WriteTimeout is how long rueidislock's connections may take to answer.
 	WriteTimeout time.Duration
-	// Unwatched spares rueidislock's locks an allocation, for those who count them and do not ask whether a lock is Lost.
+	// Unwatched spares rueidislock's locks an allocation, for benchmarks that count them and do not ask whether a lock is Lost.
 	Unwatched bool
 	// NoLoop spares rueidislock the news of its own commands.
 	NoLoop bool

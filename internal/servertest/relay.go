@@ -31,7 +31,7 @@ type relay struct {
 }
 
 // run relays until both ends are finished. The four loops end one another:
-// whoever sees an end closes the next queue, and a torn down relay all of them.
+// the first to see an end closes the next queue, and a torn down relay all of them.
 func (r *relay) run() {
 	var loops sync.WaitGroup
 	loops.Go(r.readUp)

@@ -71,7 +71,7 @@ const (
 	mostWatched = 32  // pages
 )
 
-// board has what the page shows, and tells those who watch of every change.
+// board has what the page shows, and tells the pages that watch of every change.
 type board struct {
 	mu       sync.Mutex
 	picture  picture
