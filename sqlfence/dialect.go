@@ -129,7 +129,7 @@ END ` + tag,
 	}
 }
 
-// rowToken selects the fence column of one row of somebody's table, NULL if it is no number, and locks the row where the
+// rowToken selects the fence column of one row of a table of the program, NULL if it is no number, and locks the row where the
 // dialect has row locks. A text has been compared as a text by the statement before, which shows in the type alone.
 func (d Dialect) rowToken(r Row) string {
 	fence, from := d.quote(r.Fence), " FROM "+d.quote(r.Table)+" WHERE "+d.quote(r.Key)+" = "
