@@ -72,7 +72,7 @@ func (f *Fence) advised(err error) error {
 		return fmt.Errorf("%w (there is no table %s for the guard: run fence.DDL(), once or in a migration)", err, f.table)
 	case find(err, func(err error) bool { return sqlState(err) == "42601" || number(err, "Number") == 1064 }),
 		find(err, text("syntax error", "no such function")):
-		return fmt.Errorf("%w (the fence speaks to %v: is the database another?)", err, f.dialect)
+		return fmt.Errorf("%w (the fence is for %v: give New the dialect of this database)", err, f.dialect)
 	}
 	return err
 }

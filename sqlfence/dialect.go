@@ -8,11 +8,35 @@ import (
 // Dialect is a kind of database.
 type Dialect uint8
 
-// The databases that a [Fence] knows. MySQL stands for MariaDB too, and needs InnoDB; SQLite has to be 3.35 or
-// later.
+// The databases that a [Fence] knows.
 const (
+	// Postgres is PostgreSQL. Use READ COMMITTED, its default: a transaction that meets another one waits at the guard, and
+	// sees all that the other one wrote. At REPEATABLE READ and SERIALIZABLE PostgreSQL fails the transaction that waited;
+	// [Fence.WithTx] repeats it, which costs time but not the guarantees.
+	//
+	// A holder that is paused with a guarded transaction open blocks the next one, and the end of its lease does not end the
+	// transaction. idle_in_transaction_session_timeout does; lock_timeout bounds the wait for it. Tested on PostgreSQL 15.
 	Postgres Dialect = iota + 1
+
+	// MySQL is MySQL and MariaDB. The guard's table must be InnoDB, and so must the tables that are written. The default,
+	// REPEATABLE READ, is as good as READ COMMITTED. With innodb_snapshot_isolation MariaDB fails the transaction that
+	// waited at the guard, and WithTx repeats it.
+	//
+	// innodb_lock_wait_timeout (50 s by default) bounds the wait for a holder that is paused with a guarded transaction open.
+	// wait_timeout ends idle sessions, and on MariaDB idle_write_transaction_timeout ends idle transactions.
+	//
+	// Write to one node of a cluster that takes writes on several (Galera, group replication with several primaries): a guard
+	// whose token is there already changes nothing, and so meets nothing on the other nodes.
+	//
+	// Tested on MariaDB 10.11. The statements are MySQL's too, and have not been run on it.
 	MySQL
+
+	// SQLite is SQLite 3.35 or later. Open the database with BEGIN IMMEDIATE (modernc.org/sqlite: _txlock=immediate) and a
+	// busy_timeout: without them, transactions that meet are refused rather than made to wait, and are repeated.
+	//
+	// busy_timeout bounds the wait for a paused holder, and nothing ends the transaction of a paused process. The context
+	// bounds the wait too, but modernc.org/sqlite does not look at the context while it waits. A write to a second file
+	// needs a guard there: in WAL mode SQLite does not commit to both files as one.
 	SQLite
 )
 
@@ -105,7 +129,7 @@ END ` + tag,
 	}
 }
 
-// rowToken selects the fence column of one row of somebody's table, NULL if it is no number, and locks the row where the
+// rowToken selects the fence column of one row of a table of the program, NULL if it is no number, and locks the row where the
 // dialect has row locks. A text has been compared as a text by the statement before, which shows in the type alone.
 func (d Dialect) rowToken(r Row) string {
 	fence, from := d.quote(r.Fence), " FROM "+d.quote(r.Table)+" WHERE "+d.quote(r.Key)+" = "

@@ -7,23 +7,25 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// What a caller may have to branch on. Arguments that can never work match [holdfast.ErrInvalid]; a lock in the
+// The errors that a caller may have to branch on. Arguments that can never work match [holdfast.ErrInvalid]; a lock in the
 // context that is lost or released matches [holdfast.ErrLost].
 var (
 	// ErrStale: the database has seen a larger token. Its holder took the lock over; this holder's work
-	// is void, and repeating it with the same token is useless. The error that matches is a [*StaleError], which
+	// is void, and repeating it with the same token is useless. The error is a [*StaleError], which
 	// matches [holdfast.ErrLost] too.
 	ErrStale = errors.New("sqlfence: token is stale")
 
 	// ErrCommitUnknown: the connection broke, or the context ended, while the transaction committed. It may have
 	// been committed or not, or may still be. Nothing was repeated. Read what it would have written before doing
-	// it again. On MySQL that is also so where the transaction had ended before COMMIT, by a deadlock that was ignored or
-	// a statement that commits by itself: what ran after that was not guarded. A COMMIT that the database refused is no such case: on PostgreSQL, one that it answered with an
-	// error of severity ERROR, but for SQLSTATE 40003 and class 08.
+	// it again.
+	//
+	// On MySQL the error also reports a transaction that had ended before COMMIT, by a deadlock that was ignored or
+	// a statement that commits by itself: the statements after that were not guarded. A COMMIT that the database refused
+	// gives another error: on PostgreSQL, one that it answered with severity ERROR, but for SQLSTATE 40003 and class 08.
 	ErrCommitUnknown = errors.New("sqlfence: outcome of the commit is unknown")
 
 	// ErrNoToken: the context carries neither a lock nor a token.
-	ErrNoToken = errors.New("sqlfence: the context carries no lock and no token")
+	ErrNoToken = errors.New("sqlfence: the context carries no lock and no token: pass the context of the lock, or one of WithToken")
 )
 
 // StaleError says by how much a token is too old. It matches [ErrStale].

@@ -12,10 +12,10 @@ import (
 
 const (
 	maxResource = 512     // bytes: the longest key of a lock
-	maxToken    = 1 << 53 // what tokens stay below
+	maxToken    = 1 << 53 // tokens stay below it
 )
 
-// Mark is a fencing token for a resource. Where marks are given they count, and nothing is taken from the context.
+// Mark is a fencing token for a resource. A call that is given marks takes nothing from the context.
 type Mark struct {
 	Resource string // 1 to 512 bytes of UTF-8 without NUL: for a lock, its Key
 	Token    int64  // 1 to 2^53-1

@@ -2,7 +2,7 @@ package sqlfence
 
 import "context"
 
-// PgxTx is a transaction of pgx v5, used natively. Nothing of pgx is imported: R is inferred to be pgx.Row, and
+// PgxTx is a transaction of pgx v5, used without database/sql. Nothing of pgx is imported: R is inferred to be pgx.Row, and
 // any type with these methods will do.
 type PgxTx[R interface{ Scan(dest ...any) error }] interface {
 	QueryRow(ctx context.Context, sql string, args ...any) R
@@ -30,8 +30,9 @@ func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fe
 //
 //	sqlfence.WithPgx(ctx, fence, pool.Begin, func(tx pgx.Tx) error { ... })
 //
-// begin must not be the Begin of another transaction: that makes a savepoint, whose Commit commits nothing, and is refused.
-// With options, begin is a function that calls pool.BeginTx. With a fn that returns nil at once WithPgx is [Fence.Advance].
+// begin must not be the Begin of another transaction: that makes a savepoint, whose Commit commits nothing, and WithPgx
+// refuses it. For options, begin is a function that calls pool.BeginTx. With a fn that returns nil at once WithPgx is
+// [Fence.Advance].
 func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, begin func(context.Context) (T, error), fn func(tx T) error) error {
 	if begin == nil || fn == nil {
 		return invalid("nil function")

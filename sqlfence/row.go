@@ -16,9 +16,9 @@ type Row struct {
 	Token int64  // the writer's: holdfast.Held(ctx)[0].Token()
 }
 
-// ExecRow runs a statement that writes one row together with its fence column, and sees to it that the row carries the
-// token afterwards: an UPDATE, an upsert or a soft delete that writes only where the fence is not larger, and
-// then the fence.
+// ExecRow runs a statement that writes one row together with its fence column, and checks that the row carries the
+// token afterwards. The statement is an UPDATE, an upsert or a soft delete that writes only where the fence is not larger,
+// and writes the fence too.
 //
 //	UPDATE orders SET status = $1, fence = $2 WHERE id = $3 AND fence <= $2
 //	INSERT INTO orders AS o (id, status, fence) VALUES ($3, $1, $2)
@@ -26,23 +26,23 @@ type Row struct {
 //	INSERT INTO orders (id, status, fence) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE -- MySQL: fence last
 //	  status = IF(fence <= VALUES(fence), VALUES(status), status), fence = GREATEST(fence, VALUES(fence))
 //
-// The statement itself has to compare, and to compare nothing else: without fence <= token a stale holder
-// overwrites the row, fence and all, and ExecRow cannot see it; with a further condition that is not met nothing
-// is written, which looks like success, or like a forgotten fence.
+// The statement itself has to compare the fence, and nothing else. Without fence <= token a stale holder overwrites the
+// row, fence and all, and ExecRow cannot see it. With a further condition that is not met the statement writes nothing,
+// which looks like success, or like a forgotten fence.
 //
-// It fences that row and nothing else: rows that a stale holder inserts under other keys, and what it read
-// before, are not its business; the guard row's are. Nor can the fence outlive its row. A hard
-// DELETE takes it along, and a stale upsert then brings the row back: mark rows as deleted instead (ExecRow itself
-// refuses a statement after which the row is gone), or guard.
+// The fence protects that row and nothing else. It does not cover rows that a stale holder inserts under other keys, nor
+// what the holder read before; a guard row does. Nor can the fence outlive its row: a hard DELETE takes it along, and a stale
+// upsert then brings the row back. Mark rows as deleted instead (ExecRow itself refuses a statement after which the row is
+// gone), or guard.
 //
-// The outcome is read from the row, as the number of affected rows does not tell on MySQL. So it costs
-// a second statement, and runs in a transaction, which is rolled back on any error. Where the row turns out to have a
+// ExecRow reads the outcome from the row, as the number of affected rows does not tell on MySQL. So it costs
+// a second statement, and runs in a transaction, which it rolls back on any error. Where the row turns out to have a
 // smaller token, an older holder may have inserted it behind the statement's back: the statement runs once more, with
-// the row locked. A column of another type than a number is refused: as texts, '9' is larger than '10'.
+// the row locked. ExecRow refuses a column that is no number: as texts, '9' is larger than '10'.
 //
 // Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [holdfast.ErrLost] for a lock of ctx that is over;
-// [holdfast.ErrInvalid], also when the row has a smaller token after the second run, which a statement that forgets the fence
-// leads to, and when the column is no number; else what the database said.
+// [holdfast.ErrInvalid], also when the column is no number, and when the row has a smaller token after the second run, as after
+// a statement that forgets the fence; else the database's error.
 func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args ...any) error {
 	if isNil(tx) {
 		return invalid("nil transaction")

@@ -9,28 +9,31 @@ import (
 	"time"
 )
 
-// DB begins transactions: [*sql.DB], [*sql.Conn] and what embeds them.
+// DB begins transactions: [*sql.DB], [*sql.Conn] and types that embed them.
 type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// WithTx runs fn in a guarded transaction and commits it: nothing of it is in the database unless WithTx returns
-// nil or an [ErrCommitUnknown]. What fn reads is as new as what any holder before has written.
+// WithTx runs fn in a guarded transaction and commits it. Nothing of it is in the database unless WithTx returns
+// nil or an [ErrCommitUnknown]. fn reads all that earlier holders have committed.
 //
-// A transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy SQLite) is
-// repeated, see [WithRetries]: so fn may run several times and must leave nothing outside of the transaction. fn must
-// return every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and SQLite at a write that
-// was interrupted, and what runs after it is committed statement by statement. On MySQL, WithTx finds that out before
-// COMMIT and reports it as an [ErrCommitUnknown], by a savepoint that costs two round trips. fn must neither commit nor
-// roll back.
+// WithTx repeats a transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy
+// SQLite), see [WithRetries]. So fn may run several times, and must leave nothing outside of the transaction. fn must return
+// every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and SQLite at a write that was
+// interrupted, and statements after that are committed one by one. On MySQL, WithTx finds out before COMMIT that the
+// transaction has ended, by such an error or by a statement that commits by itself (DDL above all), and reports an
+// [ErrCommitUnknown]; what ran after the end is written already. It takes a savepoint for that, which costs two round trips.
+// fn must neither commit nor roll back.
+//
 // If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
-// itself.
+// itself. Keep fn short: the guarded transactions of one resource run one after the other. The context bounds the wait for
+// them, and so does the database, see [Dialect].
 //
-// Before COMMIT the locks in ctx and ctx itself are looked at once more. Pass the lock's context: then a
+// Before COMMIT WithTx looks at the locks in ctx and at ctx itself once more. Pass the lock's context: then a
 // loss also breaks off the statements. The marks come from ctx, as with [Fence.Guard]; for a token by itself
 // use [WithToken]. opts may be nil.
 //
-// Errors: those of Guard; [ErrCommitUnknown]; what fn returned, as it is; else what the database said.
+// Errors: those of Guard; [ErrCommitUnknown]; fn's error, as it is; else the database's error.
 func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error) error {
 	if fn == nil {
 		return invalid("nil function")
@@ -70,9 +73,9 @@ func (f *Fence) kept(ctx context.Context, fn func(tx *sql.Tx) error) func(tx *sq
 }
 
 // Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a holder's
-// first commit the holder before it can still write: who reads before writing, and outside of WithTx, calls Advance
-// right after acquiring and before reading. From then on nothing changes any more under the reader, as far as writers are
-// guarded. It is repeated like WithTx, also when the outcome of a commit is unknown, which does no harm here.
+// first commit the holder before it can still write. So a holder that reads before it writes, and outside of WithTx, calls
+// Advance right after it has acquired the lock and before it reads. From then on no guarded writer changes what it reads.
+// Advance is repeated like WithTx, also when the outcome of a commit is unknown, which does no harm here.
 //
 // Errors: those of [Fence.WithTx].
 func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
@@ -96,7 +99,7 @@ func (f *Fence) begins(ctx context.Context, db DB, opts *sql.TxOptions, explicit
 	return f.prepare(ctx, explicit)
 }
 
-// once is one attempt. The transaction is left in whatever way fn is, a panic and runtime.Goexit included.
+// once is one attempt. It ends the transaction however fn ends, a panic and runtime.Goexit included.
 func (f *Fence) once(ctx context.Context, db DB, opts *sql.TxOptions, all []Mark, fn func(*sql.Tx) error) error {
 	if err := live(ctx); err != nil {
 		return err
@@ -132,7 +135,7 @@ func (f *Fence) repeat(ctx context.Context, again func(error) bool, attempt func
 		if err == nil || n >= f.retries || !again(err) {
 			return err
 		}
-		// At least half of the pause, so that there is one, and a random half, so that those who collided part.
+		// At least half of the pause, so that there is one, and a random half, so that transactions that collided part.
 		timer := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {
 		case <-timer.C:

@@ -1,5 +1,4 @@
 // Package layout holds the test that keeps the module in shape: who may import
 // whom, what go.mod may require, what lies at the top level, what test files of core are called, that the examples can be
-// copied, and that the papers show code that is run and link to what is there. It reads the real import graph, not a list of
-// files.
+// copied, and that the papers link to what is there. It reads the real import graph, not a list of files.
 package layout

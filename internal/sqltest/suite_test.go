@@ -216,7 +216,7 @@ func testAdvice(t *testing.T, c *cell) {
 			t.Fatal(err)
 		}
 		err = other.Advance(within(t), c.db, mark("r", 7))
-		if err == nil || !strings.Contains(err.Error(), "speaks to "+d.String()) {
+		if err == nil || !strings.Contains(err.Error(), "the fence is for "+d.String()) {
 			t.Errorf("with a fence for %v: got %v, want that it is one", d, err)
 		}
 	}

@@ -1,0 +1,5 @@
+//go:build without_asynq
+
+package readme
+
+const withAsynq = false
