@@ -129,6 +129,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"which Redis":   {func() { asynqlock.New(several, "account", part) }, []string{"WithRedis"}},
 		"nil option":    {guard(nil), []string{"nil option"}},
 		"contradiction": {guard(asynqlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second))), []string{"WithLock", "WithMaxHold(1s)"}},
+		"re-entry":      {guard(asynqlock.WithLock(holdfast.WithReentryID("id"))), []string{"WithReentryID is for one call"}},
 		"negative wait": {guard(asynqlock.WithBusy(asynqlock.Wait(-time.Second))), []string{"WithBusy(Wait(-1s))"}},
 		"no deferral":   {guard(asynqlock.WithBusy(asynqlock.Defer().MaxDeferral(0))), []string{"MaxDeferral(0s)"}},
 		"no delay":      {guard(asynqlock.WithBusy(asynqlock.Fail().MaxDelay(time.Millisecond))), []string{"MaxDelay(1ms)"}},

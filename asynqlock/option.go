@@ -93,8 +93,8 @@ type Policy struct {
 	maxDeferral, maxDelay *time.Duration // nil: the default
 }
 
-// MaxDeferral bounds how long a task is deferred altogether, counted from the first time, and anew when it has failed.
-// After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
+// MaxDeferral bounds how long a task is deferred altogether, counted from the first time, and anew when it has failed. It is
+// looked at when the task comes back, which may be a delay and 5 s later. After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
 // last retry. Default: 24 h.
 func (p Policy) MaxDeferral(d time.Duration) Policy {
 	p.maxDeferral = &d
@@ -135,8 +135,8 @@ const (
 //
 // The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay]; asynq
 // looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first, which
-// then is the next that asynq takes from its queue, however many are in it. (A request or a cron job that had the lock wakes
-// none.) Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may
+// then is the next that asynq takes from its queue, however many are in it. A request or a cron job that had the lock wakes
+// none: where tasks share their keys with those, set [Policy.MaxDelay] and asynq's DelayedTaskCheckInterval low. Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may
 // be quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where
 // order matters, [Wait] a little: waiting tasks are served in line, at the moment of the release.
 //
@@ -186,7 +186,8 @@ func WithErrorHandler(decide func(ctx context.Context, t *asynq.Task, err error)
 }
 
 // WithTrace adds hooks, for logs and metrics: of a Guard or of a Scheduler. Default: slog is told of losses, of tasks that
-// run without the lock or name nothing to lock by, and of ticks that are missed. A Trace replaces all of that.
+// run without the lock or name nothing to lock by, and of ticks that are missed. A hook that is set replaces that for what it
+// hears of.
 func WithTrace(t *Trace) interface {
 	Option
 	SchedulerOption
@@ -248,9 +249,8 @@ func WithLateness(d time.Duration) SchedulerOption {
 // WithClaim passes options on to [holdfast.Locker.Claim], which decides the replica that enqueues a tick. They win over the
 // Locker's. What [holdfast.WithWait] says does not count: see [WithLateness].
 //
-// With [holdfast.WithTickWindow] the replicas may differ by more, or must not differ by as much. A replica whose clock is
-// ahead waits for the clock of Redis all the same: before it claims the tick, or where it is ahead by more than 10 s,
-// afterwards.
+// With [holdfast.WithTickWindow] the clocks of replicas may differ by more, or must not differ by as much. A replica whose clock
+// is ahead enqueues nothing before the tick has come by the clock of Redis all the same.
 func WithClaim(opts ...holdfast.ClaimOption) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.claim = append(c.claim, opts...) })
 }

@@ -210,16 +210,16 @@ func (s *Scheduler) Start() error {
 const shutdownTimeout = 8 * time.Second
 
 // Shutdown ends the ticks and waits for what is being enqueued: for up to 8 s, as asynq's Server waits for its handlers.
-// Longer takes a tick only while Redis does not answer; it is then missed on this replica. Shut the Scheduler down before
-// the Locker. Shutdown of a Scheduler that does not run does nothing.
+// A tick takes longer only where Redis does not answer; it is then missed on this replica. Shut the Scheduler down before
+// the Locker. A Scheduler that was shut down before its Start cannot be started.
 func (s *Scheduler) Shutdown() {
 	s.mu.Lock()
-	if s.state != running {
-		s.mu.Unlock()
-		return
-	}
+	before := s.state
 	s.state = closed
 	s.mu.Unlock() // which a tick wants
+	if before != running {
+		return
+	}
 	defer s.stop()
 	defer time.AfterFunc(shutdownTimeout, s.stop).Stop()
 	<-s.cron.Stop().Done()

@@ -344,8 +344,12 @@ func TestClaimOptionsOfAScheduler(t *testing.T) {
 
 // As asynq's own, Run ends with a signal, and a Scheduler that ran cannot run again.
 func TestSchedulerRunsUntilASignal(t *testing.T) {
+	never := asynqlock.NewScheduler(newLocker(t))
+	never.Shutdown()
+	if err := never.Start(); !errors.Is(err, holdfast.ErrClosed) {
+		t.Errorf("Start after Shutdown: %v", err)
+	}
 	sch := asynqlock.NewScheduler(newLocker(t))
-	sch.Shutdown() // of one that does not run: it does nothing
 	self, err := os.FindProcess(os.Getpid())
 	if err != nil {
 		t.Fatal(err)

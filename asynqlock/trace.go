@@ -14,7 +14,7 @@ import (
 type Trace struct {
 	// Deferred: the task gave way and comes back after Delay. Since is the time of its first deferral, Err says why.
 	Deferred func(context.Context, Event)
-	// HandedOn: the same, as a new task, because asynq would have archived this one.
+	// HandedOn, in place of Deferred: the task comes back as a new one, because asynq would have archived this one.
 	HandedOn func(context.Context, Event)
 	// Skipped: the task was completed without a run, see [Skip].
 	Skipped func(context.Context, Event)
@@ -70,19 +70,21 @@ func missedHook(t *Trace) func(context.Context, Event)     { return t.Missed }
 
 type traces []*Trace
 
-// tell calls one hook of every trace, or of the log where there is none.
+// tell calls one hook of every trace, or of the log where none has it.
 func (ts traces) tell(ctx context.Context, h hook, e Event) {
-	if len(ts) == 0 {
-		ts = traces{&logTrace}
-	}
+	told := false
 	for _, t := range ts {
 		if f := h(t); f != nil {
 			f(ctx, e)
+			told = true
 		}
+	}
+	if f := h(&logTrace); !told && f != nil {
+		f(ctx, e)
 	}
 }
 
-// logTrace is for a Guard or a Scheduler without a Trace.
+// logTrace is for hooks that no Trace sets.
 var logTrace = Trace{
 	Lost: func(ctx context.Context, e Event) {
 		slog.ErrorContext(ctx, "asynqlock: the lock was lost while its task ran", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx).id, "err", e.Err)

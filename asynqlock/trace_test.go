@@ -59,15 +59,15 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 				})
 				switch {
 				case c.happens != nil && traced:
-					c.happens(s, l, link, asynqlock.WithTrace(&asynqlock.Trace{}))
+					c.happens(s, l, link, asynqlock.WithTrace(traceTo(func(event) {})))
 					return
 				case c.happens != nil:
-					c.happens(s, l, link)
+					c.happens(s, l, link, asynqlock.WithTrace(&asynqlock.Trace{})) // which changes nothing
 					return
 				}
 				opts := []asynqlock.SchedulerOption{asynqlock.WithLateness(time.Second)}
 				if traced {
-					opts = append(opts, asynqlock.WithTrace(&asynqlock.Trace{}))
+					opts = append(opts, asynqlock.WithTrace(traceTo(func(event) {})))
 				}
 				sch := asynqlock.NewScheduler(l, opts...)
 				register(t, sch, "report", "* * * * *")

@@ -26,7 +26,8 @@
 //   - Fencing. [Lock.Token] is larger than every token issued before for the key, across holders, processes and loss of
 //     all data. It is a hybrid logical clock, max(last+1, the server's time in µs), below 2^53.
 //   - Three outcomes stay apart: somebody else holds the lock, it was ours and is gone, nobody can know. See Errors.
-//   - Every call returns by its context's deadline, whatever the client's timeouts are. A cancelled call leaves no lock.
+//   - Every call returns by its context's deadline, whatever the client's timeouts are; [New] and
+//     [Lock.Release] name two exceptions. A cancelled call leaves no lock.
 //   - First come, first served, among processes and within one. Nobody polls: a release grants the lock to the next
 //     waiter and tells it so.
 //   - Two commands per acquire and release, however many wait; next to none between the calls of one process, see
@@ -45,7 +46,7 @@
 // or with a clock that is set forward. Then two may hold the lock until the first one's next renewal, a third of a lease
 // later; the second has the larger token. [WithReplicaAcks] makes that rarer.
 //
-// A lock covers what runs under its context until Release, not goroutines that outlive it. limits.md in this folder
+// A lock covers what runs under its context until Release, not goroutines that outlive it. The file core/limits.md
 // has the limits in full: of tokens, of the line, of servers that let nobody subscribe, and of a lock that is dropped.
 //
 // # Errors

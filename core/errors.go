@@ -53,8 +53,8 @@ type HeldError struct {
 	// Label is the holder's [WithLabel]; empty for one without a label and for foreign holders.
 	Label string
 
-	// Here tells that the holder is a call of this very Locker. It is false also where the Locker does not keep calls in line,
-	// see [WithLocalHandover], and for a [WithReentryID].
+	// Here tells that the holder is a call of this very Locker. It is always false with WithLocalHandover(0, d) and for a call
+	// with [WithReentryID].
 	Here bool
 
 	// Holding are the keys of the locks that the caller's own context holds: where two calls wait for each other, each

@@ -20,10 +20,9 @@ type State struct {
 	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
 	TimeLeft time.Duration
 
-	// Token is the fencing token of the holder, or of one that it succeeded within its process, as those reserve a
-	// block of them; the largest ever issued or reserved where nobody holds the lock. 0 if none is remembered: a
-	// fence is forgotten a TTL and a minute after the acquisition, however long the lock is held, and a foreign
-	// holder has none.
+	// Token is the fencing token of the holder. Where the lock was handed over within a process it is that of the first of these
+	// holders. Where nobody holds the lock it is the largest token ever issued or reserved. It is 0 for a foreign holder, and
+	// where none is remembered: Redis forgets it a TTL and a minute after the acquisition, however long the lock is held.
 	Token int64
 
 	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that

@@ -86,11 +86,11 @@ func (lk *Lock) Deadline() time.Time {
 	return lk.hold.locker.env.Clock.Time(now.Mono + left)
 }
 
-// Err is nil while the lock is held, whatever became of its context. Then it matches [ErrLost], or
-// [ErrClosed] where a Shutdown gave the lock up, or says that it was released. It compares clocks and is
+// Err is nil while the lock is held, whatever became of its context. Afterwards it matches [ErrLost] if the lock was lost,
+// [ErrClosed] if a Shutdown gave it up, and neither if it was released. It compares clocks and is
 // exact, also right after the process was paused. Only where the wall clock shows that the machine was
-// suspended (or somebody set it forward past the lease) does it ask Redis, for at most a quarter of the TTL
-// or 1 s, and once.
+// suspended (or somebody set it forward past the lease) does it ask Redis, for at most a quarter of the TTL,
+// or 1 s if that is less, and once.
 func (lk *Lock) Err() error {
 	if err := lk.hold.err(); err != nil || !lk.released.Load() {
 		return err
@@ -118,13 +118,14 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // Release frees the lock and ends its context. It works whether or not ctx has ended, and returns with ctx at
-// the latest (20 ms later if ctx had ended before, 5 s or a TTL if it never ends); where Redis has not
+// the latest: 20 ms later if ctx had ended before; if it never ends, after 5 s, or a TTL if that is less. Where Redis has not
 // answered by then, the attempts go on in the background until the lease has run out.
 //
 // Where another call of the process takes the lock over, see [WithLocalHandover], Redis is not asked: what it may
 // have lost since the last renewal becomes the loss of that call.
 //
-// Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm. Releasing again
+// Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm; none for a lock that a Shutdown gave
+// up, if Redis had it until now. Releasing again
 // returns what the first call returned. With [WithReentrancy] the last handle of a hold frees it. With
 // [WithReleaseInBackground] it does not wait for Redis.
 func (lk *Lock) Release(ctx context.Context) error {

@@ -52,6 +52,8 @@ func (l *Locker) Client() redis.UniversalClient {
 	return nil
 }
 
+var errOneCall = invalid("WithReentryID is for one call: all calls of a Locker or an adapter would hold their locks together")
+
 func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 	l := &Locker{cfg: defaults(), env: timing.NewEnv()}
 	for _, o := range opts {
@@ -67,7 +69,7 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 		return nil, err
 	}
 	if l.cfg.reentryID != "" {
-		return nil, invalid("WithReentryID is for a call: under a Locker's all calls would hold its locks together")
+		return nil, errOneCall
 	}
 	l.cfg.waitSet = false
 	l.sched = newScheduler(l)
@@ -105,11 +107,11 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 // which grants arrive, until Shutdown.
 //
 // ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must use
-// [Lock.Context], not ctx; prefer [Locker.Do], which leaves no choice.
+// [Lock.Context], not ctx. Prefer [Locker.Do]: name its function's parameter ctx, and it hides the other one.
 //
 // Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock;
-// [ErrUnavailable] at once when Redis refuses for good, or when it could not be reached for as long as a
-// lease, or when the wait ended like that; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the
+// [ErrUnavailable] at once when Redis refuses for good, else when it was out of reach for a whole lease, or at the end of the
+// wait; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the
 // wait, the error matches ctx.Err() too. After an error nothing stays behind in Redis; its place in line is given up
 // in the background, so that its turn may come, and pass, a moment later.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
@@ -118,12 +120,15 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*
 
 // TryAcquire is Acquire without waiting for another holder, and does not jump the line. It returns
 // within ctx and, where Redis does not answer, within a quarter of the TTL, at most 1 s.
+//
+// Errors: those of Acquire, and an [ErrInvalid] for a [WithWait] of this call; that of the Locker does not count.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
 }
 
 // Check judges a key, or the name of a claim, and options, as [Locker.Acquire] or [Locker.Claim] would: against each other and
-// those of l, without a network. It is for adapters, which know both before they need a lock. Its error is an [ErrInvalid].
+// those of l, without a network. It is for adapters, which know both before they need a lock. It refuses [WithReentryID], which is
+// for one call: all that an adapter makes would hold their locks together. Its error is an [ErrInvalid].
 func (l *Locker) Check(key string, opts ...Option) error {
 	for _, o := range opts {
 		switch o.(type) {
@@ -132,10 +137,14 @@ func (l *Locker) Check(key string, opts ...Option) error {
 			return invalid("an option for New, given to a call")
 		}
 	}
-	if _, err := configure(l, opts); err != nil {
+	c, err := configure(l, opts)
+	if err != nil {
 		return err
 	}
-	_, err := l.stored(key)
+	if c.reentryID != "" {
+		return errOneCall
+	}
+	_, err = l.stored(key)
 	return err
 }
 

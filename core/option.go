@@ -9,7 +9,7 @@ import (
 // Option configures a [Locker]. Every [CallOption] and [ClaimOption] is one too.
 type Option interface{ apply(*config) error }
 
-// CallOption configures one acquisition, or, given to [New] or to an adapter, all of them. The call's
+// CallOption configures one acquisition, or, given to [New] or to an adapter, all of them, but for [WithReentryID]. The call's
 // options win over the adapter's, and those over the Locker's; traces add up.
 type CallOption interface {
 	Option
@@ -173,8 +173,8 @@ func WithTTL(d time.Duration) CallOption {
 	})
 }
 
-// WithWait bounds how long Acquire and Do wait for another holder, beside the context, counted from the first
-// answer that tells of one, or from the start where other calls of the process are after the lock already. Default:
+// WithWait bounds how long Acquire and Do wait for another holder, beside the context. The wait begins with the first answer
+// that tells of a holder. Behind other calls of the process for the same lock it begins at once. Default:
 // until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
 // not answer is given a quarter of the TTL, at most 1 s, beyond it. For a [Locker.Claim], which waits for nobody, it is how
 // long Redis is asked.
@@ -222,8 +222,8 @@ func WithReentrancy() CallOption {
 // and a service that it calls and tells the id. All have the same token, and the lock is free when the last of them has
 // released it. A call that dies counts no longer than its own lease. Where the first call waited in line, the others
 // are let in once its Acquire has returned, a round trip after the grant. Anyone
-// who knows the id can enter the lock: use a random one per job. It has 1 to 128 bytes, and is for a call and not for a
-// Locker or an adapter, whose calls would all hold their locks together. Default: none.
+// who knows the id can enter the lock: use a random one per job. It has 1 to 128 bytes. New and the adapters
+// refuse it: all of their calls would hold their locks together. Default: none.
 func WithReentryID(id string) CallOption {
 	return callOption(func(c *config) error {
 		if id == "" || len(id) > maxReentryID {

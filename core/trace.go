@@ -10,8 +10,8 @@ import (
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the
 // goroutine at work, renewals included, and must return soon; several may run at once.
 type Trace struct {
-	// Waiting: the first look found the lock held, or other calls of the process were after it already; Label and
-	// TimeLeft tell of the holder, as far as it is known.
+	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for TryAcquire and
+	// WithWait(0). Label and TimeLeft tell of the holder, as far as it is known.
 	Waiting func(Event)
 	// Acquired: Token; Elapsed is how long it took, Attempts how many looks at Redis; none for one that
 	// another call of the process handed over.
@@ -28,12 +28,13 @@ type Trace struct {
 	// doubled. A handler may hang: see WithMaxHold.
 	LongHold func(Event)
 	// NodeError: a command to Redis failed or went unanswered; Err says how, and Node names the master where there are
-	// several. What came of the call as a whole is told elsewhere. Without a Key it is the connection on which grants arrive, told to the Locker's traces:
+	// several. What comes of the call as a whole is its error: there is no hook for a call that is refused. Without a Key it is the connection on which grants arrive, told to the Locker's traces:
 	// waiters poll until there is another.
 	NodeError func(Event)
 }
 
-// Event is what a [Trace] hook is told; fields that a hook's comment does not name may be zero.
+// Event is what a [Trace] hook is told. Key is always there, but for NodeError; other fields that a hook's comment does not name may
+// be zero.
 type Event struct {
 	Key      string // as stored in Redis, prefix included
 	Token    int64

@@ -27,7 +27,7 @@ import (
 // A tick is what cron calls the previous time of an entry, read when the job begins. It is a moment, and so the same in all time
 // zones: when the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each
 // replica from its own start, so that its ticks differ. There a tick is granted when it is a period after the one before, or
-// more: runs are a period apart, as far as the clocks agree, and up to two after the replica that ran them has gone.
+// more: runs are a period apart, as far as the clocks agree. When the replica that ran them has gone, the gap can be two periods.
 //
 // The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has come
 // (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
@@ -192,10 +192,17 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 	return err
 }
 
-var errStopped = fmt.Errorf("cronlock: the Guard was stopped: %w", holdfast.ErrClosed)
+// errStopped matches holdfast.ErrClosed, whose text is about a Locker.
+var errStopped error = stoppedError{}
+
+type stoppedError struct{}
+
+func (stoppedError) Error() string        { return "cronlock: the Guard was stopped" }
+func (stoppedError) Is(target error) bool { return target == holdfast.ErrClosed }
 
 // Stop stops the cron, and waits for the jobs that run, as [cron.Cron.Stop] lets one do. When ctx ends, it ends the
-// contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's error. Call it before the Locker's Shutdown, and not
+// contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's error: a job
+// that ignores its context keeps Stop waiting. Call it before the Locker's Shutdown, and not
 // from within a job, for which it would wait. Jobs do not run any more afterwards, even if the cron is started again.
 func (g *Guard) Stop(ctx context.Context) error {
 	if ctx == nil {

@@ -34,7 +34,7 @@
 //	the job panics           hook Failed; the panic goes on, and ends the process unless cron.Recover is in the chain
 //	the job is misplaced     hook Failed, holdfast.ErrInvalid
 //
-// All but Skipped are logged by slog. A [Trace] replaces the log.
+// All but Skipped are logged by slog. A hook of a [Trace] replaces the log for what it hears of.
 //
 // # Limits
 //
@@ -46,8 +46,8 @@
 // appendonly yes and appendfsync always, and up to a second of claims with everysec, the default.
 //
 // With a Locker on several masters there is no one clock: a job begins as much too early as its replica's clock is ahead, and
-// ticks are not compared. What was due while a machine slept, cron runs once when it wakes up, for the first tick that was
-// missed. Here that is too late: the other replicas have run it.
+// ticks are not compared. When a machine wakes up, cron runs a job once for the first tick that it slept through. A Guard leaves
+// that run out as too late: the other replicas have run the tick.
 //
 // Stop with [Guard.Stop], and then the Locker. A test needs no double: [Guard.RunNow] runs a job at once, on a miniredis.
 package cronlock

@@ -214,6 +214,9 @@ func TestMistakesAtRegistration(t *testing.T) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithClaim(holdfast.WithTickWindow(-1, 0)))
 		},
 		"nil trace": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
+		"re-entry": func() (cron.EntryID, error) {
+			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithReentryID("id")))
+		},
 		"contradiction": func() (cron.EntryID, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
 		},

@@ -131,7 +131,7 @@ func WithFailOpen() Option {
 }
 
 // WithTrace adds hooks. Those of the Guard and of the job are all called. Default: slog is told of what the hooks Late, Lost,
-// Failed, Unlocked and Differs hear of. A Trace, of the Guard or of the job, replaces all of that.
+// Failed, Unlocked and Differs hear of. A hook that is set, of the Guard's Trace or the job's, replaces that for what it hears of.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) {
 		if c.traces = append(c.traces, t); t == nil {

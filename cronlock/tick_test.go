@@ -141,7 +141,8 @@ func TestPausedBeforeTheClaim(t *testing.T) {
 	})
 }
 
-// What goes wrong is logged, and nothing else, unless there is a Trace, be it an empty one: of the Guard or of the job.
+// What goes wrong is logged, and nothing else, unless a Trace has the hook, of the Guard or of the job. An empty one changes
+// nothing.
 func TestWhatIsSaidByDefault(t *testing.T) {
 	late := func(r *replica) {
 		pass(61 * time.Second)
@@ -154,7 +155,7 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 		_ = r.rdb.Del(context.Background(), "cron:job").Err()
 		pass(40 * time.Second)
 	}
-	trace := cronlock.WithTrace(&cronlock.Trace{})
+	trace := cronlock.WithTrace(newJournal().trace())
 	for name, c := range map[string]struct {
 		opts    []cronlock.Option
 		takes   time.Duration
@@ -166,7 +167,7 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 		"lost": {nil, 30 * time.Second, lose,
 			[]string{"level=ERROR msg=\"cronlock: the lock was lost", "level=ERROR msg=\"cronlock: a job failed"}},
 	} {
-		for _, traced := range []string{"", "the Guard", "the job"} {
+		for _, traced := range []string{"", "the Guard", "the job", "nothing"} {
 			t.Run(name+" "+traced, func(t *testing.T) {
 				log := logTo(t)
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -177,13 +178,16 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 						ofGuard = append(ofGuard, trace)
 					case "the job":
 						ofJob = append(ofJob, trace)
+					case "nothing":
+						ofGuard = append(ofGuard, cronlock.WithTrace(&cronlock.Trace{}))
 					}
 					r.guard = cronlock.New(r.locker, r.cron, ofGuard...)
 					r.add(t, "* * * * *", "job", c.takes, append(ofJob, c.opts...)...)
 					c.happens(r)
 				})
 				want := 0
-				if traced == "" {
+				said := traced == "" || traced == "nothing"
+				if said {
 					want = len(c.says)
 				}
 				text := log.String()
@@ -191,8 +195,8 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 					t.Errorf("got %s", text)
 				}
 				for _, what := range c.says {
-					if strings.Contains(text, what) != (traced == "") {
-						t.Errorf("got %s, want of it %s: %v", text, what, traced == "")
+					if strings.Contains(text, what) != said {
+						t.Errorf("got %s, want of it %s: %v", text, what, said)
 					}
 				}
 			})

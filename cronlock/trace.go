@@ -28,7 +28,8 @@ type Trace struct {
 	Differs func(Event)
 }
 
-// Event is what a [Trace] hook is told; fields that a hook's comment does not name may be zero.
+// Event is what a [Trace] hook is told. Name is always there, and Tick where there is one; other fields that a hook's comment does
+// not name may be zero.
 type Event struct {
 	Name    string
 	Tick    time.Time
@@ -49,21 +50,22 @@ func failed(t *Trace) func(Event)   { return t.Failed }
 func unlocked(t *Trace) func(Event) { return t.Unlocked }
 func differs(t *Trace) func(Event)  { return t.Differs }
 
-// tell calls one hook of every trace, or of the log where there is none.
+// tell calls one hook of every trace, or of the log where none has it.
 func (j *job) tell(h hook, e Event) {
 	e.Name = j.name
-	ts := j.traces
-	if len(ts) == 0 {
-		ts = []*Trace{&logTrace}
-	}
-	for _, t := range ts {
+	told := false
+	for _, t := range j.traces {
 		if f := h(t); f != nil {
 			f(e)
+			told = true
 		}
+	}
+	if f := h(&logTrace); !told && f != nil {
+		f(e)
 	}
 }
 
-// logTrace is for a job without a Trace.
+// logTrace is for hooks that no Trace sets.
 var logTrace = Trace{
 	Late:     logged(slog.LevelError, "cronlock: a tick is left out on this replica"),
 	Lost:     logged(slog.LevelError, "cronlock: the lock was lost while its job ran"),

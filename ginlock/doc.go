@@ -50,8 +50,9 @@
 //	holdfast.ErrInvalid       400 or 413         the client left out what a part takes, or sent a malformed or too large one
 //	any other                 500                a part failed: the route has no such parameter, the value was never set
 //
-// A handler given to [WithErrorHandler] gets these too. The chain ran for holdfast.ErrLost alone, and an answer that it gave
-// stays. All but 409, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm.
+// A handler given to [WithErrorHandler] gets these too. Only with holdfast.ErrLost has the chain run, and its answer stays if
+// it gave one. All but 409, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm, unless a hook
+// of a [Trace] takes them.
 //
 // To test a handler under a lock, use a miniredis, a second Locker on it that holds the key, and a closed one.
 package ginlock

@@ -30,7 +30,8 @@ const (
 //
 // # Refusals
 //
-// If the chain cannot run under the lock, it is aborted, and [Respond] or the handler given to [WithErrorHandler] answers:
+// [Respond], or the handler given to [WithErrorHandler], answers a request whose chain did not run under the lock to its end. A
+// chain that has not begun is aborted.
 //
 //   - 409 and Retry-After when another holder still has the lock after the wait of [WithBusy];
 //   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
@@ -44,12 +45,13 @@ const (
 // release behind a complete response. A [Trace] replaces that.
 //
 // A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
-// reads it: with 409 if another holder was seen, else with 503. The status appears in the logs only. We preferred a true
-// one to the unofficial 499: the server may also have ended the context, with the client still there.
+// reads it: with 409 if another holder was seen, else with 503. The status appears in the logs only.
 //
 // A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod handlers do not
 // run. Only a middleware given to router.Use sees such requests. It has no parameters to tell them apart, and a NoRoute
 // handler may do real work, such as a reverse proxy's, that must not run unlocked. Put the middleware on routes or groups.
+//
+// # Requests without the lock
 //
 // To exempt requests, call the middleware from a handler of your own:
 //
@@ -59,6 +61,8 @@ const (
 //			lock(c)
 //		}
 //	})
+//
+// [holdfast.Held] finds nothing in the context of such a request, nor of one that [WithFailOpen] lets through.
 //
 // # What the lock covers
 //

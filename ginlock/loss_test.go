@@ -234,3 +234,16 @@ func TestReleaseInBackgroundIsNotWaitedFor(t *testing.T) {
 		errs.want(t, holdfast.ErrLost)
 	})
 }
+
+// A driver may tell a handler of a loss as context.Canceled.
+func TestRespondLooksAtTheLock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		router := route(ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
+			b.Redis.Del("order:42")
+			<-c.Request.Context().Done()
+			ginlock.Respond(c, c.Request.Context().Err())
+		})
+		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
+	})
+}

@@ -47,14 +47,13 @@ type Policy struct {
 // because of itself: the end of a long response reaches it before the lock is released. With a long wait, requests pile
 // up behind a slow one.
 //
-// max bounds the wait for other holders. A Redis that does not answer is given up to a quarter of the TTL, at most 1 s,
-// beyond it, and about a TTL altogether. The wait begins with the request, so a Redis that takes longer than max for one
-// answer is asked only once.
+// max bounds the wait for other holders. A Redis that does not answer is given a quarter of the TTL, at most 1 s, if max is
+// less: a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and after 2 s with Wait(2 * time.Second). No wait for
+// a silent Redis is longer than the TTL.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // RetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never
-// ends. The holder may release much sooner, or renew. Default: what the lease has left, but at most 1 s, as most holders
-// release long before their lease ends. In whole seconds that is always 1.
+// ends. The holder may release much sooner, or renew. Default: 1, as most holders release long before their lease ends.
 func (p Policy) RetryAfterLease() Policy {
 	p.lease = true
 	return p
@@ -106,7 +105,7 @@ func WithErrorHandler(handle func(*gin.Context, error)) Option {
 }
 
 // WithTrace adds hooks, for logs and metrics. Default: c.Errors is told of what the hooks Lost, Unreleased and Unlocked hear of,
-// and of refusals other than a 409, a 400 and a 413. A Trace replaces all of that.
+// and of refusals other than a 409, a 400 and a 413. A hook that is set replaces that for what it hears of.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) error {
 		if t == nil {

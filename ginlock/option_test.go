@@ -215,6 +215,7 @@ func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 			"short lease":         {l, "order", byID, lock(holdfast.WithTTL(time.Millisecond)), []string{"WithTTL(1ms)"}},
 			"lease beyond hold":   {l, "order", byID, lock(holdfast.WithTTL(time.Minute)), []string{"WithMaxHold", "1m0s"}},
 			"contradiction":       {l, "order", byID, lock(holdfast.WithoutRenewal()), []string{"WithoutRenewal"}},
+			"re-entry":            {l, "order", byID, lock(holdfast.WithReentryID("x")), []string{"WithReentryID is for one call"}},
 			"useless wait":        {l, "order", byID, lock(holdfast.WithWait(-1)), []string{"WithWait(-1ns)"}},
 			"all of it": {l, "", nil, []ginlock.Option{nil, ginlock.WithTrace(nil), ginlock.WithBusy(ginlock.Wait(-time.Second)), ginlock.WithErrorHandler(nil),
 				ginlock.WithLock(holdfast.WithTTL(0))}, []string{"resource", "part", "option 1 of 5", "WithTrace", "WithBusy", "WithErrorHandler", "WithTTL(0s)"}},

@@ -29,7 +29,7 @@ func lost(t *Trace) func(*gin.Context, error)       { return t.Lost }
 func unreleased(t *Trace) func(*gin.Context, error) { return t.Unreleased }
 func unlocked(t *Trace) func(*gin.Context, error)   { return t.Unlocked }
 
-// errorsTrace is for a middleware without a Trace. What the client did or met is no error of the server.
+// errorsTrace is for hooks that no Trace sets. What the client did or met is no error of the server.
 var errorsTrace = Trace{
 	Refused: func(c *gin.Context, err error) {
 		if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrInvalid) {
@@ -41,15 +41,16 @@ var errorsTrace = Trace{
 	Unlocked:   func(c *gin.Context, err error) { _ = c.Error(err) },
 }
 
-// tell calls one hook of every Trace, or of errorsTrace where there is none.
+// tell calls one hook of every Trace, or of errorsTrace where none has it.
 func (c *config) tell(request *gin.Context, h hook, err error) {
-	if len(c.traces) == 0 {
-		h(&errorsTrace)(request, err)
-		return
-	}
+	told := false
 	for _, t := range c.traces {
 		if f := h(t); f != nil {
 			f(request, err)
+			told = true
 		}
+	}
+	if !told {
+		h(&errorsTrace)(request, err)
 	}
 }

@@ -14,8 +14,8 @@
 //			return err
 //		})
 //	})
-//	if errors.Is(err, sqlfence.ErrStale) {
-//		// another holder has taken the lock over, nothing was written
+//	if errors.Is(err, holdfast.ErrLost) {
+//		// the lease is over, or it is ErrStale: another holder has taken the lock over; nothing was written
 //	}
 //
 // The tokens come from the context, which is that of a lock or descends from it; several locks are all guarded. Once a
