@@ -210,6 +210,11 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
+// WithLimit lets n tasks at a time run for one key, on all servers together. It is WithLock(holdfast.WithLimit(n)), see
+// [holdfast.WithLimit]: one more task finds the key busy, as [WithBusy] says, and a task that ends wakes one that gave way. A
+// request or a cron job that locks the same key without a limit runs alone. From 1, the default, to 1000.
+func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
+
 // WithRedis names the Redis that asynq has. It is for a Guard and for a Scheduler. Default: the Locker's.
 func WithRedis(client redis.UniversalClient) interface {
 	Option

@@ -41,7 +41,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 		if cfg.reentryID != "" && held.hold.stake.cfg.reentryID == cfg.reentryID {
 			continue // Redis lets it in
 		}
-		if !cfg.reentrant {
+		if !cfg.reentrant || cfg.limit < held.hold.cfg.limit { // two that hold it together and want it alone would wait for each other
 			return nil, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock}
 		}
 		if nested := held.nest(); nested != nil {
@@ -74,7 +74,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	}
 	cfg.traces.emit(acquired, Event{
 		Key: stored.Lock, Token: lock.Token(), Label: cfg.label,
-		Elapsed: lock.hold.began - a.began, Attempts: a.attempts,
+		Elapsed: lock.hold.began - a.began, Attempts: a.attempts, Limit: lock.Limit(),
 	})
 	through = true
 	return lock, nil
@@ -131,12 +131,12 @@ func (a *acquisition) newStake() {
 	if a.queue != nil && a.queued && a.cfg.plain() { // others may queue behind it as it did: without that, tokens are not wasted
 		block += a.locker.queues.bound
 	}
-	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block})
+	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block, Limit: a.cfg.limit})
 	a.stake.key, a.stake.cfg, a.stake.block = a.key.Lock, a.cfg, block
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
-	if qs := &a.locker.queues; qs.on && a.cfg.reentryID == "" {
+	if qs := &a.locker.queues; qs.on && a.cfg.reentryID == "" && a.cfg.limit == 1 {
 		if w := qs.enter(a); w != nil {
 			if lock, err := a.await(w); lock != nil || err != nil {
 				return lock, err
@@ -291,7 +291,7 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 	}
 	switch {
 	case v.Held:
-		a.held, a.err, a.failing = newHeldError(a.key.Lock, v.Left, v.Label), nil, false
+		a.held, a.err, a.failing = newHeldError(a.key.Lock, v.Left, v.Label, v.Holders), nil, false
 		a.place, a.foreign, a.split, a.deaf = v.Place, v.Foreign, v.Split, v.Deaf
 		a.pushed = a.pushed && !v.Deaf
 		if a.queue != nil {
@@ -300,7 +300,7 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 		if !a.told {
 			a.told, a.from = true, a.locker.env.Now().Mono
 			if a.wait != 0 {
-				a.cfg.traces.emit(waiting, Event{Key: a.key.Lock, Label: v.Label, TimeLeft: a.held.TimeLeft})
+				a.cfg.traces.emit(waiting, Event{Key: a.key.Lock, Label: v.Label, TimeLeft: a.held.TimeLeft, Holders: a.held.Holders})
 			}
 		}
 		return nil, nil

@@ -9,8 +9,9 @@
 //
 // Use [Locker.Do] where you can: its function cannot go on with the wrong context. [Locker.Acquire] returns the lock
 // itself and waits until its context ends; [Locker.TryAcquire] does not wait. All three renew the lease until the lock is
-// released. [Locker.Claim] is for what is due at a time, such as a cron job: of all replicas that claim a tick one gets
-// it, however short the work is and however much their clocks differ. [NewRedLock] takes locks on independent masters.
+// released. [WithLimit] lets n calls hold the lock together, and [WithShared] any number, as readers. [Locker.Claim] is for
+// what is due at a time, such as a cron job: of all replicas that claim a tick one gets it, however short the work is and
+// however much their clocks differ. [NewRedLock] takes locks on independent masters.
 //
 // Use one name for one resource everywhere: a Gin route, a task and a cron job that build their key with Key("order", id)
 // exclude each other. Most services set [WithTTL], how long a crashed holder blocks the others, [WithWait], how long a
@@ -67,14 +68,15 @@
 //
 // # Keys, commands and ACL
 //
-// A lock named K is the string K. Its companions are {K}:~fence, {K}:~line, {K}:~wait, {K}:~gone:<owner>, {K}:~entry and
-// {K}:~mark, in the same Cluster slot; K:~fence and so on where K has a hash tag. Grants are published to
+// A lock named K is the string K. Its companions are {K}:~fence, {K}:~line, {K}:~wait, {K}:~gone:<owner>, {K}:~held,
+// {K}:~entry and {K}:~mark, in the same Cluster slot; K:~fence and so on where K has a hash tag. Grants are published to
 // holdfast:inbox:<random>, one channel for each Locker, behind the prefix of [WithPrefix]. An ACL must allow these
 // keys, the channels (&holdfast:inbox:*), and
 //
 //	EVALSHA EVAL MGET GET GETEX SET DEL PTTL PEXPIRE TIME
 //	LINDEX LLEN LPOS LREM RPUSH HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING   to wait in line
-//	HMGET HGETALL                                                              for WithReentryID
+//	HMGET HGETALL                                                              for WithReentryID, WithLimit and WithShared
+//	HLEN EXISTS                                                                for WithLimit and WithShared
 //	WAIT                                                                       for WithReplicaAcks
 //	EXISTS INFO LINSERT                                                        for NewRedLock
 //

@@ -50,6 +50,10 @@ type HeldError struct {
 	// can.
 	TimeLeft time.Duration
 
+	// Holders is how many hold the lock together, see [WithLimit]; then TimeLeft is until the first of their leases ends, and
+	// there is no Label. 1 for a holder that is alone.
+	Holders int
+
 	// Label is the holder's [WithLabel]; empty for one without a label and for foreign holders.
 	Label string
 
@@ -78,6 +82,9 @@ func (e *HeldError) Error() string {
 			where = "in this process"
 		}
 	}
+	if e.Holders > 1 {
+		where, left = fmt.Sprintf("by %d together", e.Holders), fmt.Sprintf(", %v until the first of their leases ends", e.TimeLeft)
+	}
 	text := fmt.Sprintf("holdfast: %q is held %s%s%s", e.Key, where, by, left)
 	if len(e.Holding) > 0 {
 		text += fmt.Sprintf("; the caller's context holds %s", listing(e.Holding))
@@ -85,8 +92,8 @@ func (e *HeldError) Error() string {
 	return text
 }
 
-func newHeldError(key string, left int64, label string) *HeldError {
-	h := &HeldError{Key: key, Label: label}
+func newHeldError(key string, left int64, label string, holders int) *HeldError {
+	h := &HeldError{Key: key, Label: label, Holders: max(holders, 1)}
 	if left >= 0 {
 		h.TimeLeft = timing.Millis(max(left, 1))
 	}

@@ -47,11 +47,11 @@ func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
 		if !errors.As(err, &held) {
 			t.Fatalf("got %v, want a *HeldError", err)
 		}
-		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second}); !reflect.DeepEqual(*held, want) {
+		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second, Holders: 1}); !reflect.DeepEqual(*held, want) {
 			t.Errorf("got %+v, want %+v", *held, want)
 		}
 		state, err := c.Inspect(background, "order:1")
-		if want := (holdfast.State{Key: "shop:order:1", Held: true, Label: "api-1", TimeLeft: 6 * time.Second, Token: lock.Token()}); err != nil || state != want {
+		if want := (holdfast.State{Key: "shop:order:1", Held: true, Label: "api-1", TimeLeft: 6 * time.Second, Holders: 1, Limit: 1, Token: lock.Token()}); err != nil || state != want {
 			t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
 		}
 		release(t, lock)
@@ -226,7 +226,7 @@ func TestServerACL(t *testing.T) {
 	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "resetchannels", "&holdfast:inbox:*", "-@all",
 		"+evalsha", "+eval", "+mget", "+get", "+getex", "+set", "+del", "+pttl", "+pexpire", "+time",
 		"+lindex", "+llen", "+lpos", "+rpush", "+lrem", "+hget", "+hset", "+hdel", "+pubsub", "+publish", "+subscribe", "+ping",
-		"+hmget", "+hgetall", "+wait"}
+		"+hmget", "+hgetall", "+hlen", "+exists", "+wait"}
 	if err := rdb.Do(background, acl...).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -264,5 +264,23 @@ func TestServerACL(t *testing.T) {
 	release(t, one)
 	release(t, two)
 	release(t, obtain(t, l, "job:1", holdfast.WithReplicaAcks(1, 10*time.Second), holdfast.WithTTL(15*time.Second)))
+	writer := obtain(t, l, "job:3")
+	readers := make(chan *holdfast.Lock, 2)
+	for _, o := range []holdfast.CallOption{holdfast.WithShared(), holdfast.WithLimit(2)} {
+		go func() { readers <- obtain(t, l, "job:3", o) }()
+	}
+	within(t, "the readers' line", func() {
+		until(t, "two in line", func() bool {
+			s, err := l.Inspect(background, "job:3")
+			return err == nil && s.Waiting == 2
+		})
+	})
+	release(t, writer)
+	reader := <-readers
+	if err := reader.Extend(background, time.Minute); err != nil {
+		t.Error(err)
+	}
+	release(t, <-readers)
+	release(t, reader)
 	shutdown(t, l)
 }

@@ -21,6 +21,7 @@ const (
 	goneKey  = "{k}:~gone:me"
 	lineKey  = "{k}:~line"
 	waitKey  = "{k}:~wait"
+	heldKey  = "{k}:~held"
 )
 
 // acquireArgs are those of an acquire of k that does not wait.

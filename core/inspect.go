@@ -20,9 +20,14 @@ type State struct {
 	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
 	TimeLeft time.Duration
 
-	// Token is the fencing token of the holder. Where the lock was handed over within a process it is that of the first of these
-	// holders. Where nobody holds the lock it is the largest token ever issued or reserved. It is 0 for a foreign holder, and
-	// where none is remembered: Redis forgets it a TTL and a minute after the acquisition, however long the lock is held.
+	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Limit is the least of
+	// their limits: 0 with WithShared alone, and where nobody holds the lock.
+	Holders, Limit int
+
+	// Token is the fencing token of the holder, of several that of the latest. Where the lock was handed over within a process it is
+	// that of the first of these holders. Where nobody holds the lock it is the largest token ever issued or reserved. It is 0 for a
+	// foreign holder, and where none is remembered: Redis forgets it a TTL and a minute after the acquisition, however long the lock
+	// is held.
 	Token int64
 
 	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that
@@ -134,6 +139,16 @@ func newState(key string, val any) (s State, ok bool) {
 		return State{}, false
 	}
 	s = State{Key: key, Held: r.Left != protocol.Free, Label: protocol.LabelOf(r.Value), Token: r.Token, Waiting: int(r.Waiting)}
+	switch {
+	case !s.Held:
+	case r.Holders == 0:
+		s.Holders, s.Limit = 1, 1
+	default:
+		s.Holders, s.Limit = int(r.Holders), int(r.Limit)
+	}
+	if s.Limit == protocol.NoLimit {
+		s.Limit = 0
+	}
 	if r.Left > 0 {
 		s.TimeLeft = timing.Millis(r.Left)
 	}

@@ -45,7 +45,7 @@ func TestInspectAllTellsOfEachKeyWhatInspectDoes(t *testing.T) {
 				t.Errorf("%q: got %v, Inspect has %v", key, got[i].err, err)
 			}
 		}
-		want := holdfast.State{Key: "p:held", Held: true, Label: "me", TimeLeft: 15 * time.Second, Token: held.Token(), Waiting: 1, Here: true}
+		want := holdfast.State{Key: "p:held", Held: true, Label: "me", TimeLeft: 15 * time.Second, Holders: 1, Limit: 1, Token: held.Token(), Waiting: 1, Here: true}
 		if got[0].State != want {
 			t.Errorf("got %+v, want %+v", got[0].State, want)
 		}

@@ -82,12 +82,12 @@ var lineRows = []lineRow{
 		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
 	{name: "release: a damaged entry", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("HSET", waitKey, "a", "1 2 3") },
 		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[]"},
-	{name: "release: one who lets several hold it, of a later release", seed: func(r *lineRun) {
+	{name: "release: to one that lets several hold it, and one behind that does not", seed: func(r *lineRun) {
 		r.join("me", "a", "b")
 		entry := r.rdb.HGet(background, waitKey, "a").Val()
 		r.do("HSET", waitKey, "a", strings.Replace(entry, " 1 1 1 -", " 1 3 1 -", 1))
 	},
-		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "b", line: "[a]"},
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "=a", line: "[b]"},
 	{name: "release: stood in line twice", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("RPUSH", lineKey, "a") },
 		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b a]"},
 	{name: "release: the line is of another type", seed: func(r *lineRun) { r.join("me"); r.do("SET", lineKey, "x", "PX", 9000) },

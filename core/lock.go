@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
 // Lock is a held lock. [Locker.Acquire] and [Locker.TryAcquire] make it, and their caller must release it. A Lock that was
@@ -66,6 +68,14 @@ func (lk *Lock) Key() string { return lk.hold.key() }
 // Token is the fencing token of this acquisition: larger than every token issued before for the key,
 // constant while held, positive and below 2^53.
 func (lk *Lock) Token() int64 { return lk.hold.token }
+
+// Limit is how many may hold the lock together, as [WithLimit] named it: 1 if the holder is alone, 0 with [WithShared].
+func (lk *Lock) Limit() int {
+	if n := lk.hold.cfg.limit; n != protocol.NoLimit {
+		return n
+	}
+	return 0
+}
 
 // Context returns a child of parent that ends when the lock is lost or released, whatever the context of the acquisition has
 // come to. It carries the lock, for [Held] and for package sqlfence. Its cause is an [ErrLost] after a loss. Its Deadline is

@@ -46,6 +46,7 @@ type config struct {
 	maxHold time.Duration // 0: none
 	label   string
 
+	limit     int // how many may hold the lock together; protocol.NoLimit with WithShared
 	reentrant bool
 	reentryID string
 
@@ -75,7 +76,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		ttl: defaultTTL, wait: -1, pollMin: defaultPollMin, pollMax: defaultPollMax,
+		ttl: defaultTTL, wait: -1, limit: 1, pollMin: defaultPollMin, pollMax: defaultPollMax,
 		handovers: defaultHandovers, handWithin: defaultHandWithin,
 		behind: defaultBehind, ahead: defaultAhead,
 	}
@@ -88,6 +89,9 @@ func (c *config) check(s store) error {
 	}
 	if c.maxHold > 0 && c.maxHold < c.ttl {
 		return invalid("WithMaxHold(%v) is below the lease of %v", c.maxHold, c.ttl)
+	}
+	if c.limit > 1 && c.reentryID != "" {
+		return invalid("WithReentryID shares a lock that has one holder otherwise: WithLimit and WithShared contradict it")
 	}
 	if _, err := nameKeys(c.prefix + "k"); err != nil {
 		return invalid("WithPrefix(%.40q): no key can begin so: %s", c.prefix, bare(err))
@@ -138,7 +142,7 @@ func WithPolling(min, max time.Duration) Option {
 }
 
 // plain tells whether the lock may be taken over from another call, which only knows of the lease.
-func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 }
+func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 && c.limit == 1 }
 
 // WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the
 // process, and a release gives the lock to the next of them without asking Redis: at most n times in a row, and

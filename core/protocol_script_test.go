@@ -111,11 +111,11 @@ var scriptRows = []scriptRow{
 	{name: "renew: free", call: holdfast.RenewScript, args: []any{"k", "me", 20000}, reply: "0", after: []string{"k-"}},
 	{name: "renew: another type", seeds: []string{"k:list"}, call: holdfast.RenewScript, args: []any{"k", "me", 20000}, reply: "0"},
 
-	{name: "inspect: free", call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey}, reply: "[ -2 0 0]"},
-	{name: "inspect: free, remembered", seeds: []string{fenceKey + "=70 0 50"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey}, reply: "[ -2 70 0]"},
-	{name: "inspect: held", seeds: []string{"k=me", fenceKey + "=70 70 50"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey}, reply: "[me 10000 70 0]"},
-	{name: "inspect: held for ever", seeds: []string{"k=me!"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey}, reply: "[me -1 0 0]"},
-	{name: "inspect: another type", seeds: []string{"k:list"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey}, reply: "WRONGTYPE"},
+	{name: "inspect: free", call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[ -2 0 0]"},
+	{name: "inspect: free, remembered", seeds: []string{fenceKey + "=70 0 50"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[ -2 70 0]"},
+	{name: "inspect: held", seeds: []string{"k=me", fenceKey + "=70 70 50"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[me 10000 70 0]"},
+	{name: "inspect: held for ever", seeds: []string{"k=me!"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[me -1 0 0]"},
+	{name: "inspect: another type", seeds: []string{"k:list"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "WRONGTYPE"},
 }
 
 func (row scriptRow) run(t *testing.T, rdb *redis.Client) {

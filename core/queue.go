@@ -173,7 +173,7 @@ func (f *front) tell() (*HeldError, error) {
 		return f.told, f.err
 	}
 	left := time.Duration(h.deadline.Load()) - h.locker.env.Now().Mono
-	return &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Label: h.stake.cfg.label}, nil
+	return &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Label: h.stake.cfg.label, Holders: 1}, nil
 }
 
 // tell notes what Redis told a, the call at the front. Where it fails to serve, calls that have waited for that as

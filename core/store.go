@@ -128,6 +128,8 @@ func (s masters) check(c *config) error {
 	switch {
 	case c.acks > 0:
 		return invalid("WithReplicaAcks is for one master with replicas: a quorum has none that count")
+	case c.limit > 1:
+		return invalid("WithLimit and WithShared need one Redis: masters that each count to n do not count to n together. Take one of n locks instead")
 	case c.reentryID != "":
 		return invalid("WithReentryID needs one Redis: calls that come from elsewhere cannot be let in by a quorum")
 	case c.nodeTimeout > c.ttl/2:

@@ -11,9 +11,9 @@ import (
 // goroutine at work, renewals included, and must return soon; several may run at once.
 type Trace struct {
 	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for TryAcquire and
-	// WithWait(0). Label and TimeLeft tell of the holder, as far as it is known.
+	// WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
 	Waiting func(Event)
-	// Acquired: Token; Elapsed is how long it took, Attempts how many looks at Redis; none for one that
+	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, Attempts how many looks at Redis; none for one that
 	// another call of the process handed over.
 	Acquired func(Event)
 	// Renewed: the lease was lengthened; TimeLeft is what it has now.
@@ -42,6 +42,8 @@ type Event struct {
 	Elapsed  time.Duration
 	TimeLeft time.Duration
 	Attempts int
+	Limit    int
+	Holders  int
 	Node     string // its address
 	Err      error
 }

@@ -43,7 +43,7 @@
 //
 // # Errors
 //
-//	holdfast.ErrNotAcquired   409, Retry-After   another holder had the lock for all of the wait of WithBusy
+//	holdfast.ErrNotAcquired   409, Retry-After   another holder had the lock for all of the wait of WithBusy; 429 with WithLimit
 //	holdfast.ErrUnavailable   503, Retry-After   Redis did not answer; see WithFailOpen
 //	holdfast.ErrClosed        503, Retry-After   the Locker was shut down
 //	holdfast.ErrLost          503                the lock was lost while the chain ran: its outcome is unknown
@@ -51,8 +51,8 @@
 //	any other                 500                a part failed: the route has no such parameter, the value was never set
 //
 // A handler given to [WithErrorHandler] gets these too. Only with holdfast.ErrLost has the chain run, and its answer stays if
-// it gave one. All but 409, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm, unless a hook
-// of a [Trace] takes them.
+// it gave one. All but 409, 429, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm, unless a
+// hook of a [Trace] takes them.
 //
 // To test a handler under a lock, use a miniredis, a second Locker on it that holds the key, and a closed one.
 package ginlock

@@ -33,7 +33,7 @@ const (
 // [Respond], or the handler given to [WithErrorHandler], answers a request whose chain did not run under the lock to its end. A
 // chain that has not begun is aborted.
 //
-//   - 409 and Retry-After when another holder still has the lock after the wait of [WithBusy];
+//   - 409 and Retry-After when another holder still has the lock after the wait of [WithBusy]; 429 with [WithLimit];
 //   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
 //   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a status other
 //     than 200; otherwise the response stays as the chain made it;
@@ -41,7 +41,7 @@ const (
 //     [JSON];
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
-// Every error but a 409, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a loss and a failed
+// Every error but a 409, a 429, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a loss and a failed
 // release behind a complete response. A [Trace] replaces that.
 //
 // A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
@@ -282,6 +282,9 @@ func (m *middleware) refuse(c *gin.Context, err error) {
 func (m *middleware) answer(c *gin.Context, err error) {
 	if m.busy.lease {
 		c.Set(leaseKey, true)
+	}
+	if m.limited {
+		c.Set(limitKey, true)
 	}
 	if m.errorHandler != nil {
 		status := c.Writer.Status()

@@ -21,6 +21,7 @@ type config struct {
 	errorHandler func(*gin.Context, error)
 	traces       []*Trace
 	failOpen     bool
+	limited      bool
 }
 
 func defaults() config {
@@ -87,6 +88,17 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	})
 }
 
+// WithLimit lets the requests of n clients at a time run for one key, on all replicas together: at most 5 exports of a tenant, say.
+// It is WithLock(holdfast.WithLimit(n)), see [holdfast.WithLimit], and one more request is refused with 429 instead of 409: the
+// limit is that of the caller, and says nothing about the state of a resource (RFC 6585). A handler that locks the same key
+// without a limit runs alone. From 1, the default, to 1000.
+func WithLimit(n int) Option {
+	return option(func(c *config) error {
+		c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), n > 1
+		return nil
+	})
+}
+
 // WithErrorHandler has handle answer requests whose chain did not run under the lock to its end; [New] lists the cases.
 // A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle may
 // also call Respond for the cases that it does not care about. Default: [Respond].
@@ -105,7 +117,7 @@ func WithErrorHandler(handle func(*gin.Context, error)) Option {
 }
 
 // WithTrace adds hooks, for logs and metrics. Default: c.Errors is told of what the hooks Lost, Unreleased and Unlocked hear of,
-// and of refusals other than a 409, a 400 and a 413. A hook that is set replaces that for what it hears of.
+// and of refusals other than a 409, a 429, a 400 and a 413. A hook that is set replaces that for what it hears of.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) error {
 		if t == nil {

@@ -17,6 +17,9 @@ const (
 	// retrySoon is the most that it is told to wait for a holder, which mostly releases long before its lease ends.
 	retrySoon = time.Second
 
+	// limitKey is set in a gin.Context whose middleware has WithLimit.
+	limitKey = "github.com/holdfast-go/holdfast/ginlock.limit"
+
 	// leaseKey is set in a gin.Context whose middleware has Policy.RetryAfterLease. It is a string because a gin.Context of the
 	// oldest supported version has no other keys.
 	leaseKey = "github.com/holdfast-go/holdfast/ginlock.retry-after-lease"
@@ -64,6 +67,10 @@ func Respond(c *gin.Context, err error) {
 	p, retry := describe(err)
 	if p.Status == http.StatusConflict && !c.GetBool(leaseKey) {
 		retry = min(retry, retrySoon)
+	}
+	if p.Status == http.StatusConflict && c.GetBool(limitKey) {
+		p.Status, p.Title = http.StatusTooManyRequests, http.StatusText(http.StatusTooManyRequests)
+		p.Detail = "As many requests as are allowed at a time are in progress. Nothing was done."
 	}
 	h := c.Writer.Header()
 	h.Set("Content-Type", "application/problem+json") // first: c.JSON keeps it

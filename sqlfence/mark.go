@@ -63,9 +63,12 @@ func WithToken(ctx context.Context, resource string, token int64) context.Contex
 // marks returns what there is to guard, in the order of the resources, so that two transactions that guard several
 // never wait for each other.
 func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
-	found := slices.Clone(explicit)
+	found, shared := slices.Clone(explicit), []string(nil)
 	if len(explicit) == 0 {
-		found = inContext(ctx)
+		found, shared = inContext(ctx)
+	}
+	if len(found) == 0 && len(shared) > 0 {
+		return nil, fmt.Errorf("%w; a lock with a limit does not fence: %q", ErrNoToken, shared)
 	}
 	if len(found) == 0 {
 		return nil, ErrNoToken
@@ -82,8 +85,9 @@ func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	return slices.Compact(found), nil
 }
 
-func inContext(ctx context.Context) []Mark {
-	var found []Mark
+// inContext returns the tokens that ctx carries, and the keys of locks that it passes over: holders that are together may have
+// any order, and a table that keeps the largest token would refuse one that has done nothing wrong.
+func inContext(ctx context.Context) (found []Mark, shared []string) {
 	seen := map[string]bool{}
 	top, _ := ctx.Value(tokenKey{}).(*carried)
 	for c := top; c != nil; c = c.outer {
@@ -93,9 +97,13 @@ func inContext(ctx context.Context) []Mark {
 		}
 	}
 	for _, lock := range holdfast.Held(ctx) {
+		if lock.Limit() != 1 {
+			shared = append(shared, lock.Key())
+			continue
+		}
 		found = append(found, Mark{lock.Key(), lock.Token()})
 	}
-	return found
+	return found, shared
 }
 
 // live refuses work under a context that has ended, or with a lock that is over, while the database is still

@@ -19,11 +19,11 @@ type history struct {
 	LeftMS int64   `json:"remembered_ms"`
 }
 
-// newHistory takes a fence apart: last live since lost..., and w behind it where somebody may wait. It is nil without one,
-// and for what is none.
+// newHistory takes a fence apart: last live since lost..., and behind that s where several may hold the lock, and w where
+// somebody may wait. It is nil without one, and for what is none.
 func newHistory(fence string, left time.Duration) *history {
 	var all []int64
-	for text := range strings.FieldsSeq(strings.TrimSuffix(fence, " w")) {
+	for text := range strings.FieldsSeq(strings.TrimSuffix(strings.TrimSuffix(fence, " w"), " s")) {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 || n > 1<<53 {
 			return nil
@@ -63,10 +63,12 @@ func newWaiter(id, entry string, now time.Time) waiter {
 	return waiter{Label: label, Told: fields[len(fields)-1] != "-", Gone: err != nil || now.UnixMilli() >= expiry}
 }
 
-// member is one of several who hold a lock together, as they named the same re-entry id.
+// member is one of several that hold a lock together, as they named the same re-entry id, or a limit.
 type member struct {
 	Label  string `json:"label,omitempty"`
 	LeftMS int64  `json:"time_left_ms"`
+	Limit  int64  `json:"limit,omitempty"` // how many it lets in, itself included
+	Token  int64  `json:"token,omitempty"`
 }
 
 // newMembers is made of the hash of a lock that value holds; nil where it is not about that, or nobody is in it.
@@ -74,17 +76,22 @@ func newMembers(entry map[string]string, value string, now time.Time) (all []mem
 	if value == "" || entry["of"] != value {
 		return nil
 	}
-	for field, until := range entry {
+	for field, text := range entry {
 		owner, ok := strings.CutPrefix(field, "@")
+		until, rest, _ := strings.Cut(text, " ")
 		ms, err := strconv.ParseInt(until, 10, 64)
 		if !ok || err != nil || ms <= now.UnixMilli() {
 			continue
 		}
 		label, _ := ownLabel(owner)
-		all = append(all, member{Label: label, LeftMS: ms - now.UnixMilli()})
+		m := member{Label: label, LeftMS: ms - now.UnixMilli()}
+		limit, token, _ := strings.Cut(rest, " ") // of a limit
+		m.Limit, _ = strconv.ParseInt(limit, 10, 64)
+		m.Token, _ = strconv.ParseInt(token, 10, 64)
+		all = append(all, m)
 	}
 	slices.SortFunc(all, func(a, b member) int {
-		return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.LeftMS, b.LeftMS))
+		return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.LeftMS, b.LeftMS), cmp.Compare(a.Token, b.Token))
 	})
 	return all
 }

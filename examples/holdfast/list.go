@@ -36,6 +36,8 @@ type row struct {
 	Token     int64  `json:"token,omitempty"`
 	LeftMS    int64  `json:"time_left_ms,omitempty"`
 	NoExpiry  bool   `json:"no_expiry,omitempty"`
+	Holders   int    `json:"holders,omitempty"` // that hold it together
+	Limit     int    `json:"limit,omitempty"`   // the least of theirs; none with readers alone
 	Waiting   int    `json:"waiting"`
 	Error     string `json:"error,omitempty"`
 }
@@ -92,7 +94,9 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 			p.add(err)
 		case state.Held:
 			r.State, r.LeftMS, r.NoExpiry = held, state.TimeLeft.Milliseconds(), state.TimeLeft == 0
-			if r.Label = state.Label; r.Label == "" {
+			if state.Limit != 1 {
+				r.Holders, r.Limit = state.Holders, state.Limit
+			} else if r.Label = state.Label; r.Label == "" {
 				unnamed = append(unnamed, len(all))
 			}
 		}
@@ -142,6 +146,10 @@ func (r *row) holder() string {
 	switch {
 	case r.Label != "":
 		return printable(r.Label)
+	case r.Limit > 0:
+		return fmt.Sprintf("%d of %d", r.Holders, r.Limit)
+	case r.Holders > 0:
+		return fmt.Sprintf("%d shared", r.Holders)
 	case r.State == foreign:
 		return printable(r.Value[:min(len(r.Value), 32)])
 	}

@@ -23,7 +23,7 @@ type details struct {
 	row
 	History *history `json:"fence,omitempty"`
 	Line    []waiter `json:"line,omitempty"`    // the first waiters
-	Members []member `json:"members,omitempty"` // who hold it together
+	Members []member `json:"members,omitempty"` // that hold it together
 	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
 }
 
@@ -57,7 +57,7 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		left, fenceLeft    *redis.DurationCmd
 		line               *redis.StringSliceCmd
 		waiting            *redis.IntCmd
-		entry              *redis.MapStringStringCmd
+		entry, several     *redis.MapStringStringCmd
 		now                *redis.TimeCmd
 	)
 	cmds, err := client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
@@ -65,6 +65,7 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		fence, fenceLeft = tx.GetRange(ctx, base+"fence", 0, 255), tx.PTTL(ctx, base+"fence")
 		line, waiting = tx.LRange(ctx, base+"line", 0, maxLine-1), tx.LLen(ctx, base+"line")
 		entry, mark = tx.HGetAll(ctx, base+"entry"), tx.GetRange(ctx, base+"mark", 0, 63)
+		several = tx.HGetAll(ctx, base+"held")
 		now = tx.Time(ctx) // a Cluster client sends what has no key along with the rest
 		return nil
 	})
@@ -81,11 +82,21 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 	}
 	d := &details{row: newRow(key), History: newHistory(fence.Val(), fenceLeft.Val())}
 	d.Waiting = int(waiting.Val())
-	d.Members = newMembers(entry.Val(), value.Val(), now.Val())
+	d.Members = append(newMembers(entry.Val(), value.Val(), now.Val()), newMembers(several.Val(), value.Val(), now.Val())...)
 	if n := left.Val(); n != -2 { // go-redis leaves -1 and -2 as they are
 		d.State, d.NoExpiry, d.LeftMS = held, n == -1, max(0, n.Milliseconds())
 		own := false
-		if d.Label, own = ownLabel(value.Val()); !own {
+		if strings.HasPrefix(value.Val(), "=") { // each of several has a label of its own
+			own = true
+			for _, m := range d.Members {
+				if d.Holders++; d.Limit == 0 || int(m.Limit) < d.Limit {
+					d.Limit = int(m.Limit)
+				}
+			}
+			if d.Limit > 1000 {
+				d.Limit = 0
+			}
+		} else if d.Label, own = ownLabel(value.Val()); !own {
 			d.State, d.Label, d.Value = foreign, "", value.Val()
 		}
 	}

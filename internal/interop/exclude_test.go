@@ -11,6 +11,36 @@ import (
 	"github.com/holdfast-go/holdfast/internal/peers"
 )
 
+// Several holders keep others out until the last of them has left, and wait for one of theirs.
+func TestSeveralHoldersExcludeForeign(t *testing.T) {
+	eachRival(t, func(t *testing.T, e *env, r rival) {
+		l := e.locker()
+		for _, o := range []holdfast.CallOption{holdfast.WithLimit(2), holdfast.WithShared()} {
+			one, err := l.Acquire(background, e.key, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			two, err := l.Acquire(background, e.key, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, lock := range []*holdfast.Lock{one, two} {
+				e.wantRefused(r)
+				if err := lock.Release(background); err != nil {
+					t.Error(err)
+				}
+			}
+			h := e.obtain(r, e.long)
+			if _, err := l.TryAcquire(background, e.key, o); !errors.Is(err, holdfast.ErrNotAcquired) {
+				t.Errorf("beside one of theirs: %v", err)
+			}
+			if err := h.Release(background); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func TestForeignHolderIsReportedWithItsTimeLeft(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
 		l := e.locker(holdfast.WithLabel("api-1"))
@@ -162,7 +192,7 @@ func TestForeignKeyThatNeverExpires(t *testing.T) {
 				_, err := l.TryAcquire(background, e.key)
 				e.wantHeld(err, 0, time.Now())
 				state, err := l.Inspect(background, e.key)
-				if want := (holdfast.State{Key: e.key, Held: true}); err != nil || state != want {
+				if want := (holdfast.State{Key: e.key, Held: true, Holders: 1, Limit: 1}); err != nil || state != want {
 					t.Errorf("Inspect: got %+v, %v, want %+v", state, err, want)
 				}
 				if now := e.stored(); now.value != value || now.ttl >= 0 {

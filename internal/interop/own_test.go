@@ -135,7 +135,12 @@ func TestInspectOfAForeignHolder(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Inspect: %v", err)
 			}
-			if want := (holdfast.State{Key: e.key, Held: held, TimeLeft: state.TimeLeft, Token: token}); state != want {
+			holders := 0
+			if held {
+				holders = 1
+			}
+			want := holdfast.State{Key: e.key, Held: held, TimeLeft: state.TimeLeft, Holders: holders, Limit: holders, Token: token}
+			if state != want {
 				t.Errorf("Inspect: got %+v, want %+v", state, want)
 			}
 			return state

@@ -21,16 +21,24 @@ var (
 	acquireLua string
 	//go:embed fast.lua
 	fastLua string
+	//go:embed held.lua
+	heldLua string
+	//go:embed permit.lua
+	permitLua string
 
-	AcquireScript = newScript(5, fastLua+fenceLua+lineLua+grantLua+acquireLua)
-	reenterScript = newScript(6, fastLua+fenceLua+lineLua+grantLua+entryLua+acquireLua)
+	AcquireScript = newScript(5, fastLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
+	reenterScript = newScript(6, fastLua+fenceLua+lineLua+heldLua+grantLua+entryLua+acquireLua)
+	permitScript  = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
 )
 
-// Acquire is a call of acquire.lua; id is the re-entry id, where n has an Entry. Here and below, room is where the
+// Acquire is a call of acquire.lua; id is the re-entry id where n has an Entry, and the limit where it is Several. Here and below, room is where the
 // arguments go, the key is a string or points to one, and what is pointed to must not change.
 func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, []any) {
 	if n.Entry != "" {
 		return reenterScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, plan, id)
+	}
+	if n.Several {
+		return permitScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, plan, id)
 	}
 	return AcquireScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, plan)
 }
@@ -72,10 +80,13 @@ type Acquired struct {
 	Last    int64  // the last token issued
 	Foreign bool   // the last tenure is over: it is somebody else's lock, who will tell nobody
 	Deaf    Deaf
+	Holders int // that hold it together; 0 where one holds it alone
 }
 
-// severalHold is what the value of a lock begins with that is held by several together, as a later release may have it: it
-// is held, and by nobody foreign.
+// NoLimit is the limit of an owner that lets any number hold the lock with it.
+const NoLimit = 1 << 20
+
+// severalHold is what the value of a lock begins with that several may hold together: see held.lua.
 const severalHold = "="
 
 // Deaf is why a waiter will not be told of a grant.
@@ -107,6 +118,9 @@ func ReadAcquired(val any) (a Acquired, ok bool) {
 		a.Last, _ = strconv.ParseInt(last, 10, 64)
 		a.Foreign = strings.HasPrefix(rest, "0 ") && !strings.HasPrefix(a.Value, severalHold)
 		a.Deaf = Deaf(f.number())
+		if len(f.list) > 0 {
+			a.Holders = int(f.number())
+		}
 		return a, held && f.through()
 	}
 	return a, false

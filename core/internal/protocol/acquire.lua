@@ -1,5 +1,6 @@
--- Takes the lock if it is free and nobody waits for it; else joins the line, or refreshes its place there.
--- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua
+-- Takes the lock if its owner may have it and nobody waits for it; else joins the line, or refreshes its place there.
+-- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua; behind permit.lua
+--       see held.lua
 -- ARGV: 1 owner, 2 "lease life block", or to wait in line "lease life block entry first counted inbox":
 --         lease   in ms
 --         life    of the fence in ms, longer than the lease
@@ -7,25 +8,27 @@
 --         entry   how long the place in line is kept without another look, in ms
 --         first   lease of a grant in ms
 --         counted, inbox: see line.lua
---       3 with KEYS[6]: the re-entry id
+--       3 with a re-entry id: that; behind permit.lua: the limit
 --       (2 in one, as Redis tells a client that has not authenticated itself so only up to ten arguments)
 -- Replies:
 --   n > 0                   held, n is the fencing token, or the first of a block
 --   {0, ms left, value,     somebody else holds it; ms left is -1 where the key never expires
 --    place, TIME, fence,    1 is the first in line, 0 not in it; TIME in µs; the fence or ''
---    deaf}                  why a waiter that named its inbox will not be told: 1, nobody listens there as far as
+--    deaf[, inside]}        how many hold it, where several may; deaf is why a waiter that named its inbox will not be told: 1, nobody listens there as far as
 --                           this server knows; 2, it lets no script publish; else 0
 --   -1                      this tenure was already undone
 --   -2                      the token space (2^53) is used up
 
+local limit = several and tonumber(ARGV[3]) or 1
+local entered = not several and KEYS[6]
 local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*)$')
 found = found or redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local holder, fence = found[1], found[2]
 if found[3] then return -1 end -- also where the lock still has this value: those who were let in go on under it
 -- An error where that is of another type: before anything is written, which would stay for a lease.
-if KEYS[6] then redis.call('HGET', KEYS[6], 'of') end
+if entered then redis.call('HGET', entered, 'of') end
 
-if KEYS[6] and holder then
+if entered and holder then
   local token = admit(holder, ARGV[1], ARGV[3], tonumber(lease))
   if token then
     leave(ARGV[1])
@@ -41,16 +44,23 @@ if holder == ARGV[1] then
   end
   local _, live = recall(fence)
   if live ~= '0' then
-    if KEYS[6] then enroll(ARGV[1], ARGV[1], ARGV[3], live, tonumber(lease)) end
+    if entered then enroll(ARGV[1], ARGV[1], ARGV[3], live, tonumber(lease)) end
     return tonumber(live)
   end
 end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local at = {value = holder or nil, fence = fence or nil, now = now}
+inside(at)
+if several then
+  local token, over = again(at, ARGV[1], tonumber(lease))
+  if token then return token end
+  if over then recount(at) end
+end
 
--- refuse answers that value has the lock, after joining the line where that was asked for.
-local function refuse(value, left)
+-- refuse answers that the lock is not to be had, after joining the line where that was asked for.
+local function refuse(left)
   local rank, deaf = 0, 0
   if place ~= '' then
     local entry, first, counted, inbox = string.match(place, '^(%d+) (%d+) (%d) (.+)$')
@@ -59,50 +69,62 @@ local function refuse(value, left)
     -- Who cannot be told looks by itself, and is not passed over.
     if deaf > 0 then inbox = '-' end
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
-    local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' 1 ' .. counted .. ' ' .. inbox
+    local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' ' .. ms(limit) .. ' ' .. counted .. ' ' .. inbox
     local known = redis.call('HSET', KEYS[5], ARGV[1], text) == 0
     redis.call('PEXPIRE', KEYS[5], entry)
     rank = known and redis.call('LPOS', KEYS[4], ARGV[1])
     rank = rank and rank + 1 or redis.call('RPUSH', KEYS[4], ARGV[1])
     redis.call('PEXPIRE', KEYS[4], entry)
-    if fence and string.find(fence, '%d$') then
-      fence = fence .. ' w'
-      redis.call('SET', KEYS[2], fence, 'KEEPTTL')
+    if at.fence and string.find(at.fence, '%d$') then
+      at.fence = at.fence .. ' w'
+      fence = nil
     end
   end
-  return {0, left, value, rank, now, fence or '', deaf}
+  if at.fence and at.fence ~= fence then redis.call('SET', KEYS[2], at.fence, 'KEEPTTL') end
+  if at.s then left = math.max(1, at.s.next - math.floor(now / 1000)) end
+  return {0, left, at.value or '', rank, now, at.fence or '', deaf, at.s and at.s.n}
 end
 
-if holder and holder ~= ARGV[1] then
-  return refuse(holder, redis.call('PTTL', KEYS[1]))
+if holder and holder ~= ARGV[1] and not at.s then
+  return refuse(redis.call('PTTL', KEYS[1]))
 end
 
 local first = redis.call('LINDEX', KEYS[4], 0)
-if first and not holder then
-  if first ~= ARGV[1] then
-    local owner, left, text = serve(ARGV[1], fence, now)
-    if owner then
-      fence = text
-      return refuse(owner, left)
-    end
+if first and (not holder or at.s) then
+  local n, blocked, left = 0, false, nil
+  if first ~= ARGV[1] then n, blocked, left = serve(ARGV[1], at) end
+  if blocked or not admits(at, limit) then
+    if n > 0 then fence = at.fence end -- it was written
+    return refuse(left or 0)
   end
   leave(ARGV[1])
+elseif at.s and not admits(at, limit) then
+  return refuse(0)
 end
 
-local token, text, ahead = draw(fence, tonumber(block), now)
+if limit > 1 then
+  local token, err = share(at, ARGV[1], limit, tonumber(lease), tonumber(life))
+  if not token then return err or -2 end
+  -- There may be room for those behind: the first to look after another library's lock had ended was alone.
+  if first then serve('', at) end
+  return token
+end
+
+abandon(at)
+local token, text, ahead = draw(at.fence, tonumber(block), now)
 if not token then return -2 end
 if first then text = text .. ' w' end
 
 -- MGET reads keys of another type as missing. NX keeps such a lock from being overwritten, and GET such a
 -- fence: it makes SET refuse them.
-if not holder and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
+if not at.value and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
   return redis.pcall('GET', KEYS[1])
 end
 if ahead > 0 then life = string.format('%.0f', life + ahead) end
 local old = redis.pcall('SET', KEYS[2], text, 'PX', life, 'GET')
 if type(old) == 'table' and old.err then
-  if not holder then redis.call('DEL', KEYS[1]) end
+  if not at.value then redis.call('DEL', KEYS[1]) end
   return old
 end
-if KEYS[6] then enroll(ARGV[1], ARGV[1], ARGV[3], string.format('%.0f', token), tonumber(lease)) end
+if entered then enroll(ARGV[1], ARGV[1], ARGV[3], string.format('%.0f', token), tonumber(lease)) end
 return token

@@ -3,7 +3,7 @@
 -- taken apart that need not be.
 --
 -- A fence that ends in digits says that nobody waits: see fence.lua. One with losses goes the long way.
-local found
+local found, several
 if not KEYS[6] then
   found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
   if found[2] and not found[1] and not found[3] then

@@ -28,11 +28,11 @@ func TestFastPathsDoWhatIsBehindThem(t *testing.T) {
 
 func testFast(t *testing.T, rdb *redis.Client, rounds int, mask func(string) string) {
 	slow := func(s *Script, fast string) *Script {
-		text := strings.Replace(s.Text(), fast, "local found\n", 1)
+		text := strings.Replace(s.Text(), fast, "local found, several\n", 1)
 		if text == s.Text() {
 			t.Fatal("the script does not have what is to be left out")
 		}
-		return newScript(5, text)
+		return newScript(s.keys, text)
 	}
 	behind := map[*Script]*Script{
 		AcquireScript: slow(AcquireScript, fastLua), ForgetScript: slow(ForgetScript, fastForgetLua),

@@ -3,6 +3,7 @@
 -- lags behind refuses the DEL, or else what is behind.
 --
 -- On one of several masters, with ARGV[5], only the line tells that nobody waits: fences have no mark there.
+local several
 if ARGV[4] == '0' then
   local found = redis.call('MGET', KEYS[1], KEYS[2])
   if found[1] == ARGV[1] and found[2] then

@@ -1,11 +1,12 @@
 -- Shared by the scripts that read a fence; prepended to each of them.
 --
 -- The fence of a lock is one string of decimal numbers:
---   last live since lost... w
+--   last live since lost... s w
 --   last   the largest token ever issued
 --   live   the token of the latest tenure while nobody has released it, else 0
 --   since  every token from here to last is accounted for
 --   lost   tokens in that range whose tenure ended without a release, oldest first, at most 8
+--   s      only if several may have held the lock since: there is a hash, see held.lua. Their tokens are live nowhere here
 --   w      only if somebody may wait in line: an acquire that joins it marks the fence, if there is one, and a script that
 --          writes a new one looks at the line. So without it nobody waits, and fast.lua and fastforget.lua need not look.
 -- A tenure is recorded as lost when the next one begins and finds it unreleased. Losses are rare, so a
@@ -20,6 +21,7 @@
 local function recall(fence)
   if fence then
     if string.sub(fence, -2) == ' w' then fence = string.sub(fence, 1, -3) end
+    if string.sub(fence, -2) == ' s' then fence = string.sub(fence, 1, -3) end
     local last, live, since, lost = string.match(fence, '^(%d+) (%d+) (%d+)([ %d]*)$')
     if last and #last < 17 and #live < 17 and #since < 17 and
       (lost == '' or not string.find(lost .. ' ', '  ', 1, true) and not string.find(lost, string.rep('%d', 17))) then
@@ -29,21 +31,43 @@ local function recall(fence)
   return '0', '0', '0', ''
 end
 
--- enter writes into a fence that a tenure has the tokens from token on, block of them. It returns the new fence, and
--- by how many ms its last token is ahead of the clock.
-local function enter(fence, token, block, now)
+-- record adds a token to those that were lost. Where they get too many the first goes, and with it the claim to know about
+-- tokens that old.
+local function record(since, lost, token)
+  lost = lost .. ' ' .. token
+  local _, n = string.gsub(lost, '%d+', '')
+  if n > 8 then
+    local oldest, rest = string.match(lost, '^ (%d+)(.*)$')
+    since, lost = string.format('%.0f', math.max(since, oldest + 1)), rest
+  end
+  return since, lost
+end
+
+-- enter writes into a fence that a tenure has the tokens from token on, block of them; of several that hold the lock together
+-- none is live. It returns the new fence, and by how many ms its last token is ahead of the clock.
+local function enter(fence, token, block, now, several)
   local last, live, since, lost = recall(fence)
   local reserved = math.max(token + block - 1, tonumber(last))
-  if live ~= '0' then
-    lost = lost .. ' ' .. live
-    local _, n = string.gsub(lost, '%d+', '')
-    if n > 8 then -- the oldest goes, and with it the claim to know about tokens that old
-      local oldest, rest = string.match(lost, '^ (%d+)(.*)$')
-      since, lost = string.format('%.0f', oldest + 1), rest
-    end
-  end
+  if live ~= '0' then since, lost = record(since, lost, live) end
   local text = string.format('%.0f', token) -- past 10^14 Lua would write 1.7e+15
   if since == '0' then since = text end
   local ahead = math.max(0, math.ceil((reserved - now) / 1000))
-  return string.format('%.0f', reserved) .. ' ' .. text .. ' ' .. since .. lost, ahead
+  return string.format('%.0f', reserved) .. ' ' .. (several and '0' or text) .. ' ' .. since .. lost, ahead
+end
+
+-- marks are what is behind the numbers, with a space in front of each letter.
+local function marks(fence) return string.match(fence or '', '[ sw]*$') end
+
+-- marked tells whether there may be a hash of several holders.
+local function marked(fence) return string.find(marks(fence), 's', 1, true) ~= nil end
+
+-- unmark takes that off.
+local function unmark(fence) return fence and (string.gsub(fence, ' s', '', 1)) end
+
+-- lose records in a fence that a tenure which it has not as the live one ended without a release. It keeps the marks.
+local function lose(fence, token)
+  local last, live, since, lost = recall(fence)
+  if last == '0' or token == '0' or tonumber(token) < tonumber(since) or tonumber(token) > tonumber(last) then return fence end
+  since, lost = record(since, lost, token)
+  return last .. ' ' .. live .. ' ' .. since .. lost .. marks(fence)
 end

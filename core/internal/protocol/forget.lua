@@ -1,6 +1,7 @@
 -- Ends a tenure: release, leaving the line, and the undoing of an acquisition whose outcome is unknown. The lock, if
 -- that leaves it free, goes to the next in line.
--- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua
+-- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua; behind
+--       permit.lua see held.lua
 -- ARGV: 1 owner, 2 token or 0 where the client never learned it, 3 how long the fence lives on, in ms,
 --       4 life of the tombstone in ms, 0 for none
 --       5 on one of several masters: the id of the waiter whose turn this was; - to tell nobody that the lock is free
@@ -22,7 +23,7 @@ if type(holder) == 'table' and holder.err then
 end
 
 local held, left = holder == ARGV[1], false
-if KEYS[6] and holder then
+if KEYS[6] and not several and holder then
   -- A hash that has become of another type says nothing, and keeps nobody from letting go.
   local token = redis.pcall('HGET', KEYS[6], 'token')
   local ok, was, others = pcall(depart, holder, ARGV[1])
@@ -38,10 +39,21 @@ if KEYS[6] and holder then
   end
 end
 if held then redis.call('DEL', KEYS[1]) end
+
+local at, written, had, was = {value = not held and holder or nil}, nil, nil, nil
+if not ARGV[5] and (several or holder and string.sub(holder, 1, 1) == '=') then
+  local time = redis.call('TIME')
+  at.now, written = time[1] * 1000000 + time[2], redis.pcall('GET', KEYS[2])
+  if type(written) ~= 'string' then written = nil end
+  at.fence = written
+  inside(at)
+  had, was = part(at, ARGV[1])
+end
+
 if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[4]) end
--- Who was granted the lock is no longer in line. A line of another type must not keep anybody from letting go.
+-- An owner that was granted the lock is no longer in line. A line of another type must not keep anybody from letting go.
 local idle = false
-if not held then
+if not held and not had then
   local ok, was = pcall(leave, ARGV[1])
   -- A waiter of several masters that is not in line any more changes nothing. To tell the next one again would have
   -- each of many messages to the dead answered with one more, for as long as there are any.
@@ -52,6 +64,14 @@ if ARGV[5] then pcall(leave, ARGV[5]) end
 if left then return left end
 
 local token = ARGV[2]
+if at.now then
+  local ok, n = true, 0
+  if at.s or not at.value and not wrong then ok, n = pcall(serve, '', at) end
+  if at.fence and (not ok or n == 0) and at.fence ~= written then redis.call('SET', KEYS[2], at.fence, 'KEEPTTL') end
+  if had then return (token == had or token == '0') and 1 or 0 end
+  if was then return 0 end
+end
+
 local fence = redis.pcall('GET', KEYS[2])
 if type(fence) == 'table' then return held and 1 or 3 end -- another type: not ours to overwrite
 local last, live, since, lost = recall(fence)
@@ -75,14 +95,14 @@ if held then
 end
 
 local served, waits = false, false
-if ARGV[5] ~= '-' and (held or not holder and not wrong and not idle) then
-  local ok, owner = pcall(function()
+if ARGV[5] ~= '-' and not at.now and (held or not holder and not wrong and not idle) then
+  local ok, n = pcall(function()
     waits = redis.call('LINDEX', KEYS[4], 0)
-    if not waits then return end
+    if not waits then return 0 end
     local time = redis.call('TIME')
-    return serve('', after, time[1] * 1000000 + time[2])
+    return serve('', {fence = after or nil, now = time[1] * 1000000 + time[2]})
   end)
-  served = ok and owner
+  served = ok and n and n > 0
 end
 
 if held then
@@ -103,4 +123,6 @@ if token == '0' then return 0 end
 local n = tonumber(token)
 if not fence or n < tonumber(since) or n > tonumber(last) then return 3 end
 if token == live or string.find(lost .. ' ', ' ' .. token .. ' ', 1, true) then return 0 end
+-- Where several held it the hash knew the rest. A server that lost it cannot tell.
+if several and marked(fence) and redis.call('EXISTS', hash) == 0 then return 3 end
 return 2

@@ -6,12 +6,12 @@ var (
 	//go:embed inspect.lua
 	inspectLua string
 
-	InspectScript = newScript(3, fenceLua+inspectLua)
+	InspectScript = newScript(4, fenceLua+inspectLua)
 )
 
 // Inspect is a call of inspect.lua.
 func Inspect(room []any, n *Names) (*Script, []any) {
-	return InspectScript.args(room, n.Lock, n.Fence, n.Line)
+	return InspectScript.args(room, n.Lock, n.Fence, n.Line, n.Held)
 }
 
 // Inspected is a reply of inspect.lua.
@@ -20,6 +20,8 @@ type Inspected struct {
 	Left    int64  // of the lease, in ms; NoExpiry or Free
 	Token   int64
 	Waiting int64
+	Holders int64 // that hold it together; 0 where one holds it alone
+	Limit   int64 // the least of theirs
 }
 
 // What Inspected.Left is without a lease.
@@ -35,5 +37,8 @@ func ReadInspected(val any) (i Inspected, ok bool) {
 	}
 	f := fieldsOf(val)
 	i = Inspected{Value: f.text(), Left: f.number(), Token: f.number(), Waiting: f.number()}
+	if len(f.list) > 0 {
+		i.Holders, i.Limit = f.number(), f.number()
+	}
 	return i, f.through()
 }

@@ -19,8 +19,11 @@ type Names struct {
 	Fence string // like all companions in the same Cluster slot as Lock
 	Line  string // the waiters, in order
 	Waits string // what is known of each
+	Held  string // its holders where several hold it, see held.lua
 	Entry string // its holders with a re-entry id, see entry.lua; "" without a re-entry id
 	Gone  string // the tombstone of one owner; "" without one
+
+	Several bool // the owner named a limit above 1
 }
 
 // base is what companions begin with.
@@ -96,7 +99,7 @@ func (k *Key) Names() Names { return k.names("", "", "") }
 func (k *Key) names(random, colon, label string) Names {
 	before, key, after := k.before, k.Lock, k.after
 	// One string for all of them, as they are made for each owner.
-	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" +
+	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" + before + key + after + "held" +
 		before + key + after + tombstone + random + colon + label
 	n := len(before) + len(key) + len(after)
 	name := func(suffix int) string {
@@ -104,7 +107,7 @@ func (k *Key) names(random, colon, label string) Names {
 		all = all[n+suffix:]
 		return s
 	}
-	keys := Names{Lock: key, Fence: name(5), Line: name(4), Waits: name(4)}
+	keys := Names{Lock: key, Fence: name(5), Line: name(4), Waits: name(4), Held: name(4)}
 	if random != "" {
 		keys.Gone = all
 	}

@@ -8,7 +8,8 @@
 
 -- serve tells the first in line who is alive and can be told. It returns nothing, as forget.lua takes it: nobody has
 -- been granted anything.
-local function serve(_, _, now)
+local function serve(_, at)
+  local now = at.now
   local i = 0
   while true do
     local id = redis.call('LINDEX', KEYS[4], i)

@@ -71,13 +71,14 @@ func ScriptName(args []string) string {
 	return ""
 }
 
-// Scripts are all of them. Those with a re-entry id have the name of those without.
+// Scripts are all of them. Those with a re-entry id or a limit have the name of those without.
 var Scripts = []struct {
 	Name string
 	*Script
 }{
-	{"acquire", AcquireScript}, {"acquire", reenterScript}, {"forget", ForgetScript}, {"forget", departScript},
-	{"renew", RenewScript}, {"renew", prolongScript}, {"inspect", InspectScript}, {"claim", claimScript},
+	{"acquire", AcquireScript}, {"acquire", reenterScript}, {"acquire", permitScript},
+	{"forget", ForgetScript}, {"forget", departScript}, {"forget", resignScript},
+	{"renew", RenewScript}, {"renew", prolongScript}, {"renew", remainScript}, {"inspect", InspectScript}, {"claim", claimScript},
 	{"vote", VoteScript}, {"bundle", BundleScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
 }
 

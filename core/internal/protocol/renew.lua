@@ -1,5 +1,5 @@
 -- Lengthens a lease that is still this owner's; never shortens one.
--- KEYS: 1 lock; 2 with a re-entry id: see entry.lua
+-- KEYS: 1 lock; 2 with a re-entry id: see entry.lua; behind permit.lua 2 fence, 3 see held.lua
 -- ARGV: 1 owner, 2 lease in ms; 0 asks without changing anything
 -- Replies:
 --   n > 0   held, for another n ms
@@ -14,6 +14,17 @@ if type(holder) == 'table' and holder.err then
   return holder
 end
 local lease = tonumber(ARGV[2])
+if KEYS[3] then
+  local time = redis.call('TIME')
+  local at = {value = holder or nil, now = time[1] * 1000000 + time[2]}
+  inside(at)
+  local token, left = again(at, ARGV[1], lease)
+  if not token then return 0 end
+  -- The fence outlives each of them by a minute, so that it knows how it ended.
+  local life = redis.call('PTTL', KEYS[2])
+  if life >= 0 and life < left + keep / 2 then redis.call('PEXPIRE', KEYS[2], ms(left + keep / 2)) end
+  return left
+end
 if KEYS[2] and holder then
   local left = remains(holder, ARGV[1])
   if left and (left <= 0 or lease == 0) then return math.max(left, 0) end

@@ -2,6 +2,7 @@ package single
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
@@ -19,14 +20,15 @@ type Want struct {
 	Label     string
 	ReentryID string
 	Block     int // how many tokens are reserved, from the first on
+	Limit     int // how many may hold the lock together
 }
 
 // An Owner has, or may come to have, a lock on one Redis.
 type Owner struct {
 	Tenure
-	redis     *Redis
-	reentryID string
-	block     int
+	redis *Redis
+	id    string // for re-entry, or the limit; see protocol.Acquire
+	block int
 
 	// Of the latest look that found the lock held elsewhere.
 	look timing.Instant // when it was sent
@@ -41,7 +43,10 @@ func (o *Owner) Init(r *Redis, names protocol.Names, want Want) {
 	if want.ReentryID != "" {
 		names.Enter()
 	}
-	o.redis, o.reentryID, o.block = r, want.ReentryID, want.Block
+	o.redis, o.id, o.block = r, want.ReentryID, want.Block
+	if want.Limit > 1 {
+		names.Several, o.id = true, strconv.Itoa(want.Limit)
+	}
 	o.Start(r.Conn, o, names, want.Label, want.TTL)
 }
 
@@ -52,6 +57,7 @@ type Verdict struct {
 	Held    bool // by somebody else; what follows is about that
 	Left    int64
 	Label   string
+	Holders int  // together; 0 where one holds it alone
 	Place   int  // in line, 1 is the first; 0 outside
 	Foreign bool // surely not by holdfast
 	Deaf    bool // this one will not be told, though its inbox is open
@@ -73,7 +79,7 @@ func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, limit ti
 			o.Tenure.Leave(c)
 		}
 	}()
-	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Room[:0], o.Key, &o.Names, &o.ID, plan, &o.reentryID)), limit)
+	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Room[:0], o.Key, &o.Names, &o.ID, plan, &o.id)), limit)
 	through = true
 	return told
 }
@@ -105,7 +111,7 @@ func (o *Owner) read(c *redisconn.Call) Verdict {
 			o.redis.inbox.answered(c.At, r.Deaf)
 		}
 		return Verdict{
-			Held: true, Left: r.Left, Label: protocol.LabelOf(r.Value), Place: r.Place, Foreign: r.Foreign, Deaf: r.Deaf != protocol.Hears,
+			Held: true, Left: r.Left, Label: protocol.LabelOf(r.Value), Holders: r.Holders, Place: r.Place, Foreign: r.Foreign, Deaf: r.Deaf != protocol.Hears,
 		}
 	default:
 		if o.Token == 0 { // or it may be the late answer of an older one, which got another token and lost it

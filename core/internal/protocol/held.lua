@@ -1,0 +1,205 @@
+-- Several holders of one lock; behind fence.lua and line.lua. Each names a limit: how many may hold the lock while it does,
+-- itself included. An owner may enter if it and all inside then still are no more than the least of their limits. While several may hold
+-- the lock, its value is = and the owner id that began with it, whose tenure may be over, and hash is a hash:
+--   of      the value of the lock that it is about
+--   cap     "cap many next": the least limit inside, how many named it, and a moment before which no lease inside ends
+--   @owner  "ends limit token" of each inside; moments are by TIME, in ms
+-- A hash of owners instead of a counter, which a command that is sent twice would count twice; one that died counts until its
+-- lease is over. The hash outlives the lock, and a fence with the mark s says that there is one: until the next owner alone, or
+-- the next session, has recorded all that are in it as lost, it tells who was inside.
+--
+-- `at` is what a script knows of the lock: its value, nil if it is free; s, what the hash says, if that is about it; the fence; and
+-- now, by TIME in µs.
+
+-- The scripts of an owner that names a limit have the hash as a key. Those of one that does not come upon it, and so know its name:
+-- they have ten arguments at most, see acquire.lua, and it costs them nothing.
+local hash = several and KEYS[#KEYS] or string.sub(KEYS[2], 1, -6) .. 'held'
+local keep = 120000 -- how long the hash outlives the lock, in ms: longer than a fence, which may still know the tokens
+
+local function ms(n) return string.format('%.0f', n) end
+
+-- draw takes the next token from a fence and reserves those behind it. It returns the token, the new fence, and by
+-- how many ms its last token is ahead of the clock; nothing if the token space is used up.
+local function draw(fence, block, now, several)
+  local token = math.max(recall(fence) + 1, now)
+  if token > 9007199254740992 - block then return end
+  return token, enter(fence, token, block, now, several)
+end
+
+-- inside looks at the hash if the value of the lock says that there is one.
+local function inside(at)
+  if not at.value or string.sub(at.value, 1, 1) ~= '=' then return end
+  local h = redis.pcall('HMGET', hash, 'of', 'cap')
+  if h.err or h[1] ~= at.value or not h[2] then return end
+  local cap, many, next = string.match(h[2], '^(%d+) (%d+) (%d+)$')
+  if not cap then return end
+  at.s = {cap = tonumber(cap), many = tonumber(many), next = tonumber(next), n = redis.call('HLEN', hash) - 2}
+end
+
+local function note(s)
+  redis.call('HSET', hash, 'cap', ms(s.cap) .. ' ' .. ms(s.many) .. ' ' .. ms(s.next))
+end
+
+-- read takes an entry apart; a damaged one ended long ago.
+local function read(entry)
+  local ends, limit, token = string.match(entry or '', '^(%d+) (%d+) (%d+)$')
+  return tonumber(ends or 0), tonumber(limit or 1), token or '0'
+end
+
+-- bury records tokens as lost, the smallest first: the fence forgets the first ones first.
+local function bury(fence, tokens)
+  table.sort(tokens, function(a, b) return tonumber(a) < tonumber(b) end)
+  for _, token in ipairs(tokens) do fence = lose(fence, token) end
+  return fence
+end
+
+-- recount goes through the hash: it takes out the dead, whose tokens the fence records as lost, and counts anew. If nobody is
+-- left the lock is free.
+local function recount(at)
+  local s, now, all, dead = {n = 0}, math.floor(at.now / 1000), redis.call('HGETALL', hash), {}
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 1) == '@' then
+      local ends, limit, token = read(all[i + 1])
+      if ends <= now then
+        redis.call('HDEL', hash, all[i])
+        dead[#dead + 1] = token
+      else
+        s.n = s.n + 1
+        if not s.cap or limit < s.cap then
+          s.cap, s.many = limit, 1
+        elseif limit == s.cap then
+          s.many = s.many + 1
+        end
+        s.next = math.min(s.next or ends, ends)
+      end
+    end
+  end
+  at.fence = bury(at.fence, dead)
+  if s.n > 0 then
+    at.s = s
+    note(s)
+  else
+    redis.call('DEL', KEYS[1], hash)
+    at.value, at.s, at.fence = nil, nil, unmark(at.fence)
+  end
+end
+
+-- admits tells whether an owner of that limit may enter.
+local function admits(at, limit)
+  if not at.value then return true end
+  if not at.s or at.s.n < math.min(at.s.cap, limit) then return at.s ~= nil end
+  if at.now < at.s.next * 1000 then return false end
+  recount(at)
+  return not at.value or at.s.n < math.min(at.s.cap, limit)
+end
+
+-- abandon is for a hash that is about no lock any more: all that were inside lost it.
+local function abandon(at)
+  if not marked(at.fence) then return end
+  local all, lost = redis.call('HGETALL', hash), {}
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 1) == '@' then
+      local _, _, token = read(all[i + 1])
+      lost[#lost + 1] = token
+    end
+  end
+  at.fence = bury(at.fence, lost)
+  redis.call('DEL', hash)
+  at.fence = unmark(at.fence)
+end
+
+-- sustain makes the lock last for lease ms at least, and the hash longer than that and than the fence, of which life is left.
+local function sustain(lease, life)
+  local left = redis.call('PTTL', KEYS[1])
+  if left < lease then
+    left = lease
+    redis.call('PEXPIRE', KEYS[1], ms(left))
+  end
+  life = math.max(left + keep, life + keep / 2)
+  if redis.call('PTTL', hash) < life then redis.call('PEXPIRE', hash, ms(life)) end
+end
+
+-- share lets owner in with a lease from now on. It returns its token, and what takes that back; or nothing, and an error reply
+-- if there is one.
+local function share(at, owner, limit, lease, life)
+  local token, fence, ahead = draw(at.fence, 1, at.now, true)
+  if not token then return end
+  local began, s = not at.value, at.s
+  if began then
+    if not redis.call('SET', KEYS[1], '=' .. owner, 'NX', 'PX', ms(lease)) then return nil, redis.pcall('GET', KEYS[1]) end
+    redis.call('DEL', hash)
+  end
+  fence = fence .. ' s w'
+  life = math.max(life + ahead, redis.call('PTTL', KEYS[2]))
+  local old = redis.pcall('SET', KEYS[2], fence, 'PX', ms(life), 'GET')
+  if type(old) == 'table' and old.err then
+    if began then redis.call('DEL', KEYS[1]) end
+    return nil, old
+  end
+  local ends = math.floor(at.now / 1000) + lease
+  at.fence = fence
+  if began then
+    at.value = '=' .. owner
+    redis.call('HSET', hash, 'of', at.value)
+    s = {cap = limit, many = 0, next = ends, n = 0}
+  end
+  at.s = {cap = math.min(s.cap, limit), many = s.many, next = math.min(s.next, ends), n = s.n + 1}
+  if limit < s.cap then
+    at.s.many = 1
+  elseif limit == s.cap then
+    at.s.many = s.many + 1
+  end
+  redis.call('HSET', hash, '@' .. owner, ms(ends) .. ' ' .. ms(limit) .. ' ' .. ms(token))
+  note(at.s)
+  sustain(lease, life)
+  return token, function()
+    redis.call('HDEL', hash, '@' .. owner)
+    if began then
+      redis.call('DEL', KEYS[1], hash)
+      at.value, at.s = nil, nil
+    else
+      at.s = s
+      note(s)
+    end
+  end
+end
+
+-- again lengthens the lease of an owner inside to lease ms, if it is shorter. It returns its token and what is left; or nothing
+-- if it is not inside, and true if it was until its lease was over.
+local function again(at, owner, lease)
+  local entry = at.s and redis.call('HGET', hash, '@' .. owner)
+  if not entry then return end
+  local ends, limit, token = read(entry)
+  local now = math.floor(at.now / 1000)
+  if ends <= now then return nil, true end
+  if ends < now + lease then
+    ends = now + lease
+    redis.call('HSET', hash, '@' .. owner, ms(ends) .. ' ' .. ms(limit) .. ' ' .. token)
+  end
+  if lease > 0 then sustain(ends - now, 0) end
+  return tonumber(token), ends - now
+end
+
+-- part takes an owner out. It returns the token that it had; or nothing if it was not inside, and the token if it had been. A hash
+-- that has become of another type says nothing, and keeps nobody from letting go.
+local function part(at, owner)
+  local entry = redis.pcall('HGET', hash, '@' .. owner)
+  if type(entry) ~= 'string' then return end
+  local ends, limit, token = read(entry)
+  if not at.s or ends <= math.floor(at.now / 1000) then return nil, token end
+  redis.call('HDEL', hash, '@' .. owner)
+  local s = at.s
+  s.n = s.n - 1
+  if s.n == 0 then
+    redis.call('DEL', KEYS[1], hash)
+    at.value, at.s, at.fence = nil, nil, unmark(at.fence)
+  elseif limit ~= s.cap then
+    -- neither the least nor how many named it changes
+  elseif s.many > 1 then
+    s.many = s.many - 1
+    note(s)
+  else
+    recount(at)
+  end
+  return token
+end

@@ -1,0 +1,40 @@
+package holdfast
+
+import "github.com/holdfast-go/holdfast/core/internal/protocol"
+
+const maxLimit = 1000
+
+// WithLimit lets up to n calls hold the lock together, this one included: from 1, the default, to 1000. Nobody is ever inside together
+// with more than its own limit allows: calls that name different limits keep the least of those inside, and a call without
+// WithLimit waits until it is alone, and keeps all others out. So n can be changed by a rolling deployment: the smaller one
+// counts at once for newcomers, and evicts nobody; the larger one as soon as no holder names the smaller.
+//
+// Waiters are let in first come, first served, and several at once where there is room. A waiter for which there is no room holds
+// up those behind it, also calls that name a larger limit: so nobody starves. A holder that dies counts until its lease is
+// over. A holder that was paused past its lease may for a while be one more than n: a lease bounds how many work, and only a
+// fence refuses writes. The tokens of holders that are together have no order worth enforcing, so package sqlfence passes over
+// such a lock. Where each place must be fenced take one of n locks instead: TryAcquire of Key("seat", i), from a random i on.
+//
+// Redis keeps the holders in one more hash, {K}:~held, and what other lock libraries find at the key is held until the last of
+// them has left. WithLimit needs one Redis: masters that each count to n do not count to n together, and [NewRedLock] refuses it
+// with an [ErrInvalid]. So it does together with [WithReentryID]. Calls with a limit wait in Redis, not in the process.
+func WithLimit(n int) CallOption {
+	return callOption(func(c *config) error {
+		if n < 1 || n > maxLimit {
+			return invalid("WithLimit(%d): want 1 to %d", n, maxLimit)
+		}
+		c.limit = n
+		return nil
+	})
+}
+
+// WithShared lets any number of calls hold the lock together, as the readers of a sync.RWMutex do: it is [WithLimit] without an end.
+// A call with neither option is the writer: it waits until it is alone, and keeps readers out. Readers that come while a writer
+// waits stand in line behind it.
+//
+// A reader that loses its lock may read beside a writer. One that must not mix old and new reads in one transaction of the
+// database. A reader cannot become a writer: a call without WithShared whose context holds the lock shared returns
+// [ErrSelfDeadlock].
+func WithShared() CallOption {
+	return callOption(func(c *config) error { c.limit = protocol.NoLimit; return nil })
+}

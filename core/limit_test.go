@@ -1,0 +1,416 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
+)
+
+// Rule L: nobody is ever inside together with more than its own limit allows.
+type inside struct {
+	t   *testing.T
+	mu  sync.Mutex
+	all map[*holdfast.Lock]bool
+	max int
+}
+
+func (in *inside) enter(lk *holdfast.Lock) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.all == nil {
+		in.all = map[*holdfast.Lock]bool{}
+	}
+	in.all[lk] = true
+	live := 0
+	for l := range in.all {
+		if l.Err() == nil {
+			live++
+		}
+	}
+	for l := range in.all {
+		if l.Err() == nil && l.Limit() > 0 && live > l.Limit() {
+			in.t.Errorf("%d inside, and one of them allows %d", live, l.Limit())
+		}
+	}
+	in.max = max(in.max, live)
+}
+
+func (in *inside) leave(lk *holdfast.Lock) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.all, lk)
+}
+
+func TestLimitLetsSoManyIn(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		three := holdfast.WithLimit(3)
+		var rs []*replica
+		for range 5 {
+			rs = append(rs, newReplica(t, b))
+		}
+		var locks []*holdfast.Lock
+		last := int64(0)
+		for _, r := range rs[:3] {
+			lk := acquire(t, r.Locker, "k", three)
+			if lk.Limit() != 3 || lk.Token() <= last {
+				t.Errorf("limit %d, token %d after %d", lk.Limit(), lk.Token(), last)
+			}
+			last, locks = lk.Token(), append(locks, lk)
+		}
+		_, err := rs[3].TryAcquire(background, "k", three)
+		var held *holdfast.HeldError
+		if !errors.As(err, &held) || held.Holders != 3 || held.TimeLeft <= 0 || held.TimeLeft > 15*time.Second {
+			t.Errorf("the fourth: %v", err)
+		}
+		if _, err := rs[3].TryAcquire(background, "k"); !errors.As(err, &held) || held.Holders != 3 {
+			t.Errorf("one that wants it alone: %v", err)
+		}
+		if state, err := rs[3].Inspect(background, "k"); err != nil || !state.Held || state.Holders != 3 || state.Limit != 3 || state.Token != last {
+			t.Errorf("%+v, %v", state, err)
+		}
+		// Other libraries find it held, for as long as anybody is inside.
+		if set, err := rs[4].rdb.SetNX(background, "k", "redsync", time.Second).Result(); err != nil || set {
+			t.Errorf("SET NX: %v, %v", set, err)
+		}
+		fourth := call(background, rs[3], "k", three)
+		synctest.Wait()
+		notYet(t, fourth)
+		release(t, locks[1])
+		synctest.Wait()
+		lk := got(t, fourth)
+		if lk.Token() <= last {
+			t.Errorf("token %d after %d", lk.Token(), last)
+		}
+		for _, l := range []*holdfast.Lock{locks[0], locks[2], lk} {
+			if l.Err() != nil {
+				t.Error(l.Err())
+			}
+			release(t, l)
+		}
+		alone := acquire(t, rs[0].Locker, "k")
+		if alone.Limit() != 1 || alone.Token() <= lk.Token() {
+			t.Errorf("limit %d, token %d after %d", alone.Limit(), alone.Token(), lk.Token())
+		}
+		if _, err := rs[3].TryAcquire(background, "k", three); !errors.As(err, &held) || held.Holders != 1 {
+			t.Errorf("beside one that is alone: %v", err)
+		}
+		release(t, alone)
+		empty(t, b, rs...)
+	})
+}
+
+// The smaller limit wins while a holder named it.
+func TestLimitsThatDiffer(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		old, anew := newReplica(t, b), newReplica(t, b)
+		two := acquire(t, old.Locker, "k", holdfast.WithLimit(2))
+		five := acquire(t, anew.Locker, "k", holdfast.WithLimit(5))
+		if _, err := anew.TryAcquire(background, "k", holdfast.WithLimit(5)); !errors.Is(err, holdfast.ErrNotAcquired) {
+			t.Errorf("a third beside one that allows two: %v", err)
+		}
+		release(t, two)
+		more := []*holdfast.Lock{five}
+		for range 4 {
+			more = append(more, acquire(t, anew.Locker, "k", holdfast.WithLimit(5)))
+		}
+		if _, err := old.TryAcquire(background, "k", holdfast.WithLimit(2)); !errors.Is(err, holdfast.ErrNotAcquired) {
+			t.Errorf("one that allows two, beside five: %v", err)
+		}
+		waits := call(background, old, "k", holdfast.WithLimit(2))
+		synctest.Wait()
+		for _, lk := range more[:3] {
+			release(t, lk)
+			synctest.Wait()
+			notYet(t, waits)
+			// Nobody overtakes it, though a larger limit would do.
+			if _, err := anew.TryAcquire(background, "k", holdfast.WithLimit(5)); !errors.Is(err, holdfast.ErrNotAcquired) {
+				t.Errorf("past one that waits: %v", err)
+			}
+		}
+		release(t, more[3])
+		release(t, got(t, waits))
+		release(t, more[4])
+		empty(t, b, old, anew)
+	})
+}
+
+// Readers that wait behind a writer get in together, and those behind the next writer after it.
+func TestReadersAndWriters(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		shared := holdfast.WithShared()
+		var rs []*replica
+		for range 8 {
+			rs = append(rs, newReplica(t, b))
+		}
+		warm(t, rs[0])
+		writer := acquire(t, rs[0].Locker, "k")
+		var calls []<-chan result
+		for i, opts := range [][]holdfast.CallOption{{shared}, {shared}, {shared}, nil, {shared}, {shared}} {
+			calls = append(calls, call(background, rs[i+1], "k", opts...))
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		b.ResetCommands()
+		release(t, writer)
+		synctest.Wait()
+		var first []*holdfast.Lock
+		for _, c := range calls[:3] {
+			lk := got(t, c)
+			if lk.Limit() != 0 {
+				t.Errorf("limit %d of a reader", lk.Limit())
+			}
+			first = append(first, lk)
+		}
+		if n := b.Commands().Total(); n != 1 {
+			t.Errorf("%d commands for three readers, want the release alone: %v", n, b.Commands())
+		}
+		notYet(t, calls[3])
+		for _, lk := range first {
+			notYet(t, calls[4])
+			release(t, lk)
+			synctest.Wait()
+		}
+		second := got(t, calls[3])
+		notYet(t, calls[4])
+		release(t, second)
+		synctest.Wait()
+		for _, c := range calls[4:] {
+			release(t, got(t, c))
+		}
+		empty(t, b, rs...)
+	})
+}
+
+// Two commands for a permit, however many wait, and one for a try that fails.
+func TestLimitCosts(t *testing.T) {
+	for _, n := range []int{1, 5, 50} {
+		for _, waiters := range []int{0, 16, 64} {
+			t.Run(fmt.Sprint(n, " of ", waiters), func(t *testing.T) {
+				bubble(t, func(t *testing.T, b *servertest.Bubble) {
+					limit := holdfast.WithLimit(n)
+					if n == 1 {
+						limit = holdfast.WithShared()
+					}
+					r, task := newReplica(t, b), newReplica(t, b)
+					warm(t, r)
+					openInbox(t, b, r)
+					release(t, acquire(t, r.Locker, "k", limit))
+					_, _ = r.Inspect(background, "k")
+					b.ResetCommands()
+					first := acquire(t, r.Locker, "k", limit)
+					release(t, first)
+					if got := b.Commands().Total(); got != 2 {
+						t.Errorf("%d commands for a permit", got)
+					}
+					alone := acquire(t, task.Locker, "k")
+					b.ResetCommands()
+					if _, err := r.TryAcquire(background, "k", limit); !errors.Is(err, holdfast.ErrNotAcquired) {
+						t.Error(err)
+					}
+					if got := b.Commands().Total(); got != 1 {
+						t.Errorf("%d commands for a try", got)
+					}
+					b.ResetCommands()
+					var all sync.WaitGroup
+					for range waiters {
+						all.Go(func() {
+							lk, err := r.Acquire(background, "k", limit)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							if err := lk.Release(background); err != nil {
+								t.Error(err)
+							}
+						})
+					}
+					synctest.Wait()
+					release(t, alone)
+					all.Wait()
+					if got := b.Commands().Total(); int(got) > 2*waiters+1 {
+						t.Errorf("%d commands for %d waiters", got, waiters)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A holder that dies counts until its lease is over, and a waiter takes its place then.
+func TestLimitAfterACrash(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		two := holdfast.WithLimit(2)
+		dead, r := newReplica(t, b), newReplica(t, b)
+		dying := acquire(t, dead.Locker, "k", two)
+		time.Sleep(time.Second)
+		other := acquire(t, r.Locker, "k", two)
+		dead.link.CutUp()
+		begin := time.Now()
+		third := got(t, call(background, r, "k", two))
+		if waited := time.Since(begin); waited > 15*time.Second || waited < 13*time.Second {
+			t.Errorf("waited for %v", waited)
+		}
+		if dying.Err() == nil || other.Err() != nil {
+			t.Errorf("the dead one: %v, the other: %v", dying.Err(), other.Err())
+		}
+		dead.link.Heal()
+		wantIs(t, dying.Release(background), holdfast.ErrLost)
+		release(t, other)
+		release(t, third)
+		empty(t, b, dead, r)
+	})
+}
+
+// An operator's DEL ends all holds, as it does of one.
+func TestLimitAfterDel(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		two := holdfast.WithLimit(2)
+		r, s := newReplica(t, b), newReplica(t, b)
+		locks := []*holdfast.Lock{acquire(t, r.Locker, "k", two), acquire(t, s.Locker, "k", two)}
+		b.Redis.Del("k")
+		next := acquire(t, s.Locker, "k", two)
+		wantIs(t, locks[0].Release(background), holdfast.ErrLost)
+		<-locks[1].Context(background).Done()
+		wantIs(t, locks[1].Err(), holdfast.ErrLost)
+		if next.Err() != nil {
+			t.Error(next.Err())
+		}
+		release(t, next)
+		empty(t, b, r, s)
+	})
+}
+
+// A hold that lasts is renewed, and its fence with it: a release whose answer is lost is told apart from a loss.
+func TestLimitOfALongHold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		two := holdfast.WithLimit(2)
+		r, s := newReplica(t, b), newReplica(t, b)
+		long := acquire(t, r.Locker, "k", two)
+		short := acquire(t, s.Locker, "k", two)
+		time.Sleep(10 * time.Minute)
+		if long.Err() != nil || short.Err() != nil {
+			t.Fatal(long.Err(), short.Err())
+		}
+		release(t, short)
+		r.link.OnCommand(first("forget", servertest.LoseReplyAndClose))
+		release(t, long)
+		empty(t, b, r, s)
+	})
+}
+
+func TestLimitsThatCannotBe(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		for name, opts := range map[string][]holdfast.CallOption{
+			"none": {holdfast.WithLimit(0)}, "negative": {holdfast.WithLimit(-1)}, "too many": {holdfast.WithLimit(1001)},
+			"re-entry":        {holdfast.WithLimit(2), holdfast.WithReentryID("id")},
+			"shared re-entry": {holdfast.WithShared(), holdfast.WithReentryID("id")},
+		} {
+			if _, err := r.TryAcquire(background, "k", opts...); !errors.Is(err, holdfast.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		lk := acquire(t, r.Locker, "k", holdfast.WithShared())
+		ctx := lk.Context(background)
+		for name, opts := range map[string][]holdfast.CallOption{
+			"again": {holdfast.WithShared()}, "upgrade": nil, "upgrade, re-entrant": {holdfast.WithReentrancy()},
+			"fewer, re-entrant": {holdfast.WithReentrancy(), holdfast.WithLimit(5)},
+		} {
+			if _, err := r.Acquire(ctx, "k", opts...); !errors.Is(err, holdfast.ErrSelfDeadlock) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		nested, err := r.Acquire(ctx, "k", holdfast.WithReentrancy(), holdfast.WithShared())
+		if err != nil || nested.Token() != lk.Token() {
+			t.Errorf("nested: %v", err)
+		}
+		release(t, nested)
+		release(t, lk)
+		alone := acquire(t, r.Locker, "k")
+		under, err := r.Acquire(alone.Context(background), "k", holdfast.WithReentrancy(), holdfast.WithShared())
+		if err != nil || under.Limit() != 1 {
+			t.Errorf("shared under an exclusive hold: %v", err)
+		}
+		release(t, under)
+		release(t, alone)
+	})
+}
+
+// Masters that each count to n do not count to n together.
+func TestLimitOnSeveralMasters(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		for _, o := range []holdfast.CallOption{holdfast.WithLimit(2), holdfast.WithShared()} {
+			if _, err := v.TryAcquire(background, "k", o); !errors.Is(err, holdfast.ErrInvalid) {
+				t.Error(err)
+			}
+		}
+		release(t, obtain(t, v.Locker, "k", holdfast.WithLimit(1)))
+	})
+}
+
+// Many processes with limits of all kinds, at random, with links that are cut and keys that are deleted.
+func TestLimitStorm(t *testing.T) {
+	most := 0
+	for seed := range seeds(t, 10) {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			rnd := rand.New(rand.NewPCG(seed, 7))
+			in := &inside{t: t}
+			var rs []*replica
+			for range 4 {
+				rs = append(rs, newReplica(t, b))
+			}
+			var all sync.WaitGroup
+			for i := range 12 {
+				r, rnd := rs[i%4], rand.New(rand.NewPCG(seed, uint64(i)))
+				all.Go(func() {
+					for range 8 {
+						opts := []holdfast.CallOption{holdfast.WithTTL(time.Second)}
+						if n := rnd.IntN(5); n == 4 {
+							opts = append(opts, holdfast.WithShared())
+						} else if n > 0 {
+							opts = append(opts, holdfast.WithLimit(n))
+						}
+						ctx, cancel := context.WithTimeout(background, time.Duration(rnd.IntN(5000))*time.Millisecond)
+						lk, err := r.Acquire(ctx, "k", opts...)
+						cancel()
+						if err != nil {
+							continue
+						}
+						in.enter(lk)
+						time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond)
+						in.leave(lk)
+						_ = lk.Release(background)
+					}
+				})
+			}
+			for range 10 {
+				time.Sleep(time.Duration(rnd.IntN(2000)) * time.Millisecond)
+				switch r := rs[rnd.IntN(4)]; rnd.IntN(3) {
+				case 0:
+					r.link.CutUp()
+					time.Sleep(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+					r.link.Heal()
+				case 1:
+					r.link.OnCommand(first("acquire", servertest.LoseReplyAndClose))
+				case 2:
+					r.link.OnCommand(first("forget", servertest.LoseReplyAndClose))
+				}
+			}
+			all.Wait()
+			most = max(most, in.max)
+			empty(t, b, rs...)
+		})
+	}
+	if most < 4 {
+		t.Errorf("never more than %d inside: the storm shows nothing", most)
+	}
+}
