@@ -16,8 +16,9 @@
 //
 // # Limits
 //
-// Time is a few ticks, clocks run at one rate, and margins are none. Redis does
-// not lose data, answers no errors, and nobody but Lockers takes the lock. A
+// Time is a few ticks, clocks run at one rate, and margins are none. Redis
+// answers no errors, and loses data only where a scenario says so; a hold that a
+// loss or somebody's DEL has ended counts no more until Redis confirms it. A
 // process is after one lock, with one call at a time; calls that queue within
 // it are one hold after the other. The deadline of a hold is tried out at every
 // step of a process that runs, so that nothing is said of how soon its context
