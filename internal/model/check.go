@@ -38,7 +38,9 @@ func (r *run) serve(m Message) {
 				}
 			}
 		}
-		looked = !a.Gone && before.has(id) == 0
+		if looked = !a.Gone && before.has(id) == 0; looked && a.Token == 0 && a.Left <= 0 {
+			r.breaks(Header) // it would look at once, and again
+		}
 		if heard && !a.Gone {
 			r.put(reply)
 		}
