@@ -10,6 +10,11 @@
 // shortest way there, which [Scenario.Explain] tells step by step. [Walk] goes
 // further, at random.
 //
+// A tenure has a limit: how many may have the lock while it does. With one of 1
+// it is the lock as it is. Where several have it together, a [Session] tells who
+// they are; its rules are older than the scripts that are to follow them, and no
+// test of core compares the two yet.
+//
 // A search that finds nothing proves little by itself. So each rule of the
 // protocol is a [Rule] that a world can be built without, and the tests show
 // that the search finds what goes wrong then.
