@@ -41,19 +41,19 @@ func (r *run) serve(m Message) {
 		if looked = !a.Gone && before.has(id) == 0; looked && a.Token == 0 && a.Left <= 0 {
 			r.breaks(Header) // it would look at once, and again
 		}
-		if heard && !a.Gone {
-			r.put(reply)
-		}
 		if a.Token != 0 {
 			r.confirm(t)
 		}
+		if heard && !a.Gone {
+			r.put(reply)
+		}
 	case CmdRenew:
 		left := s.Renew(r.p, id, m.A)
-		if x.Phase == Holding {
-			r.put(Message{Kind: Renewed, Tenure: m.Tenure, A: left, At: m.At, Wall: m.Wall})
-		}
 		if left != 0 {
 			r.confirm(t)
+		}
+		if x.Phase == Holding {
+			r.put(Message{Kind: Renewed, Tenure: m.Tenure, A: left, At: m.At, Wall: m.Wall})
 		}
 	case CmdForget:
 		var how int
@@ -83,9 +83,15 @@ func (r *run) serve(m Message) {
 	}
 }
 
-// confirm is when Redis tells a tenure that it has the lock. What it believed before may be more than that.
+// confirm is when Redis tells a tenure that it has the lock. What it believes already, or is yet to hear from before, may be
+// more than that.
 func (r *run) confirm(t int) {
 	x := &r.Tenures[t]
+	for _, m := range r.Net[:r.Length] {
+		if int(m.Tenure) == t && (m.Kind == Granted || m.Kind == Renewed || m.Kind == Push) {
+			return
+		}
+	}
 	if left := r.Server.has(r.owner(t)) - r.Server.Now; left <= 0 || x.Phase != Holding || min(x.Deadline, x.Wall)-noon <= left {
 		r.Void &^= 1 << t
 	}
