@@ -42,6 +42,7 @@ var limited = []*Scenario{
 	{Name: "foreign", Params: usual, Prompt: true, Foreigns: 1, Programs: []Program{once.to(2), once.to(2)}},
 	// Renewals, extensions and acquires in any order, and one who comes alone.
 	{Name: "late renewal of a place", Params: usual, Extend: 3, Late: 1, Programs: []Program{renews.to(2), try}},
+	{Name: "late look of a place", Params: usual, Extend: 3, Late: 1, Programs: []Program{{Limit: 2, Tenures: 1, Extends: 1}, try}},
 	// An acquire that is cancelled, and arrives whenever.
 	{Name: "late acquire of a place", Params: usual, Late: 1, Programs: []Program{quits.to(2), come.to(2)}},
 	// A release that arrives late, after a tenure, or two.
@@ -76,6 +77,10 @@ var limited = []*Scenario{
 // What a script leaves for want of room, or because it lets in so many and no more, those who wait find with their next
 // look: it costs them that time, and nothing else.
 func TestLooksFindRoom(t *testing.T) {
+	n := limit / 4
+	if raced {
+		n /= 10
+	}
 	for _, row := range []struct {
 		rule     Rule
 		scenario string
@@ -85,7 +90,7 @@ func TestLooksFindRoom(t *testing.T) {
 		for _, breach := range []Breach{Stuck, Overlap, Unfair} {
 			sc := *find(t, row.scenario)
 			sc.Params.Without, sc.Only = row.rule, breach
-			if r := Search(&sc, limit/4); r.Breach != Kept {
+			if r := Search(&sc, n); r.Breach != Kept {
 				t.Errorf("without %q: %s\n%s", row.rule, r.Breach, sc.Explain(r.Trace))
 			}
 		}
