@@ -255,7 +255,8 @@ func TestLimitAfterACrash(t *testing.T) {
 		dead.link.CutUp()
 		begin := time.Now()
 		third := got(t, call(background, r, "k", two))
-		if waited := time.Since(begin); waited > 15*time.Second || waited < 13*time.Second {
+		// The lease of the dead one is over 14 s later, and a waiter looks once in some 1.5 s.
+		if waited := time.Since(begin); waited > 16*time.Second || waited < 13900*time.Millisecond {
 			t.Errorf("waited for %v", waited)
 		}
 		if dying.Err() == nil || other.Err() != nil {
@@ -410,7 +411,7 @@ func TestLimitStorm(t *testing.T) {
 			empty(t, b, rs...)
 		})
 	}
-	if most < 4 {
+	if most < 3 {
 		t.Errorf("never more than %d inside: the storm shows nothing", most)
 	}
 }

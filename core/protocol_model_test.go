@@ -144,7 +144,7 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 		plan = fmt.Sprint(plan, " ", ms(m.p.Entry), " ", ms(m.p.First), " 1 ", inbox)
 	}
 	got := fmt.Sprint(m.run(holdfast.AcquireScript, append(m.names(o), plan)...))
-	a, g := m.s.Acquire(&m.p, o, waits, told)
+	a, g := m.s.Acquire(&m.p, o, 1, waits, told)
 	want := "-1"
 	switch {
 	case a.Token != 0:
@@ -188,16 +188,15 @@ func (m *modelled) forget(o model.Owner) {
 	}
 }
 
-// told expects the message of a grant. That there are no others shows when the next is read.
-func (m *modelled) told(g model.Grant) {
-	if g.Owner == 0 {
-		return
-	}
-	m.tokens = append(m.tokens, g.Token)
-	want := fmt.Sprintf("%s\n%d\n%d\nk", ownerID(g.Owner), m.real(g.Token), m.real(model.Token(g.Time)*m.p.PerTick))
-	msg, err := m.inboxes[g.Owner].ReceiveTimeout(background, time.Millisecond)
-	if got, ok := msg.(*redis.Message); err != nil || !ok || got.Payload != want {
-		m.differ("pushed: %v, %v; the model says %s", msg, err, want)
+// told expects the messages of grants. That there are no others shows when the next is read.
+func (m *modelled) told(grants []model.Grant) {
+	for _, g := range grants {
+		m.tokens = append(m.tokens, g.Token)
+		want := fmt.Sprintf("%s\n%d\n%d\nk", ownerID(g.Owner), m.real(g.Token), m.real(model.Token(g.Time)*m.p.PerTick))
+		msg, err := m.inboxes[g.Owner].ReceiveTimeout(background, time.Millisecond)
+		if got, ok := msg.(*redis.Message); err != nil || !ok || got.Payload != want {
+			m.differ("pushed: %v, %v; the model says %s", msg, err, want)
+		}
 	}
 }
 

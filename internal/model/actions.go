@@ -5,6 +5,12 @@ func (sc *Scenario) Actions(w *World, to []Action) []Action {
 	add := func(m Move, i int) { to = append(to, Action{m, uint8(i)}) }
 	room := maxMessages - int(w.Length)
 	late, urgent := sc.Late, false
+	grants := 1 // at most, and an answer takes the room of its command
+	for _, e := range w.Server.Line[:w.Server.Length] {
+		if e.Limit > 1 {
+			grants++
+		}
+	}
 	for i := range int(w.Length) {
 		m := &w.Net[i]
 		urgent = urgent || sc.Prompt && m.Heard
@@ -14,7 +20,7 @@ func (sc *Scenario) Actions(w *World, to []Action) []Action {
 		if i > 0 && *m == w.Net[i-1] {
 			continue
 		}
-		if sc.arrives(w, m) && (m.Kind != CmdAcquire && m.Kind != CmdForget || room > 0) {
+		if sc.arrives(w, m) && (m.Kind != CmdAcquire && m.Kind != CmdForget || room >= grants) {
 			add(Deliver, i)
 		}
 		if w.Losses < sc.Losses && (m.Heard || m.Kind == Push || m.Kind == CmdRenew) {
@@ -30,8 +36,20 @@ func (sc *Scenario) Actions(w *World, to []Action) []Action {
 	if w.Forwards < sc.Forwards && harmless(w) {
 		add(SetForward, 0)
 	}
+	if w.Foreigns < sc.Foreigns && w.Server.Owner == 0 {
+		add(TakeForeign, 0)
+	}
+	if w.Server.Owner == Foreign {
+		add(FreeForeign, 0)
+	}
+	if w.Dels < sc.Dels && w.Server.Owner != 0 {
+		add(Del, 0)
+	}
 	if !urgent {
 		add(Tick, 0)
+		if w.Flushes < sc.Flushes {
+			add(Flush, 0)
+		}
 	}
 	return to
 }
@@ -110,7 +128,7 @@ func (sc *Scenario) tenureActions(w *World, t int, late bool, add func(Move, int
 		}
 		if !patient && !(x.InLine && sc.Params.Without == WaiterLooks) {
 			add(Look, t)
-			return noon-x.Asked >= lookAgain
+			return noon-x.Asked >= x.due()
 		}
 	case Holding:
 		if x.Renews < prog.Renews {
@@ -152,5 +170,10 @@ func harmless(w *World) bool {
 			return false
 		}
 	}
-	return w.Server.Owner == 0 || w.Procs[proc(int(w.Server.Owner)-1)].Dead
+	for t := range w.Tenures {
+		if w.Server.has(Owner(t+1)) != 0 && !w.Procs[proc(t)].Dead {
+			return false
+		}
+	}
+	return true
 }

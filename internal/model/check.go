@@ -18,62 +18,118 @@ func (r *run) serve(m Message) {
 	t, s, before := int(m.Tenure), &r.Server, r.Server
 	id := r.owner(t)
 	x := &r.Tenures[t]
-	heard := m.Heard
+	heard, looked := m.Heard, m.Kind == CmdForget
 	switch x.Phase {
 	case Holding, Lapsed, Releasing, Undoing, Waiting, Asking:
 		heard = heard || m.Kind == CmdAcquire // perhaps when it is forgotten
 	}
-	var g Grant
+	var g []Grant
 	switch m.Kind {
 	case CmdAcquire:
 		var a Acquired
-		a, g = s.Acquire(r.p, id, m.Flag, m.Told)
+		a, g = s.Acquire(r.p, id, r.limit(t), m.Flag, m.Told)
 		reply := Message{Kind: Granted, Tenure: m.Tenure, Heard: m.Heard, At: m.At, Wall: m.Wall, Token: a.Token}
 		if a.Token == 0 {
 			reply.Kind, reply.Flag = Refused, a.Place > 0
 			if m.Heard {
 				reply.A, reply.Token = a.Now, a.Last
+				if r.sc.Leisurely {
+					reply.Left = a.Left
+				}
 			}
+		}
+		if looked = !a.Gone && before.has(id) == 0; looked && a.Token == 0 && a.Left <= 0 {
+			r.breaks(Header) // it would look at once, and again
+		}
+		if a.Token != 0 {
+			r.confirm(t)
 		}
 		if heard && !a.Gone {
 			r.put(reply)
 		}
 	case CmdRenew:
 		left := s.Renew(r.p, id, m.A)
+		if left != 0 {
+			r.confirm(t)
+		}
 		if x.Phase == Holding {
 			r.put(Message{Kind: Renewed, Tenure: m.Tenure, A: left, At: m.At, Wall: m.Wall})
 		}
 	case CmdForget:
 		var how int
 		how, g = s.Forget(r.p, id, m.Token, m.Flag)
-		if before.Owner == id && s.Owner != id {
-			x.Freed, r.Given = r.Given, 0
+		if before.has(id) != 0 && s.has(id) == 0 {
+			if x.Freed = r.Given; before.Owner != id {
+				x.Freed = before.Held.Tokens[id-1]
+			}
 		}
 		if heard {
 			r.put(Message{Kind: Forgot, Tenure: m.Tenure, Heard: true, A: Time(how)})
 		}
 	}
-	if s.Owner != 0 && s.Owner != before.Owner {
-		r.checkGrant(&before, id, m.Kind == CmdForget)
-		r.Given = s.Fence.Live
-	}
-	if o := before.Owner; o != 0 && o != id && (s.Owner != o || s.End != before.End) {
-		r.breaks(Interference)
-	}
 	if i := before.find(id); m.Kind == CmdAcquire && i >= 0 && s.find(id) > i {
 		r.breaks(Unfair)
 	}
-	if g.Owner != 0 {
+	r.compare(&before, id, m.Kind == CmdForget)
+	if looked && s.vacant() {
+		r.breaks(Idle)
+	}
+	for _, g := range g {
 		u := r.tenureOf(g.Owner)
+		r.confirm(u)
 		if !r.Procs[proc(u)].Dead {
 			r.put(Message{Kind: Push, Tenure: uint8(u), Token: g.Token, A: g.Time})
 		}
 	}
 }
 
-// checkGrant looks at who got the lock, in a command of id.
-func (r *run) checkGrant(before *Server, id Owner, forget bool) {
-	to := r.Server.Owner
+// confirm is when Redis tells a tenure that it has the lock. What it believes already, or is yet to hear from before, may be
+// more than that.
+func (r *run) confirm(t int) {
+	x := &r.Tenures[t]
+	for _, m := range r.Net[:r.Length] {
+		if int(m.Tenure) == t && (m.Kind == Granted || m.Kind == Renewed || m.Kind == Push) {
+			return
+		}
+	}
+	if left := r.Server.has(r.owner(t)) - r.Server.Now; left <= 0 || x.Phase != Holding || min(x.Deadline, x.Wall)-noon <= left {
+		r.Void &^= 1 << t
+	}
+}
+
+// compare looks at who got the lock, and who had it and was no party to it, in a command of id.
+func (r *run) compare(before *Server, id Owner, forget bool) {
+	s := &r.Server
+	if s.Owner != before.Owner {
+		r.Given = 0
+		if s.Owner != 0 && s.Owner&Several == 0 {
+			r.Given = s.Fence.Live
+		}
+	}
+	for o := Owner(1); o <= MaxOwners; o++ {
+		was, is := before.has(o), s.has(o)
+		switch {
+		case was != 0 && o != id && is < was:
+			r.breaks(Interference)
+		case was == 0 && is != 0:
+			r.Idle = 0 // if there is room still, it is another's turn
+			r.checkGrant(before, o, id, forget)
+		}
+		if is != 0 && s.Owner&Several != 0 && before.Held.Tokens[o-1] != s.Held.Tokens[o-1] && s.Held.Tokens[o-1] <= r.Drawn {
+			r.breaks(TokenOrder)
+		}
+	}
+	if before.Owner == Foreign && (s.Owner != Foreign || s.End != before.End) {
+		r.breaks(Interference)
+	}
+	if s.Fence.Live != before.Fence.Live && s.Fence.Live != 0 && s.Fence.Live <= r.Drawn {
+		r.breaks(TokenOrder)
+	}
+	r.Drawn = max(r.Drawn, s.Fence.Last)
+}
+
+// checkGrant looks at one who got the lock, in a command of id.
+func (r *run) checkGrant(before *Server, to, id Owner, forget bool) {
 	place := before.find(to)
 	if to != id && (place < 0 || before.Line[place].Expiry <= before.Now) {
 		r.breaks(Silent)
@@ -83,7 +139,7 @@ func (r *run) checkGrant(before *Server, id Owner, forget bool) {
 	}
 	for _, e := range before.Line[:place] {
 		there := e.Expiry > before.Now && !(e.Told && before.Deaf&bit(e.Owner) != 0)
-		if there && e.Owner != to && !(forget && e.Owner == id) {
+		if there && r.Server.has(e.Owner) == 0 && !(forget && e.Owner == id) {
 			r.breaks(Unfair)
 		}
 	}
@@ -97,28 +153,65 @@ func (r *run) holds(t int) bool {
 
 // check looks at the world after a step.
 func (r *run) check() {
-	if r.Server.Owner != 0 {
+	if r.Server.Owner != 0 && !r.Server.vacant() {
 		r.Idle = 0
 	}
-	holders := 0
+	holders, least := 0, Unlimited
+	if r.Server.Owner == Foreign {
+		holders, least = 1, 1
+	}
 	for t := range r.Tenures {
 		x := &r.Tenures[t]
 		id := r.owner(t)
 		switch {
 		case r.holds(t):
+			if r.void(t) {
+				continue
+			}
 			holders++
+			least = min(least, r.limit(t))
 			left := min(x.Deadline, x.Wall) - noon
-			if !r.sc.AllowOverrun && (r.Server.Owner != id || r.Server.End-r.Server.Now < left) {
+			if r.Server.has(id)-r.Server.Now < left {
 				r.breaks(Overrun)
 			}
-		case x.Phase == Forgotten && (r.Server.Owner == id || r.Server.find(id) >= 0):
+		case x.Phase == Forgotten && (r.Server.has(id) != 0 || r.Server.find(id) >= 0):
 			if u := r.tenureOf(id); u == t || r.Tenures[u].Phase == Forgotten {
 				r.breaks(Leak)
 			}
 		}
 	}
-	if holders > 1 {
+	r.checkSession()
+	if holders > int(least) && (r.sc.Only == Kept || r.sc.Only == Overlap) {
 		r.breach = Overlap // whatever else is wrong with it
+	}
+}
+
+// checkSession compares what is kept of a session in short with the leases in it.
+func (r *run) checkSession() {
+	s := &r.Server
+	if !s.shared() {
+		return
+	}
+	h, is := s.Held, *s
+	is.recount()
+	if is.Held.Cap != h.Cap || is.Held.Mult != h.Mult || is.Held.Next < h.Next {
+		r.breaks(Header)
+	}
+	n, least := 0, Unlimited
+	for i, end := range h.Ends {
+		if end > s.End {
+			r.breaks(KeyEnds)
+		}
+		if end > s.Now {
+			n++
+			least = min(least, h.Limits[i])
+		}
+	}
+	if n > int(least) {
+		r.breaks(Crowd)
+	}
+	if h.End < s.End {
+		r.breaks(Header)
 	}
 }
 
@@ -126,7 +219,7 @@ func (r *run) check() {
 func (r *run) checkTick() {
 	net := r.Net[:r.Length]
 	for t := range r.Tenures {
-		if !r.Tenures[t].Strayed || r.Server.Owner != r.owner(t) || !r.runs(proc(t)) {
+		if !r.Tenures[t].Strayed || r.Server.has(r.owner(t)) == 0 || !r.runs(proc(t)) {
 			continue
 		}
 		undone := slices.ContainsFunc(net, func(m Message) bool { return int(m.Tenure) == t && m.Kind == CmdForget })
@@ -140,7 +233,7 @@ func (r *run) checkTick() {
 		waits = waits || r.Tenures[t].Phase == Waiting && r.runs(proc(t))
 	}
 	quiet := !slices.ContainsFunc(net, func(m Message) bool { return m.Heard || m.Kind < Granted || m.Kind == Push })
-	if !waits || !quiet || r.Server.Owner != 0 {
+	if !waits || !quiet || r.Server.Owner != 0 && !r.Server.vacant() {
 		r.Idle = 0
 		return
 	}

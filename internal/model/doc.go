@@ -10,14 +10,20 @@
 // shortest way there, which [Scenario.Explain] tells step by step. [Walk] goes
 // further, at random.
 //
+// A tenure has a limit: how many may have the lock while it does. With one of 1
+// it is the lock as it is. Where several have it together, a [Session] tells who
+// they are; its rules are older than the scripts that are to follow them, and no
+// test of core compares the two yet.
+//
 // A search that finds nothing proves little by itself. So each rule of the
 // protocol is a [Rule] that a world can be built without, and the tests show
 // that the search finds what goes wrong then.
 //
 // # Limits
 //
-// Time is a few ticks, clocks run at one rate, and margins are none. Redis does
-// not lose data, answers no errors, and nobody but Lockers takes the lock. A
+// Time is a few ticks, clocks run at one rate, and margins are none. Redis
+// answers no errors, and loses data only where a scenario says so; a hold that a
+// loss or somebody's DEL has ended counts no more until Redis confirms it. A
 // process is after one lock, with one call at a time; calls that queue within
 // it are one hold after the other. The deadline of a hold is tried out at every
 // step of a process that runs, so that nothing is said of how soon its context

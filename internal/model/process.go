@@ -9,10 +9,13 @@ func (r *run) start(p int) {
 	r.look(t)
 }
 
+// due is how long after a look the next one comes at the latest.
+func (x *Tenure) due() Time { return max(lookAgain, x.Due) }
+
 // look sends an acquire.
 func (r *run) look(t int) {
 	x, p := &r.Tenures[t], proc(t)
-	x.Phase, x.Asked = Asking, noon
+	x.Phase, x.Asked, x.Due = Asking, noon, 0
 	waits := !r.sc.Programs[p].Try
 	m := Message{Kind: CmdAcquire, Tenure: uint8(t), Heard: true, Flag: waits, At: noon, Wall: noon}
 	if waits && !r.Procs[p].Deaf {
@@ -28,7 +31,7 @@ func (r *run) unheard(t int) {
 		if int(m.Tenure) == t && m.Heard && (m.Kind == CmdAcquire || m.Kind == Granted || m.Kind == Refused) {
 			m.Heard, m.At, m.Wall = false, 0, 0
 			if m.Kind == Refused {
-				m.A, m.Token = 0, 0
+				m.A, m.Left, m.Token = 0, 0, 0
 			}
 		}
 		return true
@@ -53,6 +56,7 @@ func (r *run) settle(t int) {
 // end is when a process has nothing more to do for a tenure. No answer to it is heard any more.
 func (r *run) end(t int, phase Phase) {
 	r.Tenures[t] = Tenure{Phase: phase, Strayed: r.Tenures[t].Strayed}
+	r.Void &^= 1 << t
 	r.rewrite(func(m *Message) bool {
 		if int(m.Tenure) != t {
 			return true
@@ -71,7 +75,7 @@ func (r *run) hold(t int, token Token, at, wall, lease Time) {
 		if x.Phase == Asking {
 			r.undo(t)
 		} else {
-			x.Asked = min(x.Asked, noon-1) // looks at once
+			x.Asked, x.Due = min(x.Asked, noon-1), 0 // looks at once
 		}
 		return
 	}
@@ -79,14 +83,19 @@ func (r *run) hold(t int, token Token, at, wall, lease Time) {
 		Token: token, Held: token, Phase: Holding, Known: x.Known, Pending: x.Pending, Freed: x.Freed,
 		Deadline: deadline, Wall: wallEnd,
 	}
-	r.begins(token)
+	r.begins(t, token)
 }
 
-func (r *run) begins(token Token) {
-	if token <= r.Held {
+// begins compares the token of a hold. Those that were let in together need not begin in the order of their tokens.
+func (r *run) begins(t int, token Token) {
+	alone := r.limit(t) == 1
+	if !r.void(t) && (token <= r.Alone || alone && token <= r.Held) {
 		r.breaks(TokenOrder)
 	}
 	r.Held = max(r.Held, token)
+	if alone {
+		r.Alone = max(r.Alone, token)
+	}
 }
 
 // lapse ends a hold without a release.
@@ -154,6 +163,9 @@ func (r *run) hear(m Message) {
 			return
 		}
 		x.Phase, x.Look, x.LookWall, x.Seen, x.Last = Waiting, at, wall, m.A, m.Token
+		if r.sc.Leisurely {
+			x.Due = min(m.Left, r.p.Entry-1)
+		}
 	case Renewed:
 		if r.without(RenewalFromSending) {
 			at, wall = noon, noon
@@ -180,8 +192,10 @@ func (r *run) answer(t int, how Time) {
 	if how == ForgetUnknown && x.Resent {
 		return
 	}
-	// Where the lease ran out, and a late acquire had got the lock once more when the forget arrived, both are true.
-	if released && x.Freed == 0 || !released && x.Freed == x.Held {
+	// Where the lease ran out, and a late acquire had got the lock once more when the forget arrived, what was held is lost.
+	// Of one who was alone only the fence knows that, as long as there is one; without it, both are true.
+	forgiven := released && x.Freed != 0 && r.limit(t) == 1 && r.p.Fence != Forever
+	if released != (x.Freed == x.Held) && !forgiven {
 		r.breaks(WrongAnswer)
 	}
 }
@@ -203,7 +217,7 @@ func (r *run) told(t int, m Message) {
 	again := !x.InLine || m.Token <= x.Last && !r.without(GrantIsNewerThanLook) ||
 		span > passed && !r.without(LookIsComparedToClock)
 	if again {
-		x.Asked = min(x.Asked, noon-1)
+		x.Asked, x.Due = min(x.Asked, noon-1), 0
 		return
 	}
 	span = min(span, passed)

@@ -44,6 +44,34 @@ const (
 	WaitingIsMarked       // in the fence, so that who finds no mark need not look
 	StrayIsForgotten      // a grant to nobody is undone at once
 
+	// Limits. Those above also hold where several have the lock.
+	LimitCountsItself    // the one who names it is among those it allows
+	LeastLimitCounts     // of all inside and the one who asks
+	CapIsLowered         // by one that enters with a smaller limit
+	CapIsRecounted       // when the last one with the least limit leaves
+	NextIsALowerBound    // of the ends of all leases inside
+	DeadMakeRoom         // who would be refused has the dead taken out first
+	DeadAreLost          // and recorded as that
+	KeyOutlivesEntries   // the lock lasts as long as the longest lease inside
+	KeyIsLeftToOthers    // only the last one out frees it
+	RenewComparesSession // an entry counts only where the hash is about the lock's value
+	SessionBeginsEmpty   // nothing of an old hash is taken over
+	SessionLossesCount   // what is left in it was lost
+	SessionOutlivesKey   // so that this can be seen
+	SessionOutlivesFence // which says of all others in its range that they were released
+	SessionIsMarked      // in the fence, so that who finds no mark need not look
+	MutexEndsSession     // before it draws a token, with which the fence outlives the hash
+	SinceNeverFalls      // losses need not come in the order of tokens
+	ReleaseAsksFence     // an owner that is not inside may have been released before
+	ReleaseIsRemembered  // also where the hold was longer than the life of the fence
+	ReleaseNamesItsToken // another one was not what the release is about
+	SharedAreNotLive     // the hash tells who is inside, not the fence
+	ReleaseServesAll     // who have room
+	EntrantServes        // those behind it, who have room too
+	LeaverServes         // it may have been what the others waited for
+	NewcomerWaits        // behind one for whom there is no room
+	RefusalTellsFirstEnd // a place is free as soon as one lease is over
+
 	Rules // how many
 )
 
@@ -78,6 +106,32 @@ var ruleNames = [Rules]string{
 	WaiterLooks:               "waiter looks",
 	WaitingIsMarked:           "waiting is marked",
 	StrayIsForgotten:          "stray is forgotten",
+	LimitCountsItself:         "limit counts itself",
+	LeastLimitCounts:          "least limit counts",
+	CapIsLowered:              "cap is lowered",
+	CapIsRecounted:            "cap is recounted",
+	NextIsALowerBound:         "next is a lower bound",
+	DeadMakeRoom:              "dead make room",
+	DeadAreLost:               "dead are lost",
+	KeyOutlivesEntries:        "key outlives entries",
+	KeyIsLeftToOthers:         "key is left to others",
+	RenewComparesSession:      "renew compares session",
+	SessionBeginsEmpty:        "session begins empty",
+	SessionLossesCount:        "session losses count",
+	SessionOutlivesKey:        "session outlives key",
+	SessionOutlivesFence:      "session outlives fence",
+	SessionIsMarked:           "session is marked",
+	MutexEndsSession:          "mutex ends session",
+	SinceNeverFalls:           "since never falls",
+	ReleaseAsksFence:          "release asks fence",
+	ReleaseIsRemembered:       "release is remembered",
+	ReleaseNamesItsToken:      "release names its token",
+	SharedAreNotLive:          "shared are not live",
+	ReleaseServesAll:          "release serves all",
+	EntrantServes:             "entrant serves",
+	LeaverServes:              "leaver serves",
+	NewcomerWaits:             "newcomer waits",
+	RefusalTellsFirstEnd:      "refusal tells first end",
 }
 
 func (r Rule) String() string { return ruleNames[r] }
@@ -88,14 +142,18 @@ type Breach string
 // The promises.
 const (
 	Kept         Breach = ""
-	Overlap      Breach = "two hold the lock"
+	Overlap      Breach = "more hold the lock than one of them allows"
 	Overrun      Breach = "a holder counts on a lease that Redis does not keep"
-	TokenOrder   Breach = "a hold began with a token that is not larger than the last one's"
+	TokenOrder   Breach = "a token is not larger than those before it"
 	WrongAnswer  Breach = "a release was told wrong how it ended"
 	Interference Breach = "a command of one tenure changed the hold of another"
 	Leak         Breach = "Redis has a tenure that was forgotten"
 	Stray        Breach = "a grant to nobody was heard of and is not undone"
 	Silent       Breach = "a grant went to one who had been silent for too long"
 	Unfair       Breach = "the lock passed one who waited longer"
-	Stuck        Breach = "the lock stayed free while somebody waited"
+	Stuck        Breach = "there was room for longer than a look takes, while somebody waited"
+	Idle         Breach = "a script left the first in line outside, for whom there was room"
+	Header       Breach = "what is told of a session in short is not true of its leases"
+	Crowd        Breach = "Redis let in more than one of them allows"
+	KeyEnds      Breach = "the lock ends before a lease inside"
 )

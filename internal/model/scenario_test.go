@@ -68,6 +68,19 @@ var everything = []*Scenario{
 		Name: "two", Params: with(func(p *Params) { p.Block = 2 }), Extend: 3, Late: 3, Losses: 1,
 		Programs: []Program{busy(false), busy(false)},
 	},
+	{
+		Name: "three with limits", Params: with(func(p *Params) { p.Memory = 3 }), Extend: 3,
+		Late: 3, Losses: 3, Deaths: 1, Naps: 1, Deafs: 1, Backs: 1, Step: 2, Foreigns: 2,
+		Programs: []Program{busy(false).to(2), busy(false).to(3), busy(true).to(2)},
+	},
+	{
+		Name: "two readers and a writer", Params: usual, Extend: 3, Late: 3, Losses: 2, Deaths: 1, Foreigns: 1, Dels: 1,
+		Programs: []Program{busy(false).to(Unlimited), busy(false).to(Unlimited), busy(false)},
+	},
+	{
+		Name: "three places", Params: usual, Late: 2, Losses: 2, Deaths: 1, Dels: 2,
+		Programs: []Program{busy(false).to(2), busy(false).to(2), busy(false).to(2)},
+	},
 }
 
 func busy(try bool) Program {

@@ -23,6 +23,10 @@ const (
 	Wake
 	SetBack
 	SetForward
+	TakeForeign
+	FreeForeign
+	Del
+	Flush
 	Tick
 )
 
@@ -68,7 +72,7 @@ func (sc *Scenario) Apply(w *World, a Action) Breach {
 		x := &r.Tenures[i]
 		x.Handed++
 		x.Held = x.Token + Token(x.Handed)
-		r.begins(x.Held)
+		r.begins(i, x.Held)
 	case Release:
 		if r.Tenures[i].Phase == Lapsed {
 			r.undo(i)
@@ -118,8 +122,32 @@ func (r *run) disturb(kind Move, p int) {
 		r.Forwards++
 		r.pass(r.sc.Step)
 		r.expire()
+	case TakeForeign:
+		r.Foreigns++
+		r.Server.Owner, r.Server.End = Foreign, r.Server.Now+r.p.Lease
+	case FreeForeign:
+		r.Server.Owner, r.Server.End = 0, 0
+	case Del:
+		r.Dels++
+		r.voids()
+		r.Server.Owner, r.Server.End, r.Given = 0, 0, 0
+	case Flush:
+		r.Flushes++
+		r.voids()
+		r.Server, r.Given = Server{Now: r.Server.Now, Deaf: r.Server.Deaf}, 0
+		r.tick()
 	case Tick:
 		r.tick()
+	}
+}
+
+// voids marks those whom somebody takes the lock from: what they believe until they are told otherwise is not for Redis to
+// answer for.
+func (r *run) voids() {
+	for t := range r.Tenures {
+		if r.Server.has(r.owner(t)) != 0 {
+			r.Void |= 1 << t
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ func (sc *Scenario) Explain(trace []Action) string {
 		breach := plain.Apply(&w, a)
 		d := Time(0)
 		switch a.Kind {
-		case Tick:
+		case Tick, Flush:
 			e.real++
 			d = 1
 		case SetBack:
@@ -52,10 +52,23 @@ func (e *teller) redis() string {
 	var b strings.Builder
 	s := &e.w.Server
 	fmt.Fprintf(&b, "%d: ", s.Now+e.clock)
-	if s.Owner == 0 {
+	switch {
+	case s.Owner == 0:
 		b.WriteString("free")
-	} else {
+	case s.Owner == Foreign:
+		fmt.Fprintf(&b, "foreign until %d", s.End+e.clock)
+	case s.Owner&Several != 0:
+		fmt.Fprintf(&b, "=%s until %d", name(int(s.Owner&^Several)-1), s.End+e.clock)
+	default:
 		fmt.Fprintf(&b, "%s until %d", name(int(s.Owner)-1), s.End+e.clock)
+	}
+	if h := &s.Held; h.Of != 0 {
+		fmt.Fprintf(&b, "; of =%s: cap %d mult %d next %d", name(int(h.Of&^Several)-1), h.Cap, h.Mult, h.Next+e.clock)
+		for i, end := range h.Ends {
+			if end != 0 {
+				fmt.Fprintf(&b, ", %s limit %d until %d with %d", name(i), h.Limits[i], end+e.clock, h.Tokens[i])
+			}
+		}
 	}
 	for i, p := range s.Line[:s.Length] {
 		sep := ", "
@@ -88,6 +101,9 @@ func (e *teller) holders() string {
 	for t := range e.w.Tenures {
 		if x := &e.w.Tenures[t]; x.Phase == Holding {
 			fmt.Fprintf(&b, " | %s holds %d for %d", name(t), x.Held, min(x.Deadline, x.Wall)-noon)
+			if e.w.Void&(1<<t) != 0 {
+				b.WriteString(", void")
+			}
 		}
 	}
 	return b.String()
@@ -131,7 +147,9 @@ var moves = [...]string{
 	Start: "begins", Timeout: "hears nothing", Look: "looks", GiveUp: "gives up", Renew: "renews", Extend: "extends",
 	HandOn: "hands over within the process", Release: "releases", Forget: "sends a forget",
 	Abandon: "gives up forgetting", Die: "dies", GoDeaf: "loses the connection of its inbox", Sleep: "is suspended",
-	Wake: "goes on", SetBack: "Redis' clock is set back", SetForward: "Redis' clock is set forward", Tick: "a tick",
+	Wake: "goes on", SetBack: "Redis' clock is set back", SetForward: "Redis' clock is set forward",
+	TakeForeign: "a foreign client takes the lock", FreeForeign: "the foreign client deletes its lock",
+	Del: "somebody deletes the lock", Flush: "Redis forgets everything, and a tick", Tick: "a tick",
 }
 
 func (e *teller) action(a Action) string {
@@ -144,7 +162,7 @@ func (e *teller) action(a Action) string {
 		return string(rune('A'+proc(int(m.Tenure)))) + " gets " + e.message(m)
 	case Lose:
 		return "lost: " + e.message(&e.w.Net[a.I])
-	case SetBack, SetForward, Tick:
+	case SetBack, SetForward, TakeForeign, FreeForeign, Del, Flush, Tick:
 		return moves[a.Kind]
 	case Start, Die, GoDeaf, Sleep, Wake:
 		return string(rune('A'+int(a.I))) + " " + moves[a.Kind]

@@ -8,7 +8,7 @@ func (r *run) tick() {
 		r.older(&x.LookWall)
 		r.older(&x.Wall)
 		if !r.Procs[proc(t)].Asleep {
-			if x.Asked > noon-lookAgain {
+			if x.Asked > noon-x.due() {
 				x.Asked--
 			}
 			r.older(&x.Look)
@@ -56,8 +56,11 @@ func (r *run) move(t *Time, d Time) {
 // pass lets Redis' clock go on by d, or back.
 func (r *run) pass(d Time) {
 	s := &r.Server
-	for _, t := range []*Time{&s.End, &s.FenceEnd, &s.LineEnd} {
+	for _, t := range []*Time{&s.End, &s.FenceEnd, &s.LineEnd, &s.Held.Next, &s.Held.End} {
 		r.move(t, d)
+	}
+	for i := range s.Held.Ends {
+		r.move(&s.Held.Ends[i], d)
 	}
 	for i := range s.Line {
 		r.move(&s.Line[i].Expiry, d)
@@ -79,7 +82,7 @@ func (r *run) age(d Token) {
 	if r.sc.plain {
 		return
 	}
-	var all [5 + 8 + 4*MaxOwners + maxMessages]*Token
+	var all [7 + 8 + 5*MaxOwners + maxMessages]*Token
 	n := 0
 	add := func(t *Token) {
 		if *t == 0 {
@@ -93,11 +96,14 @@ func (r *run) age(d Token) {
 		n++
 	}
 	f := &r.Server.Fence
-	for _, t := range []*Token{&r.Held, &r.Given, &f.Last, &f.Live, &f.Since} {
+	for _, t := range []*Token{&r.Held, &r.Alone, &r.Drawn, &r.Given, &f.Last, &f.Live, &f.Since} {
 		add(t)
 	}
 	for i := range f.Lost {
 		add(&f.Lost[i])
+	}
+	for i := range r.Server.Held.Tokens {
+		add(&r.Server.Held.Tokens[i])
 	}
 	for i := range r.Tenures {
 		x := &r.Tenures[i]

@@ -7,14 +7,17 @@ type World struct {
 	Tenures [MaxOwners]Tenure
 	Net     [maxMessages]Message // what is under way; sorted, as it may arrive in any order
 	Held    Token                // the largest with which a hold began
-	Given   Token                // with which Redis gave the lock to its owner
+	Alone   Token                // the same of holds with a limit of 1
+	Drawn   Token                // the largest that Redis gave away or reserved
+	Given   Token                // with which Redis gave the lock to its owner, where that is one
 	Procs   [maxProcs]Process
 
 	Length uint8 // of Net
-	Idle   int8  // ticks for which the lock was free, somebody waited and nothing was under way
+	Void   uint8 // tenures that somebody else ended in Redis, and that Redis has not confirmed since; a bit for each
+	Idle   int8  // ticks for which there was room, somebody waited and nothing was under way
 
 	// What has happened, of what is bounded.
-	Losses, Deaths, Naps, Deafs, Backs, Forwards int8
+	Losses, Deaths, Naps, Deafs, Backs, Forwards, Foreigns, Dels, Flushes int8
 }
 
 const (
@@ -63,6 +66,7 @@ type Tenure struct {
 
 	Pending, Forgets, Renews, Extends, Handed int8 // counts
 
+	Due      Time // how long it waits for its next look, if more than lookAgain
 	Asked    Time // when it last sent a look or a forget; monotonic
 	Look     Time // when the answered look was sent; monotonic
 	LookWall Time // the same by the wall clock
@@ -98,6 +102,7 @@ type Message struct {
 	At     Time  // when the command was sent; monotonic
 	Wall   Time  // the same by the wall clock
 	A      Time  // renew: lease; renewed: left; refused and push: Redis' time; forgot: how
+	Left   Time  // refused: of a lease
 }
 
 func (m *Message) order() uint64 {
@@ -108,7 +113,7 @@ func (m *Message) order() uint64 {
 		return 0
 	}
 	return uint64(m.Kind)<<56 | uint64(m.Tenure)<<48 | b(m.Heard)<<41 | b(m.Flag)<<40 | b(m.Told)<<42 | uint64(uint8(m.At))<<32 |
-		uint64(uint8(m.Wall))<<24 | uint64(uint8(m.A))<<16
+		uint64(uint8(m.Wall))<<24 | uint64(uint8(m.A))<<16 | uint64(uint8(m.Left))<<8
 }
 
 func (w *World) put(m Message) {
@@ -159,18 +164,24 @@ type Scenario struct {
 	// How often what may happen.
 	Losses, Deaths, Naps, Deafs int8
 	Backs, Forwards             int8 // Redis' clock is set, forward only while that shortens nobody's lease
+	Foreigns                    int8 // a client that knows nothing of all this takes the lock if it is free
+	Dels                        int8 // somebody deletes the lock
+	Flushes                     int8 // Redis forgets everything; a tick goes by, as with the clock of tokens
 
 	Step   Time // by so much
 	Closed bool // a process that dies closes its inbox, as Redis notices
 	Prompt bool // what somebody waits for comes within the tick; only grants are slow
 
-	AllowOverrun bool // until two hold the lock
+	Leisurely bool // waiters look when they were told that a lease ends, and not every tick
+
+	Only Breach // no other counts, unless it is Kept
 
 	plain bool // tokens are what they are: for people
 }
 
 // Program is what a process does.
 type Program struct {
+	Limit    uint8 // 0 is 1
 	Tenures  uint8 // one after the other
 	Try      bool  // without waiting
 	GivesUp  bool  // a wait may be cancelled
@@ -201,7 +212,7 @@ type run struct {
 }
 
 func (r *run) breaks(b Breach) {
-	if r.breach == Kept {
+	if r.breach == Kept && (r.sc.Only == Kept || r.sc.Only == b) {
 		r.breach = b
 	}
 }
@@ -214,6 +225,10 @@ func (r *run) owner(t int) Owner {
 	}
 	return Owner(t + 1)
 }
+
+func (r *run) limit(t int) uint8 { return max(1, r.sc.Programs[proc(t)].Limit) }
+
+func (r *run) void(t int) bool { return r.Void&(1<<t) != 0 }
 
 // tenureOf is the tenure that an owner id names, the latest where it names several.
 func (r *run) tenureOf(o Owner) int {
