@@ -47,6 +47,9 @@ var (
 	ForgetScript  = Script{protocol.ForgetScript}
 	RenewScript   = Script{protocol.RenewScript}
 	InspectScript = Script{protocol.InspectScript}
+	PermitScript  = Script{protocol.PermitScript}
+	ReturnScript  = Script{protocol.ReturnScript}
+	KeepScript    = Script{protocol.KeepScript}
 	VoteScript    = Script{protocol.VoteScript}
 	SustainScript = Script{protocol.SustainScript}
 	YieldScript   = Script{protocol.YieldScript}

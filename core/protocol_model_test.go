@@ -55,6 +55,50 @@ func TestModelDoesWhatTheScriptsDo(t *testing.T) {
 	}
 }
 
+// The same of owners that name limits: one, two, three, or none.
+func TestModelDoesWhatTheScriptsDoWithLimits(t *testing.T) {
+	t.Parallel()
+	rules := []model.Rule{
+		model.Whole, model.LimitCountsItself, model.LeastLimitCounts, model.CapIsLowered, model.CapIsRecounted, model.NextIsALowerBound,
+		model.DeadMakeRoom, model.DeadAreLost, model.KeyOutlivesEntries, model.KeyIsLeftToOthers, model.SessionBeginsEmpty,
+		model.SessionLossesCount, model.ReleaseNamesItsToken, model.SharedAreNotLive, model.ReleaseServesAll, model.EntrantServes,
+		model.LeaverServes, model.NewcomerWaits, model.RefusalTellsFirstEnd, model.RenewNeverShortens, model.AcquireNeverShortens,
+		model.TaintedLeavesTombstone, model.TombstoneBarsLock, model.ReleaseAsksFence, model.SinceNeverFalls,
+	}
+	for _, rule := range rules {
+		seeds := uint64(200)
+		if rule == model.Whole {
+			seeds = 12
+		}
+		var difference string
+		for seed := range seeds {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				m := newModelled(t, b, rand.New(rand.NewPCG(seed, 2)))
+				m.p.Without, m.p.Fence, m.p.Block = rule, model.Forever, 1
+				for o := range m.limits {
+					m.limits[o] = []uint8{1, 2, 2, 3, 3, model.Unlimited}[m.rnd.IntN(6)]
+				}
+				for i := 0; i < 150 && m.difference == ""; i++ {
+					m.step()
+				}
+				if difference = m.difference; difference != "" && rule == model.Whole {
+					t.Errorf("seed %d:\n%s\n%s", seed, strings.Join(m.log, "\n"), difference)
+				}
+				for _, sub := range m.inboxes {
+					_ = sub.Close()
+				}
+			})
+			if difference != "" {
+				break
+			}
+		}
+		if difference == "" && rule != model.Whole {
+			t.Errorf("without %q: no difference to the scripts", rule)
+		}
+		t.Logf("without %q: %s", rule, difference)
+	}
+}
+
 // modelled is a server and the model of it, in which a tick is a second.
 type modelled struct {
 	t       *testing.T
@@ -66,6 +110,7 @@ type modelled struct {
 	zero    int64 // TIME, in µs, at the model's time 0
 	skew    time.Duration
 	tokens  []model.Token
+	limits  [model.MaxOwners + 1]uint8 // of each owner; 0 is 1
 	inboxes map[model.Owner]*redis.PubSub
 	log     []string
 
@@ -118,6 +163,10 @@ func (m *modelled) step() {
 		m.note("the clock is set forward")
 		m.b.Skew(m.skew)
 		m.s.Now += 2
+	case n < 4 && m.rnd.IntN(5) == 0 && m.limits[0] > 0:
+		m.note("an operator's DEL")
+		m.rdb.Del(background, "k")
+		m.s.Owner, m.s.End = 0, 0
 	case n < 12:
 		m.acquire(o, m.rnd.IntN(4) > 0, m.rnd.IntN(4) > 0)
 	case n < 18:
@@ -125,7 +174,12 @@ func (m *modelled) step() {
 	default:
 		lease := model.Time(m.rnd.IntN(7))
 		m.note("%s renews to %d", ownerID(o), lease)
-		got := m.run(holdfast.RenewScript, "k", ownerID(o), ms(lease))
+		var got any
+		if m.limits[o] > 1 {
+			got = m.run(holdfast.KeepScript, "k", fenceKey, heldKey, ownerID(o), ms(lease))
+		} else {
+			got = m.run(holdfast.RenewScript, "k", ownerID(o), ms(lease))
+		}
 		if want := ms(m.s.Renew(&m.p, o, lease)); got != want {
 			m.differ("renew: %v, the model says %d", got, want)
 		}
@@ -135,7 +189,7 @@ func (m *modelled) step() {
 
 func (m *modelled) acquire(o model.Owner, waits, told bool) {
 	m.note("%s acquires, waits %v, told %v", ownerID(o), waits, told)
-	plan := fmt.Sprint(ms(m.p.Lease), " ", ms(m.p.Lease+m.p.Fence), " ", m.p.Block)
+	plan := fmt.Sprint(ms(m.p.Lease), " ", ms(m.p.Lease)+ms(m.p.Fence), " ", m.p.Block)
 	if waits {
 		inbox := "-"
 		if told {
@@ -143,7 +197,12 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 		}
 		plan = fmt.Sprint(plan, " ", ms(m.p.Entry), " ", ms(m.p.First), " 1 ", inbox)
 	}
-	got := fmt.Sprint(m.run(holdfast.AcquireScript, append(m.names(o), plan)...))
+	if m.limits[o] > 1 {
+		m.permit(o, plan, waits, told)
+		return
+	}
+	reply := m.run(holdfast.AcquireScript, append(m.names(o), plan)...)
+	got := fmt.Sprint(reply)
 	a, g := m.s.Acquire(&m.p, o, 1, waits, told)
 	want := "-1"
 	switch {
@@ -156,6 +215,11 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 		if a.Deaf {
 			deaf = 1
 		}
+		if m.limits[0] > 0 {
+			m.refused(reply, a)
+			got, want = "", ""
+			break
+		}
 		want = fmt.Sprint([]any{0, ms(a.Left), ownerID(a.Holder), a.Place, m.real(model.Token(a.Now) * m.p.PerTick), fence, deaf})
 		if last, _, _ := strings.Cut(fence, " "); a.Last != 0 && last != fmt.Sprint(m.real(a.Last)) {
 			m.differ("the last token is %d in the model's answer and %s in its fence", m.real(a.Last), last)
@@ -167,6 +231,55 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 	m.told(g)
 }
 
+// permit is acquire for an owner that names a limit.
+func (m *modelled) permit(o model.Owner, plan string, waits, told bool) {
+	args := m.names(o)
+	args = append(append(args[:5:5], heldKey), args[5], plan, limitOf(m.limits[o]))
+	reply := m.run(holdfast.PermitScript, args...)
+	a, g := m.s.Acquire(&m.p, o, m.limits[o], waits, told)
+	switch {
+	case a.Token != 0:
+		m.tokens = append(m.tokens, a.Token)
+		m.same("permit", reply, m.real(a.Token))
+	case a.Gone:
+		m.same("permit", reply, -1)
+	default:
+		m.refused(reply, a)
+	}
+	m.told(g)
+}
+
+func limitOf(limit uint8) int {
+	if limit == model.Unlimited {
+		return 1 << 20
+	}
+	return int(limit)
+}
+
+// refused compares what a refusal tells, but for the marks of the fence.
+func (m *modelled) refused(reply any, a model.Acquired) {
+	r, ok := reply.([]any)
+	if !ok || len(r) < 7 {
+		m.differ("acquire: %v, the model refuses", reply)
+		return
+	}
+	inside, deaf := any(1), 0
+	if len(r) == 8 {
+		inside = r[7]
+	}
+	if a.Deaf {
+		deaf = 1
+	}
+	m.same("refusal", fmt.Sprint(r[1], r[2], r[3], r[6], inside), fmt.Sprint(ms(a.Left), valueOf(a.Holder), a.Place, deaf, a.Inside))
+}
+
+func valueOf(o model.Owner) string {
+	if o&model.Several != 0 {
+		return "=" + ownerID(o&^model.Several)
+	}
+	return ownerID(o)
+}
+
 func (m *modelled) forget(o model.Owner) {
 	token, tomb := model.Token(0), 0
 	if len(m.tokens) > 0 && m.rnd.IntN(4) > 0 {
@@ -176,7 +289,11 @@ func (m *modelled) forget(o model.Owner) {
 		tomb = 60_000
 	}
 	m.note("forget %s with %d, tombstone %d", ownerID(o), m.real(token), tomb)
-	got := m.run(holdfast.ForgetScript, append(m.names(o), m.real(token), ms(m.p.Fence), tomb)...)
+	args, script := m.names(o), holdfast.ForgetScript
+	if m.limits[o] > 1 {
+		args, script = append(append(args[:5:5], heldKey), args[5]), holdfast.ReturnScript
+	}
+	got := m.run(script, append(args, m.real(token), ms(m.p.Fence), tomb)...)
 	want, g := m.s.Forget(&m.p, o, token, tomb > 0)
 	if got != int64(want) {
 		m.differ("forget: %v, the model says %d", got, want)
@@ -207,7 +324,7 @@ func (m *modelled) compare() {
 	holder, gone, line, waits := "", "", "", map[string]string{}
 	left, fenceLeft := time.Duration(-2), time.Duration(-2)
 	if s.Owner != 0 {
-		holder, left = ownerID(s.Owner), time.Duration(s.End-s.Now)*time.Second
+		holder, left = valueOf(s.Owner), time.Duration(s.End-s.Now)*time.Second
 	}
 	if s.Fence.Last != 0 {
 		fenceLeft = time.Duration(s.FenceEnd-s.Now) * time.Second
@@ -223,8 +340,14 @@ func (m *modelled) compare() {
 	}
 	m.same("holder", m.rdb.Get(background, "k").Val(), holder)
 	m.same("lease", ticks(m.rdb.PTTL(background, "k").Val()), left)
-	m.same("fence", m.rdb.Get(background, fenceKey).Val(), m.fence())
-	m.same("life of the fence", ticks(m.rdb.PTTL(background, fenceKey).Val()), fenceLeft)
+	if m.limits[0] == 0 {
+		m.same("fence", m.rdb.Get(background, fenceKey).Val(), m.fence())
+		m.same("life of the fence", ticks(m.rdb.PTTL(background, fenceKey).Val()), fenceLeft)
+	} else {
+		unmarked := strings.TrimSuffix(strings.TrimSuffix(m.rdb.Get(background, fenceKey).Val(), " w"), " s")
+		m.same("fence", unmarked, strings.TrimSuffix(m.fence(), " w"))
+		m.session()
+	}
 	members := ""
 	for _, o := range m.rdb.LRange(background, lineKey, 0, -1).Val() {
 		members += " " + o
@@ -242,6 +365,23 @@ func (m *modelled) compare() {
 		}
 	}
 	m.same("tombstones", tombs, gone)
+}
+
+// session compares the hash of several holders, where it is about the lock.
+func (m *modelled) session() {
+	h := &m.s.Held
+	got := m.rdb.HGetAll(background, heldKey).Val()
+	if m.s.Owner == 0 || m.s.Owner&model.Several == 0 || h.Of != m.s.Owner {
+		return
+	}
+	at := func(t model.Time) int64 { return (m.zero + int64(t)*1_000_000) / 1000 }
+	want := map[string]string{"of": valueOf(h.Of), "cap": fmt.Sprintf("%d %d %d", limitOf(h.Cap), h.Mult, at(h.Next))}
+	for i, end := range h.Ends {
+		if end != 0 {
+			want["@"+ownerID(model.Owner(i+1))] = fmt.Sprintf("%d %d %d", at(end), limitOf(h.Limits[i]), m.real(h.Tokens[i]))
+		}
+	}
+	m.same("session", got, want)
 }
 
 // ticks rounds up; the life of a fence counts milliseconds where its last token is ahead of the clock.

@@ -204,7 +204,7 @@ func (s *Server) depart(p *Params, id Owner) (had Token, was bool) {
 	}
 	if limit == h.Cap {
 		if h.Mult--; h.Mult == 0 && p.Without != CapIsRecounted {
-			s.recount()
+			s.bury(p)
 		}
 	}
 	return had, true

@@ -28,7 +28,7 @@ var (
 
 	AcquireScript = newScript(5, fastLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
 	reenterScript = newScript(6, fastLua+fenceLua+lineLua+heldLua+grantLua+entryLua+acquireLua)
-	permitScript  = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
+	PermitScript  = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
 )
 
 // Acquire is a call of acquire.lua; id is the re-entry id where n has an Entry, and the limit where it is Several. Here and below, room is where the
@@ -38,7 +38,7 @@ func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, [
 		return reenterScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, plan, id)
 	}
 	if n.Several {
-		return permitScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, plan, id)
+		return PermitScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, plan, id)
 	}
 	return AcquireScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, plan)
 }

@@ -85,12 +85,12 @@ local function refuse(left)
   return {0, left, at.value or '', rank, now, at.fence or '', deaf, at.s and at.s.n}
 end
 
-if holder and holder ~= ARGV[1] and not at.s then
+if at.value and at.value ~= ARGV[1] and not at.s then
   return refuse(redis.call('PTTL', KEYS[1]))
 end
 
 local first = redis.call('LINDEX', KEYS[4], 0)
-if first and (not holder or at.s) then
+if first and (not at.value or at.s) then
   local n, blocked, left = 0, false, nil
   if first ~= ARGV[1] then n, blocked, left = serve(ARGV[1], at) end
   if blocked or not admits(at, limit) then

@@ -12,7 +12,7 @@ var (
 
 	ForgetScript = newScript(5, fastForgetLua+fenceLua+lineLua+heldLua+grantLua+forgetLua)
 	departScript = newScript(6, "local several\n"+fenceLua+lineLua+heldLua+grantLua+entryLua+forgetLua)
-	resignScript = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+forgetLua)
+	ReturnScript = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+forgetLua)
 	YieldScript  = newScript(5, fastForgetLua+fenceLua+lineLua+nudgeLua+forgetLua)
 )
 
@@ -27,7 +27,7 @@ func Forget(room []any, key any, n *Names, owner *string, token *int64, tainted 
 		return departScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, token, fenceLife, life)
 	}
 	if n.Several {
-		return resignScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, token, fenceLife, life)
+		return ReturnScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, token, fenceLife, life)
 	}
 	return ForgetScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life)
 }

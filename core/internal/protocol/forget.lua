@@ -63,8 +63,11 @@ if ARGV[5] then pcall(leave, ARGV[5]) end
 
 if left then return left end
 
-local token = ARGV[2]
+local token, fence, unknown = ARGV[2], nil, false
 if at.now then
+  fence = at.fence or false
+  -- The hash knows the rest of what became of tenures with a limit. A server that lost it cannot tell.
+  unknown = several and not had and not was and marked(fence) and redis.call('EXISTS', hash) == 0
   local ok, n = true, 0
   if at.s or not at.value and not wrong then ok, n = pcall(serve, '', at) end
   if at.fence and (not ok or n == 0) and at.fence ~= written then redis.call('SET', KEYS[2], at.fence, 'KEEPTTL') end
@@ -72,7 +75,7 @@ if at.now then
   if was then return 0 end
 end
 
-local fence = redis.pcall('GET', KEYS[2])
+if not at.now then fence = redis.pcall('GET', KEYS[2]) end
 if type(fence) == 'table' then return held and 1 or 3 end -- another type: not ours to overwrite
 local last, live, since, lost = recall(fence)
 
@@ -123,6 +126,4 @@ if token == '0' then return 0 end
 local n = tonumber(token)
 if not fence or n < tonumber(since) or n > tonumber(last) then return 3 end
 if token == live or string.find(lost .. ' ', ' ' .. token .. ' ', 1, true) then return 0 end
--- Where several held it the hash knew the rest. A server that lost it cannot tell.
-if several and marked(fence) and redis.call('EXISTS', hash) == 0 then return 3 end
-return 2
+return unknown and 3 or 2

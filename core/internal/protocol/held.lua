@@ -122,6 +122,7 @@ end
 -- share lets owner in with a lease from now on. It returns its token, and what takes that back; or nothing, and an error reply
 -- if there is one.
 local function share(at, owner, limit, lease, life)
+  if not at.value then abandon(at) end
   local token, fence, ahead = draw(at.fence, 1, at.now, true)
   if not token then return end
   local began, s = not at.value, at.s
@@ -186,7 +187,11 @@ local function part(at, owner)
   local entry = redis.pcall('HGET', hash, '@' .. owner)
   if type(entry) ~= 'string' then return end
   local ends, limit, token = read(entry)
-  if not at.s or ends <= math.floor(at.now / 1000) then return nil, token end
+  if not at.s then return nil, token end
+  if ends <= math.floor(at.now / 1000) then
+    recount(at)
+    return nil, token
+  end
   redis.call('HDEL', hash, '@' .. owner)
   local s = at.s
   s.n = s.n - 1

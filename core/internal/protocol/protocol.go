@@ -76,9 +76,9 @@ var Scripts = []struct {
 	Name string
 	*Script
 }{
-	{"acquire", AcquireScript}, {"acquire", reenterScript}, {"acquire", permitScript},
-	{"forget", ForgetScript}, {"forget", departScript}, {"forget", resignScript},
-	{"renew", RenewScript}, {"renew", prolongScript}, {"renew", remainScript}, {"inspect", InspectScript}, {"claim", claimScript},
+	{"acquire", AcquireScript}, {"acquire", reenterScript}, {"acquire", PermitScript},
+	{"forget", ForgetScript}, {"forget", departScript}, {"forget", ReturnScript},
+	{"renew", RenewScript}, {"renew", prolongScript}, {"renew", KeepScript}, {"inspect", InspectScript}, {"claim", claimScript},
 	{"vote", VoteScript}, {"bundle", BundleScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
 }
 

@@ -14,7 +14,7 @@ var (
 
 	RenewScript   = newScript(1, renewLua)
 	prolongScript = newScript(2, entryLua+renewLua)
-	remainScript  = newScript(3, permitLua+fenceLua+heldLua+renewLua)
+	KeepScript    = newScript(3, permitLua+fenceLua+heldLua+renewLua)
 	SustainScript = newScript(3, fenceLua+sustainLua)
 )
 
@@ -24,7 +24,7 @@ func Renew(room []any, key any, n *Names, owner *string, lease *int64) (*Script,
 		return prolongScript.args(room, key, &n.Entry, owner, lease)
 	}
 	if n.Several {
-		return remainScript.args(room, key, &n.Fence, &n.Held, owner, lease)
+		return KeepScript.args(room, key, &n.Fence, &n.Held, owner, lease)
 	}
 	return RenewScript.args(room, key, owner, lease)
 }
