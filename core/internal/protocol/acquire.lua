@@ -51,7 +51,7 @@ end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local at = {value = holder or nil, fence = fence or nil, now = now}
+local at = {value = holder or nil, fence = fence or nil, stored = fence or nil, now = now}
 inside(at)
 if several then
   local token, over = again(at, ARGV[1], tonumber(lease))
@@ -75,12 +75,9 @@ local function refuse(left)
     rank = known and redis.call('LPOS', KEYS[4], ARGV[1])
     rank = rank and rank + 1 or redis.call('RPUSH', KEYS[4], ARGV[1])
     redis.call('PEXPIRE', KEYS[4], entry)
-    if at.fence and string.find(at.fence, '%d$') then
-      at.fence = at.fence .. ' w'
-      fence = nil
-    end
+    if at.fence and string.find(at.fence, '%d$') then at.fence = at.fence .. ' w' end
   end
-  if at.fence and at.fence ~= fence then redis.call('SET', KEYS[2], at.fence, 'KEEPTTL') end
+  settle(at)
   if at.s then left = math.max(1, at.s.next - math.floor(now / 1000)) end
   return {0, left, at.value or '', rank, now, at.fence or '', deaf, at.s and at.s.n}
 end
@@ -91,12 +88,9 @@ end
 
 local first = redis.call('LINDEX', KEYS[4], 0)
 if first and (not at.value or at.s) then
-  local n, blocked, left = 0, false, nil
+  local n, blocked, left
   if first ~= ARGV[1] then n, blocked, left = serve(ARGV[1], at) end
-  if blocked or not admits(at, limit) then
-    if n > 0 then fence = at.fence end -- it was written
-    return refuse(left or 0)
-  end
+  if blocked or not admits(at, limit) then return refuse(left or 0) end
   leave(ARGV[1])
 elseif at.s and not admits(at, limit) then
   return refuse(0)
@@ -107,6 +101,7 @@ if limit > 1 then
   if not token then return err or -2 end
   -- There may be room for those behind: the first to look after another library's lock had ended was alone.
   if first then serve('', at) end
+  settle(at)
   return token
 end
 

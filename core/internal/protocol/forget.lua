@@ -40,12 +40,12 @@ if KEYS[6] and not several and holder then
 end
 if held then redis.call('DEL', KEYS[1]) end
 
-local at, written, had, was = {value = not held and holder or nil}, nil, nil, nil
+local at, had, was = {value = not held and holder or nil}, nil, nil
 if not ARGV[5] and (several or holder and string.sub(holder, 1, 1) == '=') then
   local time = redis.call('TIME')
-  at.now, written = time[1] * 1000000 + time[2], redis.pcall('GET', KEYS[2])
-  if type(written) ~= 'string' then written = nil end
-  at.fence = written
+  at.now, at.fence = time[1] * 1000000 + time[2], redis.pcall('GET', KEYS[2])
+  if type(at.fence) ~= 'string' then at.fence = nil end
+  at.stored = at.fence
   inside(at)
   had, was = part(at, ARGV[1])
 end
@@ -68,9 +68,8 @@ if at.now then
   fence = at.fence or false
   -- The hash knows the rest of what became of tenures with a limit. A server that lost it cannot tell.
   unknown = several and not had and not was and marked(fence) and redis.call('EXISTS', hash) == 0
-  local ok, n = true, 0
-  if at.s or not at.value and not wrong then ok, n = pcall(serve, '', at) end
-  if at.fence and (not ok or n == 0) and at.fence ~= written then redis.call('SET', KEYS[2], at.fence, 'KEEPTTL') end
+  if at.s or not at.value and not wrong then pcall(serve, '', at) end
+  settle(at)
   if had then return (token == had or token == '0') and 1 or 0 end
   if was then return 0 end
 end

@@ -30,10 +30,10 @@ local function grant(at, owner, lease, life, block)
     return
   end
   local before = at.fence
-  at.value, at.fence = owner, text
+  at.value, at.fence, at.stored = owner, text, text
   return token, function()
     redis.call('DEL', KEYS[1])
-    at.value, at.fence = nil, before
+    at.value, at.fence, at.stored = nil, before, old or nil
     if old then
       redis.call('SET', KEYS[2], old, 'PX', string.format('%.0f', life + ahead))
     else

@@ -8,8 +8,8 @@
 -- lease is over. The hash outlives the lock, and a fence with the mark s says that there is one: until the next owner alone, or
 -- the next session, has recorded all that are in it as lost, it tells who was inside.
 --
--- `at` is what a script knows of the lock: its value, nil if it is free; s, what the hash says, if that is about it; the fence; and
--- now, by TIME in µs.
+-- `at` is what a script knows of the lock: its value, nil if it is free; s, what the hash says, if that is about it; the fence, and as
+-- what it is stored; and now, by TIME in µs.
 
 -- The scripts of an owner that names a limit have the hash as a key. Those of one that does not come upon it, and so know its name:
 -- they have ten arguments at most, see acquire.lua, and it costs them nothing.
@@ -108,6 +108,12 @@ local function abandon(at)
   at.fence = unmark(at.fence)
 end
 
+-- settle stores the fence if it has changed since it was stored: what is found dead on the way is recorded at the end.
+local function settle(at)
+  if at.fence and at.fence ~= at.stored then redis.call('SET', KEYS[2], at.fence, 'KEEPTTL') end
+  at.stored = at.fence
+end
+
 -- sustain makes the lock last for lease ms at least, and the hash longer than that and than the fence, of which life is left.
 local function sustain(lease, life)
   local left = redis.call('PTTL', KEYS[1])
@@ -138,7 +144,7 @@ local function share(at, owner, limit, lease, life)
     return nil, old
   end
   local ends = math.floor(at.now / 1000) + lease
-  at.fence = fence
+  at.fence, at.stored = fence, fence
   if began then
     at.value = '=' .. owner
     redis.call('HSET', hash, 'of', at.value)
