@@ -279,3 +279,24 @@ func ExampleWithTrace() {
 	_ = runTask(guard, func(context.Context, *asynq.Task) error { return nil }, payout(42))
 	// Output: account:42 is busy: true
 }
+
+// At most two tasks of an account at a time, on all servers together.
+func ExampleWithLimit() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"), asynqlock.WithLimit(2), asynqlock.WithBusy(asynqlock.Fail()))
+	nothing := func(context.Context, *asynq.Task) error { return nil }
+	fmt.Println(runTask(guard, func(context.Context, *asynq.Task) error {
+		return runTask(guard, func(context.Context, *asynq.Task) error { // while another one runs
+			fmt.Println(errors.Is(runTask(guard, nothing, payout(42)), holdfast.ErrNotAcquired))
+			return nil
+		}, payout(42))
+	}, payout(42)))
+	// Output:
+	// true
+	// <nil>
+}

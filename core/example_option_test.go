@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"time"
 
@@ -264,4 +265,80 @@ func ExampleWithPolling() {
 	locker, err := holdfast.New(rdb, holdfast.WithPolling(50*time.Millisecond, time.Second))
 	fmt.Println(locker != nil, err)
 	// Output: true <nil>
+}
+
+// At most two exports of a tenant at a time, on all replicas together.
+func ExampleWithLimit() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	var exports []*holdfast.Lock
+	for {
+		lock, err := locker.TryAcquire(ctx, holdfast.Key("tenant", "7"), holdfast.WithLimit(2))
+		var held *holdfast.HeldError
+		if errors.As(err, &held) {
+			fmt.Println(len(exports), "are let in;", held.Holders, "hold it")
+			break
+		}
+		exports = append(exports, lock)
+	}
+	for _, lock := range exports {
+		_ = lock.Release(ctx)
+	}
+	// Output: 2 are let in; 2 hold it
+}
+
+// A cache that many read, and one rebuilds.
+func ExampleWithShared() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	cache := "old"
+	read := func(ctx context.Context) error {
+		fmt.Println(cache)
+		return nil
+	}
+	_ = locker.Do(ctx, "cache", read, holdfast.WithShared())      // beside other readers
+	_ = locker.Do(ctx, "cache", func(ctx context.Context) error { // alone
+		cache = "new"
+		return nil
+	})
+	_ = locker.Do(ctx, "cache", read, holdfast.WithShared())
+	// Output:
+	// old
+	// new
+}
+
+// Seats that are fenced each: n locks, and the first free one from a random one on.
+func ExampleWithLimit_seats() {
+	rdb, closeAll := exampleRedis()
+	defer closeAll()
+	locker := exampleLocker(rdb)
+	ctx := context.Background()
+
+	const seats = 3
+	take := func() (*holdfast.Lock, error) {
+		var err error
+		for i, first := 0, rand.N(seats); i < seats; i++ {
+			var lock *holdfast.Lock
+			if lock, err = locker.TryAcquire(ctx, holdfast.Key("seat", fmt.Sprint((first+i)%seats))); err == nil {
+				return lock, nil // its key and token go to the database
+			}
+		}
+		return nil, err
+	}
+	for range seats {
+		lock, err := take()
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer lock.Release(ctx)
+	}
+	_, err := take()
+	fmt.Println(errors.Is(err, holdfast.ErrNotAcquired))
+	// Output: true
 }

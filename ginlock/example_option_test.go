@@ -159,3 +159,26 @@ func ExampleRespond() {
 	_ = worker.Release(context.Background())
 	// Output: 409 Conflict
 }
+
+// At most two exports of a tenant at a time; the third is refused with 429.
+func ExampleWithLimit() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	exports := ginlock.New(locker, "tenant", ginlock.Param("id"), ginlock.WithLimit(2), ginlock.WithBusy(ginlock.Wait(0)))
+	router.POST("/tenants/:id/export", exports, func(c *gin.Context) { c.String(http.StatusOK, "exported") })
+
+	running := func() *holdfast.Lock { // on another replica
+		lock, _ := locker.Acquire(context.Background(), holdfast.Key("tenant", "7"), holdfast.WithLimit(2))
+		return lock
+	}
+	one, two := running(), running()
+	fmt.Println(post(router, "/tenants/7/export"))
+	_ = one.Release(context.Background())
+	fmt.Println(post(router, "/tenants/7/export"))
+	_ = two.Release(context.Background())
+	// Output:
+	// 429 Too Many Requests
+	// 200 exported
+}
