@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
 )
 
 // Rule L: nobody is ever inside together with more than its own limit allows.
@@ -361,7 +363,7 @@ func TestLimitOnSeveralMasters(t *testing.T) {
 // Many processes with limits of all kinds, at random, with links that are cut and keys that are deleted.
 func TestLimitStorm(t *testing.T) {
 	most := 0
-	for seed := range seeds(t, 10) {
+	for seed := range seeds(t, 6) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			in := &inside{t: t}
@@ -414,4 +416,78 @@ func TestLimitStorm(t *testing.T) {
 	if most < 3 {
 		t.Errorf("never more than %d inside: the storm shows nothing", most)
 	}
+}
+
+// What the hash of several holders tells outlives the lock and the fence; where it is lost nothing is told, and nobody let in.
+func TestLimitRemembersAndForgets(t *testing.T) {
+	onMiniredisAndServer(t, func(t *testing.T, rdb *redis.Client, pass func(time.Duration)) {
+		run := func(s holdfast.Script, owner string, args ...any) string {
+			t.Helper()
+			got, err := s.Run(background, rdb, append([]any{"k", fenceKey, "{k}:~gone:" + owner, lineKey, waitKey, heldKey, owner}, args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(got)
+		}
+		permit := func(owner string, lease int) string {
+			return run(holdfast.PermitScript, owner, fmt.Sprint(lease, " ", lease+60_000, " 1"), 5)
+		}
+		back := func(owner, token string) string { return run(holdfast.ReturnScript, owner, token, 60_000, 0) }
+		same := func(what, got, want string) {
+			t.Helper()
+			if got != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		fresh := func() { rdb.FlushAll(background) }
+
+		one := permit("o1", 200)
+		pass(300 * time.Millisecond)
+		same("a release after the lease", back("o1", one), "0")
+
+		fresh()
+		one, _ = permit("o1", 3_600_000), permit("o2", 1000)
+		if left := rdb.PTTL(background, fenceKey).Val(); left < time.Hour {
+			t.Errorf("the fence lives for %v, less than a holder's lease", left)
+		}
+		same("a release", back("o1", one), "1")
+		same("the same again", back("o1", one), "2")
+
+		fresh()
+		permit("o1", 1000)
+		if _, err := holdfast.KeepScript.Run(background, rdb, "k", fenceKey, heldKey, "o1", 3_600_000); err != nil {
+			t.Fatal(err)
+		}
+		lock, fence, hash := rdb.PTTL(background, "k").Val(), rdb.PTTL(background, fenceKey).Val(), rdb.PTTL(background, heldKey).Val()
+		if fence < lock+50*time.Second || hash < fence+50*time.Second {
+			t.Errorf("the lock lives for %v, the fence for %v, the hash for %v", lock, fence, hash)
+		}
+
+		fresh()
+		one = permit("o1", 5000)
+		permit("o2", 5000)
+		rdb.Del(background, heldKey)
+		same("a release where the hash is lost", back("o1", one), "3")
+		if got := permit("o3", 5000); !strings.Contains(got, "=o1") {
+			t.Errorf("where nobody knows the holders: %s", got)
+		}
+
+		fresh()
+		rdb.Set(background, "k", "=somebody", 9*time.Second)
+		rdb.HSet(background, heldKey, "of", "=somebody else", "cap", "5 1 9999999999999", "@o9", "9999999999999 5 70")
+		if got := permit("o1", 5000); !strings.Contains(got, " =somebody 0 ") || len(strings.Fields(got)) != 6 && len(strings.Fields(got)) != 7 {
+			t.Errorf("beside holders of whom another hash tells: %s", got)
+		}
+		got, err := holdfast.InspectScript.Run(background, rdb, "k", fenceKey, lineKey, heldKey)
+		if text := fmt.Sprint(got); err != nil || !strings.HasSuffix(text, " 0 0 0 0]") {
+			t.Errorf("Inspect: %s, %v", text, err)
+		}
+	})
+}
+
+func onMiniredisAndServer(t *testing.T, fn func(t *testing.T, rdb *redis.Client, pass func(time.Duration))) {
+	t.Run("miniredis", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { fn(t, servertest.NewBubble(t).Client(), time.Sleep) })
+	})
+	t.Run("server", func(t *testing.T) { fn(t, servertest.Redis(t).Client(), time.Sleep) })
 }
