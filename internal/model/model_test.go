@@ -15,7 +15,7 @@ const limit = 100_000
 func TestProtocolKeepsItsPromises(t *testing.T) {
 	n := limit
 	if raced {
-		n /= 10
+		n /= 20
 	}
 	for i, sc := range slices.Concat(scenarios, limited) {
 		n := n
@@ -174,6 +174,9 @@ func walk(t *testing.T, sc *Scenario, seed uint64, n int) {
 
 // Walks find most of what the search finds, so that what they do not find means something.
 func TestRandomWalksFindBrokenRules(t *testing.T) {
+	if raced {
+		t.Skip("it is about the walks, and takes ten times as long")
+	}
 	for _, rule := range []Rule{
 		OwnerNamesOneTenure, RenewNeverShortens, TaintedLeavesTombstone, ForgetFreesItsOwn, FenceRemembersLosses,
 		KnownUntilForgotten, BlocksAreReserved, GrantCountsFromLook, DeadArePruned, ForgetLeavesTheLine, WaiterLooks,
