@@ -57,8 +57,8 @@ type HeldError struct {
 	// Label is the holder's [WithLabel]; empty for one without a label and for foreign holders.
 	Label string
 
-	// Here tells that the holder is a call of this very Locker. It is always false with WithLocalHandover(0, d) and for a call
-	// with [WithReentryID].
+	// Here tells that the holder is a call of this very Locker. It is always false with WithLocalHandover(0, d), and where
+	// the holder has [WithReentryID] or a limit.
 	Here bool
 
 	// Holding are the keys of the locks that the caller's own context holds: where two calls wait for each other, each

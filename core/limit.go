@@ -32,8 +32,8 @@ func WithLimit(n int) CallOption {
 // A call with neither option is the writer: it waits until it is alone, and keeps readers out. Readers that come while a writer
 // waits stand in line behind it.
 //
-// A reader that loses its lock may read beside a writer. One that must not mix old and new reads in one transaction of the
-// database. A reader cannot become a writer: a call without WithShared whose context holds the lock shared returns
+// A reader that loses its lock may read beside a writer. A reader that must not mix old and new data reads it in one transaction of
+// the database. A reader cannot become a writer: a call without WithShared whose context holds the lock shared returns
 // [ErrSelfDeadlock].
 func WithShared() CallOption {
 	return callOption(func(c *config) error { c.limit = protocol.NoLimit; return nil })

@@ -473,6 +473,14 @@ func TestLimitRemembersAndForgets(t *testing.T) {
 		}
 
 		fresh()
+		rdb.HSet(background, heldKey, "of", "=long ago", "cap", "1 1 9999999999999", "@o9", "9999999999999 1 5")
+		rdb.Set(background, fenceKey, "70 0 50", time.Minute)
+		permit("o1", 5000)
+		if got := permit("o2", 5000); strings.HasPrefix(got, "[") {
+			t.Errorf("beside one holder, and what was left of others: %s", got)
+		}
+
+		fresh()
 		rdb.Set(background, "k", "=somebody", 9*time.Second)
 		rdb.HSet(background, heldKey, "of", "=somebody else", "cap", "5 1 9999999999999", "@o9", "9999999999999 5 70")
 		if got := permit("o1", 5000); !strings.Contains(got, " =somebody 0 ") || len(strings.Fields(got)) != 6 && len(strings.Fields(got)) != 7 {

@@ -52,7 +52,7 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local at = {value = holder or nil, fence = fence or nil, stored = fence or nil, now = now}
-inside(at)
+inside(at, ARGV[1])
 if several then
   local token, over = again(at, ARGV[1], tonumber(lease))
   if token then return token end

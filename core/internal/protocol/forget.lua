@@ -46,7 +46,7 @@ if not ARGV[5] and (several or holder and string.sub(holder, 1, 1) == '=') then
   at.now, at.fence = time[1] * 1000000 + time[2], redis.pcall('GET', KEYS[2])
   if type(at.fence) ~= 'string' then at.fence = nil end
   at.stored = at.fence
-  inside(at)
+  inside(at, ARGV[1])
   had, was = part(at, ARGV[1])
 end
 

@@ -8,8 +8,8 @@
 -- lease is over. The hash outlives the lock, and a fence with the mark s says that there is one: until the next owner alone, or
 -- the next session, has recorded all that are in it as lost, it tells who was inside.
 --
--- `at` is what a script knows of the lock: its value, nil if it is free; s, what the hash says, if that is about it; the fence, and as
--- what it is stored; and now, by TIME in µs.
+-- `at` is what a script knows of the lock: its value, nil if it is free; s, what the hash says, if that is about it, and the entry of
+-- the script's owner; the fence, and as what it is stored; and now, by TIME in µs.
 
 -- The scripts of an owner that names a limit have the hash as a key. Those of one that does not come upon it, and so know its name:
 -- they have ten arguments at most, see acquire.lua, and it costs them nothing.
@@ -26,19 +26,20 @@ local function draw(fence, block, now, several)
   return token, enter(fence, token, block, now, several)
 end
 
--- inside looks at the hash if the value of the lock says that there is one.
-local function inside(at)
+-- inside looks at the hash if the value of the lock says that there is one, and at the entry of owner there.
+local function inside(at, owner)
   if not at.value or string.sub(at.value, 1, 1) ~= '=' then return end
-  local h = redis.pcall('HMGET', hash, 'of', 'cap')
+  local h = redis.pcall('HMGET', hash, 'of', 'cap', '@' .. owner)
   if h.err or h[1] ~= at.value or not h[2] then return end
+  at.entry = h[3]
   local cap, many, next = string.match(h[2], '^(%d+) (%d+) (%d+)$')
   if not cap then return end
   at.s = {cap = tonumber(cap), many = tonumber(many), next = tonumber(next), n = redis.call('HLEN', hash) - 2}
 end
 
-local function note(s)
-  redis.call('HSET', hash, 'cap', ms(s.cap) .. ' ' .. ms(s.many) .. ' ' .. ms(s.next))
-end
+local function header(s) return ms(s.cap) .. ' ' .. ms(s.many) .. ' ' .. ms(s.next) end
+
+local function note(s) redis.call('HSET', hash, 'cap', header(s)) end
 
 -- read takes an entry apart; a damaged one ended long ago.
 local function read(entry)
@@ -132,12 +133,9 @@ local function share(at, owner, limit, lease, life)
   local token, fence, ahead = draw(at.fence, 1, at.now, true)
   if not token then return end
   local began, s = not at.value, at.s
-  if began then
-    if not redis.call('SET', KEYS[1], '=' .. owner, 'NX', 'PX', ms(lease)) then return nil, redis.pcall('GET', KEYS[1]) end
-    redis.call('DEL', hash)
-  end
-  fence = fence .. ' s w'
-  life = math.max(life + ahead, redis.call('PTTL', KEYS[2]))
+  if began and not redis.call('SET', KEYS[1], '=' .. owner, 'NX', 'PX', ms(lease)) then return nil, redis.pcall('GET', KEYS[1]) end
+  fence, life = fence .. ' s w', life + ahead
+  if not began then life = math.max(life, redis.call('PTTL', KEYS[2])) end
   local old = redis.pcall('SET', KEYS[2], fence, 'PX', ms(life), 'GET')
   if type(old) == 'table' and old.err then
     if began then redis.call('DEL', KEYS[1]) end
@@ -147,7 +145,6 @@ local function share(at, owner, limit, lease, life)
   at.fence, at.stored = fence, fence
   if began then
     at.value = '=' .. owner
-    redis.call('HSET', hash, 'of', at.value)
     s = {cap = limit, many = 0, next = ends, n = 0}
   end
   at.s = {cap = math.min(s.cap, limit), many = s.many, next = math.min(s.next, ends), n = s.n + 1}
@@ -156,9 +153,15 @@ local function share(at, owner, limit, lease, life)
   elseif limit == s.cap then
     at.s.many = s.many + 1
   end
-  redis.call('HSET', hash, '@' .. owner, ms(ends) .. ' ' .. ms(limit) .. ' ' .. ms(token))
-  note(at.s)
-  sustain(lease, life)
+  local entry = ms(ends) .. ' ' .. ms(limit) .. ' ' .. ms(token)
+  if began then
+    redis.call('DEL', hash) -- one that outlived its fence, and so the mark there
+    redis.call('HSET', hash, 'of', at.value, '@' .. owner, entry, 'cap', header(at.s))
+    redis.call('PEXPIRE', hash, ms(math.max(lease + keep, life + keep / 2)))
+  else
+    redis.call('HSET', hash, '@' .. owner, entry, 'cap', header(at.s))
+    sustain(lease, life)
+  end
   return token, function()
     redis.call('HDEL', hash, '@' .. owner)
     if began then
@@ -174,9 +177,8 @@ end
 -- again lengthens the lease of an owner inside to lease ms, if it is shorter. It returns its token and what is left; or nothing
 -- if it is not inside, and true if it was until its lease was over.
 local function again(at, owner, lease)
-  local entry = at.s and redis.call('HGET', hash, '@' .. owner)
-  if not entry then return end
-  local ends, limit, token = read(entry)
+  if not at.entry then return end
+  local ends, limit, token = read(at.entry)
   local now = math.floor(at.now / 1000)
   if ends <= now then return nil, true end
   if ends < now + lease then
@@ -190,7 +192,8 @@ end
 -- part takes an owner out. It returns the token that it had; or nothing if it was not inside, and the token if it had been. A hash
 -- that has become of another type says nothing, and keeps nobody from letting go.
 local function part(at, owner)
-  local entry = redis.pcall('HGET', hash, '@' .. owner)
+  local entry = at.entry
+  if not at.s then entry = redis.pcall('HGET', hash, '@' .. owner) end
   if type(entry) ~= 'string' then return end
   local ends, limit, token = read(entry)
   if not at.s then return nil, token end
@@ -198,13 +201,15 @@ local function part(at, owner)
     recount(at)
     return nil, token
   end
-  redis.call('HDEL', hash, '@' .. owner)
   local s = at.s
   s.n = s.n - 1
   if s.n == 0 then
     redis.call('DEL', KEYS[1], hash)
     at.value, at.s, at.fence = nil, nil, unmark(at.fence)
-  elseif limit ~= s.cap then
+    return token
+  end
+  redis.call('HDEL', hash, '@' .. owner)
+  if limit ~= s.cap then
     -- neither the least nor how many named it changes
   elseif s.many > 1 then
     s.many = s.many - 1

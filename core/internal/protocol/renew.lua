@@ -17,7 +17,7 @@ local lease = tonumber(ARGV[2])
 if KEYS[3] then
   local time = redis.call('TIME')
   local at = {value = holder or nil, now = time[1] * 1000000 + time[2]}
-  inside(at)
+  inside(at, ARGV[1])
   local token, left = again(at, ARGV[1], lease)
   if not token then return 0 end
   -- The fence outlives each of them by a minute, so that it knows how it ended.
