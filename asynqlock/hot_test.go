@@ -12,8 +12,8 @@ import (
 )
 
 // BenchmarkHotKey has a server of 10 workers run many tasks of one key, of 10 ms each, among tasks of keys of their own: in
-// front of a backlog that never gets shorter, and in front of a few. It tells when the last one of each kind has run, and how long the hot
-// ones worked, which is more than 10 ms each on a busy machine.
+// front of a backlog that never gets shorter, and in front of a few. It tells when the last one of each kind has run, and how
+// long the hot ones worked, which is more than 10 ms each on a busy machine.
 func BenchmarkHotKey(b *testing.B) {
 	const hot = -1
 	for name, c := range map[string]struct {

@@ -94,8 +94,8 @@ type Policy struct {
 }
 
 // MaxDeferral bounds how long a task is deferred altogether, counted from the first time, and anew when it has failed. It is
-// looked at when the task comes back, which may be a delay and 5 s later. After it a busy key is a failure like another: it is counted, retried by asynq's rules, and archives the task with the
-// last retry. Default: 24 h.
+// looked at when the task comes back, which may be a delay and 5 s later. After it a busy key is a failure like another: it is
+// counted, retried by asynq's rules, and archives the task with the last retry. Default: 24 h.
 func (p Policy) MaxDeferral(d time.Duration) Policy {
 	p.maxDeferral = &d
 	return p
@@ -133,11 +133,12 @@ const (
 // no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that names the holder, since when the
 // task is deferred, and what its handler had failed with before, if it had.
 //
-// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay]; asynq
-// looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first, which
-// then is the next that asynq takes from its queue, however many are in it. A request or a cron job that had the lock wakes
-// none: where tasks share their keys with those, set [Policy.MaxDelay] and asynq's DelayedTaskCheckInterval low. Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may
-// be quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where
+// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay];
+// asynq looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first,
+// which then is the next that asynq takes from its queue, however many are in it. A request or a cron job that had the lock
+// wakes none: where tasks share their keys with those, set [Policy.MaxDelay] and asynq's DelayedTaskCheckInterval low. Where
+// the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may be
+// quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where
 // order matters, [Wait] a little: waiting tasks are served in line, at the moment of the release.
 //
 // A task without retries left, with MaxRetry(0) or on its last retry, cannot keep its ID when it gives way: asynq would archive

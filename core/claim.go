@@ -19,10 +19,11 @@ const (
 	claimPause = 100 * time.Millisecond // between the tries of a claim that waits
 )
 
-// Claim reports whether the caller is the one to do what is due at tick: of all callers that claim a tick of
-// one name, on whichever replica, at most one is told true, however skewed their clocks are and however late
-// they ask; false without an error means that another call claimed this tick, or a later one. It raises a high-water mark
-// in Redis, so that later ticks shut out earlier ones; there is nothing to release. name has the rules of a lock's key, and a lock of the same name is independent of it.
+// Claim reports whether the caller is the one to do what is due at tick: of all callers that claim a tick of one name, on
+// whichever replica, at most one is told true, however skewed their clocks are and however late they ask; false without an
+// error means that another call claimed this tick, or a later one. It raises a high-water mark in Redis, so that later ticks
+// shut out earlier ones; there is nothing to release. name has the rules of a lock's key, and a lock of the same name is
+// independent of it.
 //
 // tick is the nominal time, 12:00:00 and not the moment at which a timer fired; Redis has it to the microsecond.
 // It must lie in a window around the clock of Redis, see [WithTickWindow]. [WithMinGap] keeps ticks apart

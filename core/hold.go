@@ -411,7 +411,8 @@ func (h *hold) renewed(at timing.Instant, val any, err error) error {
 		return h.err()
 	}
 	if h.locker.store.Several() && h.locker.env.Now().Wall >= h.wall.Load() {
-		// The machine was suspended meanwhile. The renewal brought back a lock that had run out, and another holder may have had it.
+		// The machine was suspended meanwhile. The renewal brought back a lock that had run out, and another holder may have
+		// had it.
 		h.lose(errUnconfirmed)
 		return h.err()
 	}

@@ -20,14 +20,14 @@ type State struct {
 	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
 	TimeLeft time.Duration
 
-	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Limit is the least of
-	// their limits: 0 with WithShared alone, and where nobody holds the lock.
+	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Limit is the
+	// least of their limits: 0 with WithShared alone, and where nobody holds the lock.
 	Holders, Limit int
 
-	// Token is the fencing token of the holder, of several that of the latest. Where the lock was handed over within a process it is
-	// that of the first of these holders. Where nobody holds the lock it is the largest token ever issued or reserved. It is 0 for a
-	// foreign holder, and where none is remembered: Redis forgets it a TTL and a minute after the acquisition, however long the lock
-	// is held.
+	// Token is the fencing token of the holder, of several that of the latest. Where the lock was handed over within a process
+	// it is that of the first of these holders. Where nobody holds the lock it is the largest token ever issued or reserved.
+	// It is 0 for a foreign holder, and where none is remembered: Redis forgets it a TTL and a minute after the acquisition,
+	// however long the lock is held.
 	Token int64
 
 	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that
@@ -52,9 +52,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	return states[0], nil
 }
 
-// InspectAll is [Locker.Inspect] for many keys: it asks in pipelines, one for each server and up to 128 keys, one
-// after the other while the caller ranges over the result. It yields one pair for each key, in the order of keys, and the Key of a State beside an error too. An error is
-// about that key alone, of the kinds that Inspect returns; the others may be fine.
+// InspectAll is [Locker.Inspect] for many keys: it asks in pipelines, one for each server and up to 128 keys, one after the
+// other while the caller ranges over the result. It yields one pair for each key, in the order of keys, and the Key of a State
+// beside an error too. An error is about that key alone, of the kinds that Inspect returns; the others may be fine.
 //
 // Each State is what one server (or with [NewRedLock] most of them) said of one key at one moment. All of them together
 // are no snapshot: those of a pipeline are some milliseconds apart, pipelines a round trip and whatever the caller does

@@ -4,10 +4,10 @@ import "github.com/holdfast-go/holdfast/core/internal/protocol"
 
 const maxLimit = 1000
 
-// WithLimit lets up to n calls hold the lock together, this one included: from 1, the default, to 1000. Nobody is ever inside together
-// with more than its own limit allows: calls that name different limits keep the least of those inside, and a call without
-// WithLimit waits until it is alone, and keeps all others out. So n can be changed by a rolling deployment: the smaller one
-// counts at once for newcomers, and evicts nobody; the larger one as soon as no holder names the smaller.
+// WithLimit lets up to n calls hold the lock together, this one included: from 1, the default, to 1000. Nobody is ever inside
+// together with more than its own limit allows: calls that name different limits keep the least of those inside, and a call
+// without WithLimit waits until it is alone, and keeps all others out. So n can be changed by a rolling deployment: the
+// smaller one counts at once for newcomers, and evicts nobody; the larger one as soon as no holder names the smaller.
 //
 // Waiters are let in first come, first served, and several at once where there is room. A waiter for which there is no room holds
 // up those behind it, also calls that name a larger limit: so nobody starves. A holder that dies counts until its lease is
@@ -28,13 +28,13 @@ func WithLimit(n int) CallOption {
 	})
 }
 
-// WithShared lets any number of calls hold the lock together, as the readers of a sync.RWMutex do: it is [WithLimit] without an end.
-// A call with neither option is the writer: it waits until it is alone, and keeps readers out. Readers that come while a writer
-// waits stand in line behind it.
+// WithShared lets any number of calls hold the lock together, as the readers of a sync.RWMutex do: it is [WithLimit] without
+// an end. A call with neither option is the writer: it waits until it is alone, and keeps readers out. Readers that come while
+// a writer waits stand in line behind it.
 //
-// A reader that loses its lock may read beside a writer. A reader that must not mix old and new data reads it in one transaction of
-// the database. A reader cannot become a writer: a call without WithShared whose context holds the lock shared returns
-// [ErrSelfDeadlock].
+// A reader that loses its lock may read beside a writer. A reader that must not mix old and new data reads it in one
+// transaction of the database. A reader cannot become a writer: a call without WithShared whose context holds the lock shared
+// returns [ErrSelfDeadlock].
 func WithShared() CallOption {
 	return callOption(func(c *config) error { c.limit = protocol.NoLimit; return nil })
 }

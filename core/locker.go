@@ -194,9 +194,9 @@ func configure[O Option](l *Locker, opts []O) (*config, error) {
 // until they are released or lost. It returns nil once all are and all clean-ups are through (while Redis is away those
 // try for up to a lease), and then no goroutine of the Locker is left.
 //
-// If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and
-// their leases run out by themselves: Shutdown never frees a key under a live handler. Then it returns
-// an error that matches ctx.Err() and names the locks. Calls that the client still has under way at that moment end with the client's own timeouts.
+// If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and their leases run out
+// by themselves: Shutdown never frees a key under a live handler. Then it returns an error that matches ctx.Err() and names
+// the locks. Calls that the client still has under way at that moment end with the client's own timeouts.
 func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -87,9 +87,9 @@ func WithQuarantine(d time.Duration) Option {
 	})
 }
 
-// WithNodeTimeout sets how long one of several masters is waited for while too few of the others have answered. Default: a tenth of
-// the TTL, but at least 50 ms and at most 1 s. It is to be longer than a dial and a round trip, and shorter than
-// half a TTL, which is checked. Only for [NewRedLock].
+// WithNodeTimeout sets how long one of several masters is waited for while too few of the others have answered. Default: a
+// tenth of the TTL, but at least 50 ms and at most 1 s. It is to be longer than a dial and a round trip, and shorter than half
+// a TTL, which is checked. Only for [NewRedLock].
 func WithNodeTimeout(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < time.Millisecond {

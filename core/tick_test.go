@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Claims on three or five masters in random order: commands arrive in any order, twice never, and some of them or of
-// their answers never; masters restart. Whatever comes of it, of two claims that were won the ticks are apart by the gap. make soak goes on for
-// DURATION.
+// Claims on three or five masters in random order: commands arrive in any order, twice never, and some of them or of their
+// answers never; masters restart. Whatever comes of it, of two claims that were won the ticks are apart by the gap. make soak
+// goes on for DURATION.
 func TestTickScriptsInRandomOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range seeds(t, 10) {

@@ -13,8 +13,8 @@ type Trace struct {
 	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for TryAcquire and
 	// WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
 	Waiting func(Event)
-	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, Attempts how many looks at Redis; none for one that
-	// another call of the process handed over.
+	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, Attempts how many looks at Redis; none for
+	// one that another call of the process handed over.
 	Acquired func(Event)
 	// Renewed: the lease was lengthened; TimeLeft is what it has now.
 	Renewed func(Event)
@@ -28,13 +28,13 @@ type Trace struct {
 	// doubled. A handler may hang: see WithMaxHold.
 	LongHold func(Event)
 	// NodeError: a command to Redis failed or went unanswered; Err says how, and Node names the master where there are
-	// several. What comes of the call as a whole is its error: there is no hook for a call that is refused. Without a Key it is the connection on which grants arrive, told to the Locker's traces:
-	// waiters poll until there is another.
+	// several. What comes of the call as a whole is its error: there is no hook for a call that is refused. Without a Key it
+	// is the connection on which grants arrive, told to the Locker's traces: waiters poll until there is another.
 	NodeError func(Event)
 }
 
-// Event is what a [Trace] hook is told. Key is always there, but for NodeError; other fields that a hook's comment does not name may
-// be zero.
+// Event is what a [Trace] hook is told. Key is always there, but for NodeError; other fields that a hook's comment does not
+// name may be zero.
 type Event struct {
 	Key      string // as stored in Redis, prefix included
 	Token    int64

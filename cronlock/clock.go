@@ -10,7 +10,8 @@ import (
 // skewBound is beyond what a clock is off.
 const skewBound = time.Second
 
-// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas. It asks until there is an answer, or ctx ends.
+// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas. It asks until there is an
+// answer, or ctx ends.
 func (j *job) early(ctx context.Context, tick time.Time) time.Duration {
 	if j.g.locker.Client() == nil {
 		return 0 // several masters, of which each has its own

@@ -21,8 +21,8 @@ import (
 // entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which expires when its tick is
 // more than an hour old (see [WithClaim]); a claim of a tick that old is refused.
 //
-// Beside the claim there is the lock of the same key, which the claim is independent of. Its lease is half of the period, from 500 ms to 15 s, and a tick that finds it
-// held waits for what may be left of a dead holder's lease, see [Skip].
+// Beside the claim there is the lock of the same key, which the claim is independent of. Its lease is half of the period, from
+// 500 ms to 15 s, and a tick that finds it held waits for what may be left of a dead holder's lease, see [Skip].
 //
 // A tick is what cron calls the previous time of an entry, read when the job begins. It is a moment, and so the same in all time
 // zones: when the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each
@@ -76,8 +76,9 @@ func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 	return g
 }
 
-// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them. The
-// key of its lock is holdfast.Key("cron", name); what else locks that key of the same Redis is excluded as well. spec is read as by [cron.Cron.AddJob].
+// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them. The key of
+// its lock is holdfast.Key("cron", name); what else locks that key of the same Redis is excluded as well. spec is read as by
+// [cron.Cron.AddJob].
 //
 // Errors: [holdfast.ErrInvalid] for what can never work, a name that another job of the Guard has included; that of cron for
 // a spec.

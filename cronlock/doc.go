@@ -6,7 +6,8 @@
 //	...
 //	c.Start()
 //
-// The context is the lock's: it ends when the lock is lost, and carries the token for a fence. [Tick] reads the rest from it. [Guard.Wrap] is for jobs of the type cron.Job, [Guard.Job] for [cron.Cron.AddJob] and [cron.Cron.Schedule].
+// The context is the lock's: it ends when the lock is lost, and carries the token for a fence. [Tick] reads the rest from it.
+// [Guard.Wrap] is for jobs of the type cron.Job, [Guard.Job] for [cron.Cron.AddJob] and [cron.Cron.Schedule].
 //
 // # Guarantees
 //

@@ -27,7 +27,8 @@ func ExampleGuard_AddFunc() {
 	// true
 }
 
-// Options for all jobs: no tick is begun more than ten seconds late, and a replica whose clock is ahead by more than five runs none.
+// Options for all jobs: no tick is begun more than ten seconds late, and a replica whose clock is ahead by more than five runs
+// none.
 func ExampleNew() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()

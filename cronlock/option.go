@@ -110,9 +110,9 @@ func WithLateness(d time.Duration) Option {
 	})
 }
 
-// WithClaim passes options on to [holdfast.Locker.Claim], which claims a tick: [holdfast.WithTickWindow] says how far a tick may be
-// behind the clock of Redis and ahead of it; a replica whose clock is off by more runs nothing. What [holdfast.WithWait] says does
-// not count: see [WithLateness]. Default: 1 h and 10 s.
+// WithClaim passes options on to [holdfast.Locker.Claim], which claims a tick: [holdfast.WithTickWindow] says how far a tick
+// may be behind the clock of Redis and ahead of it; a replica whose clock is off by more runs nothing. What
+// [holdfast.WithWait] says does not count: see [WithLateness]. Default: 1 h and 10 s.
 func WithClaim(opts ...holdfast.ClaimOption) Option {
 	return option(func(c *config) { c.claim = append(c.claim, opts...) })
 }

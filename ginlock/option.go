@@ -88,10 +88,10 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	})
 }
 
-// WithLimit lets the requests of n clients at a time run for one key, on all replicas together: at most 5 exports of a tenant, say.
-// It is WithLock(holdfast.WithLimit(n)), see [holdfast.WithLimit], and one more request is refused with 429 instead of 409: the
-// limit is that of the caller, and says nothing about the state of a resource (RFC 6585). A handler that locks the same key
-// without a limit runs alone. From 1, the default, to 1000.
+// WithLimit lets the requests of n clients at a time run for one key, on all replicas together: at most 5 exports of a tenant,
+// say. It is WithLock(holdfast.WithLimit(n)), see [holdfast.WithLimit], and one more request is refused with 429 instead of
+// 409: the limit is that of the caller, and says nothing about the state of a resource (RFC 6585). A handler that locks the
+// same key without a limit runs alone. From 1, the default, to 1000.
 func WithLimit(n int) Option {
 	return option(func(c *config) error {
 		c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), n > 1

@@ -52,9 +52,10 @@ type carried struct {
 	outer *carried
 }
 
-// WithToken returns a context that carries a token for a resource, as the context of a [holdfast.Lock] does: for a token
-// that another service passed on, and for tests. The resource of a lock is its Key, prefix
-// included. It hides an outer one for the same resource. It is checked where it is used. Where the context holds the lock of that name as well, both must be the same token.
+// WithToken returns a context that carries a token for a resource, as the context of a [holdfast.Lock] does: for a token that
+// another service passed on, and for tests. The resource of a lock is its Key, prefix included. It hides an outer one for the
+// same resource. It is checked where it is used. Where the context holds the lock of that name as well, both must be the same
+// token.
 func WithToken(ctx context.Context, resource string, token int64) context.Context {
 	outer, _ := ctx.Value(tokenKey{}).(*carried)
 	return context.WithValue(ctx, tokenKey{}, &carried{Mark{resource, token}, outer})

@@ -54,8 +54,8 @@ func WithRetries(n int) Option {
 // recognized, or for more kinds of errors. Default: none.
 //
 // Without it a Fence repeats after SQLSTATE 40001, 40P01 and 55P03 on PostgreSQL (pgx, lib/pq), the numbers 1205, 1213, 1020
-// and 3572 on MySQL (go-sql-driver), and the codes BUSY and LOCKED on SQLite (modernc.org and glebarez, mattn, ncruces). No driver is
-// imported.
+// and 3572 on MySQL (go-sql-driver), and the codes BUSY and LOCKED on SQLite (modernc.org and glebarez, mattn, ncruces). No
+// driver is imported.
 //
 // retryable must return true only for an error after which nothing of the transaction remains in the database, also when
 // COMMIT has returned it. It is asked about errors of the database and about errors of the function given to WithTx.

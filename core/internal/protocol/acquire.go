@@ -31,8 +31,8 @@ var (
 	PermitScript  = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
 )
 
-// Acquire is a call of acquire.lua; id is the re-entry id where n has an Entry, and the limit where it is Several. Here and below, room is where the
-// arguments go, the key is a string or points to one, and what is pointed to must not change.
+// Acquire is a call of acquire.lua; id is the re-entry id where n has an Entry, and the limit where it is Several. Here and
+// below, room is where the arguments go, the key is a string or points to one, and what is pointed to must not change.
 func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, []any) {
 	if n.Entry != "" {
 		return reenterScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, plan, id)

@@ -47,8 +47,8 @@ type Key struct {
 	before, after string // what companions have around it before their suffix
 }
 
-// CheckKey checks a stored key. A Cluster hashes what stands between the first '{' and the next '}', if anything does, else the whole
-// key; companions must land in the same slot:
+// CheckKey checks a stored key. A Cluster hashes what stands between the first '{' and the next '}', if anything does, else
+// the whole key; companions must land in the same slot:
 //
 //	order:42       {order:42}:~fence       the key becomes the tag
 //	{shop}order    {shop}order:~fence      its own tag stays the first

@@ -172,8 +172,8 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 	}
 }
 
-// Pass is Release of a lock for a caller that goes on. It calls told, once, when the outcome is known: where the first try is answered
-// on the goroutine that brings the answer; only another try takes one of its own.
+// Pass is Release of a lock for a caller that goes on. It calls told, once, when the outcome is known: where the first try is
+// answered on the goroutine that brings the answer; only another try takes one of its own.
 func (t *Tenure) Pass(limit time.Duration, told func(Outcome, error)) {
 	env := t.Conn.Env
 	_ = t.Settle()        // for what was answered meanwhile; there is a lock
