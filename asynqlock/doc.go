@@ -17,7 +17,7 @@
 //
 // # Guarantees
 //
-//   - A handler runs while the lock is held, or not at all, unless [WithFailOpen] says otherwise.
+//   - A handler begins with the lock held, or not at all, unless [WithFailOpen] says otherwise.
 //   - The lock is held and renewed until the handler returns or panics. asynq gives up a handler that outlives its timeout or a
 //     shutdown, and runs the task again beside it: the second run finds the key busy.
 //   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] allows. Asynq's counts of retries,
@@ -32,8 +32,8 @@
 // with sqlfence, which finds the token in the handler's context. [WithErrorHandler] decides about a handler that ends well
 // after its lock was lost.
 //
-// The lock of a killed worker is free when its lease is over, 15 s by default. Asynq runs the task again after a minute or
-// more. Keep the lease under 30 s so that it never delays that.
+// The lock of a killed worker is free when its lease is over, 15 s by default. Asynq takes a worker for dead after 30 s,
+// and runs its task again within a minute more: keep the lease under 30 s, so that it never delays that run.
 //
 // A handler that hangs holds its key until its process ends. WithLock(holdfast.WithMaxHold(d)) ends the lock, though not the
 // handler.

@@ -86,7 +86,7 @@ type anyOption struct {
 }
 
 // Policy says what becomes of a task whose key is busy: [Defer], [Wait], [Skip] or [Fail]. A task that finds Redis away is
-// deferred under each of them. The zero value is Defer().
+// deferred under each of them, unless [WithFailOpen]. The zero value is Defer().
 type Policy struct {
 	kind                  kind
 	wait                  time.Duration

@@ -18,12 +18,11 @@ import (
 // Scheduler enqueues tasks by the clock, as [asynq.Scheduler] does, and may run on every replica: each tick is
 // enqueued by one of them. Make it with [NewScheduler].
 //
-// A tick is the nominal time, and the same on all replicas: "*/5 * * * *" has one at 12:05:00 in the location's time,
-// and "@every 5m" one at each multiple of 5 min since 1970, whenever the replica was started. Before it enqueues, a
-// replica claims the tick with [holdfast.Locker.Claim], of holdfast.Key("asynq", name): so the replicas need not have the same
-// time, a task may be over before a slow replica gets there, and replicas may come and go. At most one
-// enqueues, and one does, unless no replica reaches Redis in time or the one that has claimed dies before its next
-// command.
+// A tick is the nominal time, and the same on all replicas: "*/5 * * * *" has one at 12:05:00 in the location's time, and
+// "@every 5m" one at each multiple of 5 min since 1970, whenever the replica was started. Before it enqueues, a replica claims
+// the tick with [holdfast.Locker.Claim], of holdfast.Key("asynq", name): so the replicas need not have the same time, a task
+// may be over before a slow replica gets there, and replicas may come and go. At most one enqueues, and one does, unless no
+// replica reaches Redis within the bound of [WithLateness] or the one that has claimed dies before its next command.
 //
 // The claims live in the Locker's Redis until their tick is more than an hour old. Where Redis loses one in that time, as in a
 // restart without persistence, its tick may be enqueued again. A job of cronlock may have the same name. Unlike asynq's own, a

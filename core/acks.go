@@ -18,8 +18,8 @@ const maxAcksTimeout = time.Minute
 //
 // n is at least 1. timeout is 1 ms to 1 min in whole milliseconds, and must be over before the lock is lost, which
 // is a little before its TTL, see [Lock.Deadline]. Too short, and a replica that stumbles fails acquisitions; too
-// long, and it holds up all callers, [Locker.TryAcquire] too: they wait for up to timeout and a quarter of the TTL,
-// at most 1 s. Meanwhile the lease runs and others find the lock held. Each call occupies a connection of the
+// long, and it holds up all callers, [Locker.TryAcquire] too: they wait for up to timeout plus a quarter of the TTL
+// (at most 1 s). Meanwhile the lease runs and others find the lock held. Each call occupies a connection of the
 // client's pool until the acknowledgements or the timeout come, also where its context ended before; a pool that
 // is used up by them keeps renewals waiting.
 //

@@ -29,8 +29,8 @@ const (
 // It must lie in a window around the clock of Redis, see [WithTickWindow]. [WithMinGap] keeps ticks apart
 // whose nominal times differ from replica to replica.
 //
-// At most once means: a claimant that dies, or whose answer is lost, has used the tick up. So has a Redis that
-// restored an older state, the other way round: it may grant a tick again.
+// At most once means: a claimant that dies, or whose answer is lost, has used the tick up. The exception is a Redis
+// that restored an older state: it may grant a tick again.
 //
 // With [WithWait] it goes on asking for so long while Redis does not answer, as one and the same claim: one that was
 // granted and whose answer was lost is granted by the next answer.
@@ -141,9 +141,9 @@ func WithMinGap(d time.Duration) ClaimOption {
 }
 
 // WithTickWindow sets how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h
-// and 10 s. Each mark is kept until its tick is older than behind. ahead must cover how far the clocks of all
-// replicas may run ahead of that of Redis together, or no one is granted the tick; a single replica that is
-// ahead by more gets errors until its clock is right, and by less runs early by that much.
+// and 10 s. Each mark is kept until its tick is older than behind. If the clocks of all replicas
+// are ahead of that of Redis by more than ahead, no one is granted the tick; a single one that is gets errors until its clock is
+// right. One that is ahead by less runs early by that much.
 func WithTickWindow(behind, ahead time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if behind < time.Second || behind > maxWindow || ahead < 0 || ahead > maxWindow {

@@ -73,7 +73,7 @@ func Held(ctx context.Context) []*Lock {
 	return locks
 }
 
-// Err is nil while every lock that ctx carries is held. A context outlives its lock behind a
+// Err is nil while every lock that ctx carries is held, and if it carries none, see [Held]. A context outlives its lock behind a
 // [context.WithoutCancel]: what runs with it then takes itself for a holder and is none. Locks are asked as by
 // [Lock.Err]; of a nested lock, and of one shared by [WithReentryID], one handle is enough.
 //

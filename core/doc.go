@@ -24,8 +24,8 @@
 //     max(25 ms, ttl/20) and a drift margin before the end of the lease in Redis. Err, [Lock.Deadline] and the Err of
 //     [Lock.Context] compare clocks, so they are right at the first instruction after a pause; Done follows as soon as
 //     the runtime's timers allow.
-//   - Fencing. [Lock.Token] is larger than every token issued before for the key, across holders, processes and loss of
-//     all data. It is a hybrid logical clock, max(last+1, the server's time in µs), below 2^53.
+//   - Fencing. [Lock.Token] is larger than every token that Redis issued before for the key, across holders, processes and
+//     loss of all data, as long as its clock goes on; core/limits.md and [WithLocalHandover] name exceptions. It is a hybrid logical clock, max(last+1, the server's time in µs), below 2^53.
 //   - Three outcomes stay apart: somebody else holds the lock, it was ours and is gone, nobody can know. See Errors.
 //   - Every call returns by its context's deadline, whatever the client's timeouts are; [New] and
 //     [Lock.Release] name two exceptions. A cancelled call leaves no lock.
@@ -45,7 +45,7 @@
 //
 // A Redis that loses data may forget a lock: by a failover with asynchronous replication, a restart, FLUSHALL or eviction,
 // or with a clock that is set forward. Then two may hold the lock until the first one's next renewal, a third of a lease
-// later; the second has the larger token. [WithReplicaAcks] makes that rarer.
+// later at most; the second has the larger token. [WithReplicaAcks] makes that rarer.
 //
 // A lock covers what runs under its context until Release, not goroutines that outlive it. The file core/limits.md
 // has the limits in full: of tokens, of the line, of servers that let nobody subscribe, and of a lock that is dropped.
@@ -69,9 +69,10 @@
 // # Keys, commands and ACL
 //
 // A lock named K is the string K. Its companions are {K}:~fence, {K}:~line, {K}:~wait, {K}:~gone:<owner>, {K}:~held,
-// {K}:~entry and {K}:~mark, in the same Cluster slot; K:~fence and so on where K has a hash tag. Grants are published to
+// {K}:~entry and {K}:~mark, in the same Cluster slot; K:~fence and so on where K has a hash tag, and
+// {x}:~:~fence where K is {x}. K has 1 to 512 bytes, and no NUL, ":~", "{}" or "}" outside of a hash tag. Grants are published to
 // holdfast:inbox:<random>, one channel for each Locker, behind the prefix of [WithPrefix]. An ACL must allow these
-// keys, the channels (&holdfast:inbox:*), and
+// keys, the channels (&holdfast:inbox:*, behind that prefix), and
 //
 //	EVALSHA EVAL MGET GET GETEX SET DEL PTTL PEXPIRE TIME
 //	LINDEX LLEN LPOS LREM RPUSH HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING   to wait in line

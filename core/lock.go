@@ -65,7 +65,7 @@ func (lk *Lock) nest() *Lock {
 // Key is the lock's key as stored in Redis, prefix included: the default resource for a fence.
 func (lk *Lock) Key() string { return lk.hold.key() }
 
-// Token is the fencing token of this acquisition: larger than every token issued before for the key,
+// Token is the fencing token of this acquisition: larger than every token that Redis issued before for the key,
 // constant while held, positive and below 2^53.
 func (lk *Lock) Token() int64 { return lk.hold.token }
 
@@ -135,7 +135,7 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 // have lost since the last renewal becomes the loss of that call.
 //
 // Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm; none for a lock that a Shutdown gave
-// up, if Redis had it until now. Releasing again
+// up, if Redis had it until now, else ErrLost. Releasing again
 // returns what the first call returned. With [WithReentrancy] the last handle of a hold frees it. With
 // [WithReleaseInBackground] it does not wait for Redis.
 func (lk *Lock) Release(ctx context.Context) error {

@@ -81,9 +81,9 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 // or panics. fn must use that context, which ends when the lock is lost, and which [Held] finds the
 // fencing token in.
 //
-// The error is that of [Locker.Acquire], or fn's joined with that of [Lock.Release]. An [ErrLost] says that
-// fn may have run beside another holder; an [ErrUnavailable] beside a nil error of fn that the work was done
-// while the lock was held, but Redis did not confirm the release. With [WithReleaseInBackground] the error has only what is
+// The error is that of [Locker.Acquire], or fn's joined with that of [Lock.Release]. An [ErrLost] says that fn may have run
+// beside another holder; an [ErrUnavailable] after fn returned nil that the work was done while the lock was held, but Redis
+// did not confirm the release; whether fn ran, only fn can tell. With [WithReleaseInBackground] the error has only what is
 // known without asking Redis.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if fn == nil {
@@ -112,14 +112,14 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 // Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock;
 // [ErrUnavailable] at once when Redis refuses for good, else when it was out of reach for a whole lease, or at the end of the
 // wait; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the
-// wait, the error matches ctx.Err() too. After an error nothing stays behind in Redis; its place in line is given up
-// in the background, so that its turn may come, and pass, a moment later.
+// wait, the error matches ctx.Err() too. After an error no lock stays behind in Redis. The call's place in line is given up
+// in the background: its turn may still come, and pass, a moment later.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, false)
 }
 
 // TryAcquire is Acquire without waiting for another holder, and does not jump the line. It returns
-// within ctx and, where Redis does not answer, within a quarter of the TTL, at most 1 s.
+// within ctx and, where Redis does not answer, within a quarter of the TTL, at most 1 s; with [NewRedLock] see [WithNodeTimeout].
 //
 // Errors: those of Acquire, and an [ErrInvalid] for a [WithWait] of this call; that of the Locker does not count.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {

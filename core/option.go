@@ -147,7 +147,7 @@ func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks
 // WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the
 // process, and a release gives the lock to the next of them without asking Redis: at most n times in a row, and
 // not once the lock has been in the process for d. Then other processes have their turn, if any wait. Default 64
-// times and 100 ms; n is at most 250. 0 turns it off: then each call waits in line in Redis by itself, or, with
+// times and 100 ms; n is at most 250. n = 0 turns it off: then each call waits in line in Redis by itself, or, with
 // [NewRedLock], goes there when it is the first of its process.
 //
 // A call that takes the lock over so has a token that was reserved with it, and Redis is not asked. Where Redis lost the
@@ -180,7 +180,7 @@ func WithTTL(d time.Duration) CallOption {
 // WithWait bounds how long Acquire and Do wait for another holder, beside the context. The wait begins with the first answer
 // that tells of a holder. Behind other calls of the process for the same lock it begins at once. Default:
 // until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
-// not answer is given a quarter of the TTL, at most 1 s, beyond it. For a [Locker.Claim], which waits for nobody, it is how
+// not answer is given a quarter of the TTL, at most 1 s, if that is more. For a [Locker.Claim], which waits for nobody, it is how
 // long Redis is asked.
 func WithWait(max time.Duration) interface {
 	CallOption
@@ -201,9 +201,9 @@ func WithoutRenewal() CallOption {
 	return callOption(func(c *config) error { c.noRenew = true; return nil })
 }
 
-// WithMaxHold ends a hold after d, counted from the acquisition, however healthy it is: renewal stops, the
-// lock is lost, its context is cancelled. Default: no bound, so that a hung handler owns its key for as
-// long as its process lives. d must not be below the TTL.
+// WithMaxHold ends a hold after d, counted from the acquisition, however healthy it is: renewal stops, the lock is lost, its
+// context is cancelled, and its lease ends about then. Default: no bound, so that a hung handler owns its key for as long as
+// its process lives. d must not be below the TTL.
 func WithMaxHold(d time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if d <= 0 {
@@ -216,7 +216,7 @@ func WithMaxHold(d time.Duration) CallOption {
 
 // WithReentrancy lets a call whose context already holds the lock have it again: it gets one more handle to the
 // same hold at once, with the same token and whatever its other options say. The hold ends when the last handle
-// is released; one that never is keeps it, also when it is forgotten. Default: such a call fails with
+// is released; a handle that is never released keeps it, even one that was dropped. Default: such a call fails with
 // [ErrSelfDeadlock], as it would wait for itself. It is the context that counts, not the goroutine.
 func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })

@@ -70,8 +70,8 @@ func plainDialer(c *redis.Client) bool {
 }
 
 // WithQuarantine sets for how long a master does not vote after its start: it may have forgotten a lock that is held.
-// It is a constant of the deployment and must be the same for all Lockers of these masters: as long as the longest
-// lease that any of them asks for, and 4 s, 1 s and a hundredth more for clocks that differ. A call that asks for a
+// It is a constant of the deployment and must be the same for all Lockers of these masters: at least 1.01 times the
+// longest lease that any of them asks for, and 5 s. A call that asks for a
 // longer lease than it covers is refused. Default 30 s; at most 48 h. 0 turns it off, for masters that lose nothing
 // (appendfsync always) and for tests: then the crash of a master can let a second holder in.
 //
@@ -89,7 +89,7 @@ func WithQuarantine(d time.Duration) Option {
 
 // WithNodeTimeout sets how long one of several masters is waited for while too few of the others have answered. Default: a
 // tenth of the TTL, but at least 50 ms and at most 1 s. It is to be longer than a dial and a round trip, and shorter than half
-// a TTL, which is checked. Only for [NewRedLock].
+// a TTL, of which the latter is checked. Only for [NewRedLock].
 func WithNodeTimeout(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < time.Millisecond {

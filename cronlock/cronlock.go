@@ -32,7 +32,8 @@ import (
 // The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has come
 // (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
 // SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. cron.Recover is not in the chain by
-// default: put it behind SkipIfStillRunning, which skips for ever otherwise.
+// default: put it after SkipIfStillRunning in cron.NewChain, which
+// skips for ever otherwise.
 //
 // Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
 // cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their ticks by. It expires two minutes and two

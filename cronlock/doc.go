@@ -12,7 +12,8 @@
 // # Guarantees
 //
 //   - A tick runs at most once, on one replica, however short the job is, however the replicas' clocks differ, and whichever
-//     replicas come and go, as long as Redis keeps its data. See [Guard] for how.
+//     replicas come and go, as long as Redis keeps its data, unless [WithFailOpen] says
+//     otherwise. See [Guard] for how.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within that bound,
 //     and does not die before its job begins.
 //   - Runs do not overlap, unless [Allow] says so: the lock, holdfast.Key("cron", name), is renewed until the job returns or panics. Requests
@@ -43,12 +44,12 @@
 // with sqlfence, which finds the token in the context.
 //
 // All replicas need the same specs and the same location. A Redis that loses its keys, to a FLUSHALL, a failover or a restart
-// without persistence, may grant a tick of the last hour again, to a replica that is as late. A restart loses nothing with
-// appendonly yes and appendfsync always, and up to a second of claims with everysec, the default.
+// without persistence, may grant a tick of the last hour again, to a replica whose clock is that far behind. A restart loses
+// nothing with appendonly yes and appendfsync always, and up to a second of claims with everysec, the default.
 //
 // With a Locker on several masters there is no one clock: a job begins as much too early as its replica's clock is ahead, and
 // ticks are not compared. When a machine wakes up, cron runs a job once for the first tick that it slept through. A Guard leaves
-// that run out as too late: the other replicas have run the tick.
+// that run out as too late: a replica that was awake has run the tick, or none does.
 //
 // Stop with [Guard.Stop], and then the Locker. A test needs no double: [Guard.RunNow] runs a job at once, on a miniredis.
 package cronlock

@@ -98,7 +98,8 @@ type running struct {
 }
 
 // Tick returns the name of the job that ctx is of, and the nominal time for which it runs: the moment of the call for
-// [Guard.RunNow]. ok is false outside of a job. The fencing token is that of holdfast.Held(ctx)[0].
+// [Guard.RunNow]. ok is false outside of a job. The fencing token is that of
+// holdfast.Held(ctx)[0]; with [Allow] or [WithFailOpen] there may be no lock.
 func Tick(ctx context.Context) (name string, tick time.Time, ok bool) {
 	r, ok := ctx.Value(runKey{}).(running)
 	return r.name, r.tick, ok

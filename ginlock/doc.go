@@ -11,7 +11,7 @@
 //
 // # Guarantees
 //
-//   - The rest of the chain runs while the lock is held, or not at all, unless [WithFailOpen] says
+//   - The rest of the chain begins with the lock held, or not at all, unless [WithFailOpen] says
 //     otherwise. While Redis is down, requests are refused.
 //   - The lock is held and renewed until the chain returns, whatever becomes of the client and of the request's context.
 //     A client that gives up and sends its request again is refused while the first one still runs.

@@ -42,7 +42,7 @@ const (
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
 // Every error but a 409, a 429, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a loss and a failed
-// release behind a complete response. A [Trace] replaces that.
+// release behind a complete response. A hook of a [Trace] replaces that for what it hears of.
 //
 // A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
 // reads it: with 409 if another holder was seen, else with 503. The status appears in the logs only.

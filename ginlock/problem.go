@@ -36,23 +36,25 @@ type problem struct {
 // application/problem+json). A middleware without [WithErrorHandler] calls it. It does nothing if something was written
 // already, and tells the client neither key nor holder.
 //
-// Retry-After is in whole seconds: 1 for a lock that is held, unless [Policy.RetryAfterLease], and 5 for a 503. After a loss
-// there is none: we cannot say whether the request may be repeated.
+// Retry-After is in whole seconds: 1 for a lock that is held, unless [Policy.RetryAfterLease], and 5 for a 503, but none after
+// a loss: we cannot say whether the request may be repeated.
 //
 // A handler may call Respond too, with an error of its lock or of a fence. An error that matches [holdfast.ErrLost], as
 // sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond cannot tell what else it
-// has done by then. Other errors of the handler's own
-// need an answer of its own; to Respond they are a lock that could not be determined.
+// has done by then. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says that
+// nothing was done.
 //
 // A loss may reach a handler as context.Canceled, from a driver that was given the context. So look at the lock too:
 //
 //	ctx := c.Request.Context()
 //	err := fence.WithTx(ctx, db, nil, pay)
 //	switch {
-//	case holdfast.Err(ctx) != nil, errors.Is(err, holdfast.ErrLost): // or sqlfence.ErrStale: nothing was written
+//	case err == nil: // committed, whatever has become of the lock since
+//		...
+//	case holdfast.Err(ctx) != nil || errors.Is(err, holdfast.ErrLost): // lost, or sqlfence.ErrStale
 //		_ = c.Error(err)
 //		ginlock.Respond(c, err)
-//	case err != nil:
+//	default:
 //		...
 //	}
 func Respond(c *gin.Context, err error) {
@@ -60,8 +62,8 @@ func Respond(c *gin.Context, err error) {
 		return
 	}
 	if c.Request != nil {
-		if over := holdfast.Err(c.Request.Context()); errors.Is(over, holdfast.ErrLost) {
-			err = over // of which a driver may have told as context.Canceled
+		if over := holdfast.Err(c.Request.Context()); over != nil {
+			err = &abandonedError{over} // of which a driver may have told as context.Canceled
 		}
 	}
 	p, retry := describe(err)

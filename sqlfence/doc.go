@@ -15,21 +15,22 @@
 //		})
 //	})
 //	if errors.Is(err, holdfast.ErrLost) {
-//		// the lease is over, or it is ErrStale: another holder has taken the lock over; nothing was written
+//		// with ErrStale nothing was written; else the lock was lost, perhaps after the commit
 //	}
 //
-// The tokens come from the context, which is that of a lock or descends from it; several locks are all guarded. Once a
-// lock in it is over, lost or released, every call with it fails. [Fence.Guard] is for a transaction that is begun
-// elsewhere, [Tx] tells about other libraries, [WithPgx] is for pgx, [Fence.ExecRow] for a row with a fence of its own.
-// Set the database up as [Postgres], [MySQL] and [SQLite] say. In tests [WithToken] stands in for a lock, and SQLite in
-// memory, with one connection, for the database; a smaller token than a committed one is that of a stale holder.
+// The tokens come from the context, which is that of a lock or descends from it. All of its locks are guarded, but for those
+// with [holdfast.WithLimit] or [holdfast.WithShared]. Once a lock in it is over, lost or released, every call with that
+// context fails. [Fence.Guard] is for a transaction that is begun elsewhere, [Tx] tells about other libraries, [WithPgx] is
+// for pgx, [Fence.ExecRow] for a row with a fence of its own. Set the database up as [Postgres], [MySQL] and [SQLite] say. In
+// tests [WithToken] stands in for a lock, and SQLite in memory, with one connection, for the database; a smaller token than a
+// committed one is that of a stale holder.
 //
 // # Guarantees
 //
 //   - Of the transactions guarded by one resource, none with an older token commits after one with a newer token has
 //     committed, whatever was paused in between. They commit in the order of their tokens.
 //   - Nothing is lost: what is read in [Fence.WithTx], or after [Fence.Guard] as the first statement, cannot be
-//     changed by another guarded transaction before this one ends.
+//     changed before this one ends by another transaction that is guarded by the same resource.
 //   - A holder is never refused because of itself, nor because of a token that was rolled back.
 //   - A failed guard has ended the transaction: ignoring its error does not commit.
 //   - Several resources are guarded in one order everywhere, without deadlocks among them.
@@ -47,9 +48,9 @@
 // # Errors
 //
 //	ErrStale            a newer holder was here: nothing is written; a *StaleError tells both tokens; do not go on
-//	ErrCommitUnknown    the connection broke at COMMIT, or MySQL had ended the transaction before: written or not;
-//	                    read before doing it again
-//	ErrNoToken          the context carries neither a lock nor a token: nothing is written
+//	ErrCommitUnknown    the connection broke or the context ended at COMMIT, or MySQL had ended the transaction before:
+//	                    written or not; read before doing it again
+//	ErrNoToken          the context carries no token to guard by: nothing is written
 //	holdfast.ErrLost    a lock in the context is over, lost or released: nothing is written
 //	holdfast.ErrInvalid arguments that can never work: nothing is written
 //	sql.ErrNoRows       ExecRow alone: the row is not there afterwards, and is rolled back

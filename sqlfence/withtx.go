@@ -14,8 +14,8 @@ type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// WithTx runs fn in a guarded transaction and commits it. Nothing of it is in the database unless WithTx returns
-// nil or an [ErrCommitUnknown]. fn reads all that earlier holders have committed.
+// WithTx runs fn in a guarded transaction and commits it. Unless WithTx returns nil or an [ErrCommitUnknown], nothing of it is
+// in the database, provided that fn keeps the rules below. fn reads all that earlier holders have committed.
 //
 // WithTx repeats a transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy
 // SQLite), see [WithRetries]. So fn may run several times, and must leave nothing outside of the transaction. fn must return
