@@ -28,7 +28,7 @@ func TestFastPathsDoWhatIsBehindThem(t *testing.T) {
 
 func testFast(t *testing.T, rdb *redis.Client, rounds int, mask func(string) string) {
 	slow := func(s *Script, fast string) *Script {
-		text := strings.Replace(s.Text(), fast, "local found, several\n", 1)
+		text := strings.Replace(s.Text(), bare(fast), "local found, several\n", 1)
 		if text == s.Text() {
 			t.Fatal("the script does not have what is to be left out")
 		}

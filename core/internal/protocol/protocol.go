@@ -8,6 +8,7 @@ package protocol
 import (
 	"crypto/sha1"
 	"encoding/hex"
+	"strings"
 	"time"
 )
 
@@ -36,8 +37,20 @@ type Script struct {
 }
 
 func newScript(keys int, text string) *Script {
+	text = bare(text)
 	sum := sha1.Sum([]byte(text))
 	return &Script{keys: keys, sha: hex.EncodeToString(sum[:]), text: text}
+}
+
+// bare drops the lines that only comment, and what indents the others: a server reads a script once, and miniredis each time.
+func bare(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line = strings.TrimLeft(line, " \t"); line != "\n" && !strings.HasPrefix(line, "--") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // args appends a whole EVALSHA command of the keys and then the arguments to room.
