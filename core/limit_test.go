@@ -193,14 +193,10 @@ func TestReadersAndWriters(t *testing.T) {
 
 // Two commands for a permit, however many wait, and one for a try that fails.
 func TestLimitCosts(t *testing.T) {
-	for _, n := range []int{1, 5, 50} {
+	for name, limit := range map[string]holdfast.CallOption{"5": holdfast.WithLimit(5), "50": holdfast.WithLimit(50), "shared": holdfast.WithShared()} {
 		for _, waiters := range []int{0, 16, 64} {
-			t.Run(fmt.Sprint(n, " of ", waiters), func(t *testing.T) {
+			t.Run(fmt.Sprint(name, " and ", waiters), func(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
-					limit := holdfast.WithLimit(n)
-					if n == 1 {
-						limit = holdfast.WithShared()
-					}
 					r, task := newReplica(t, b), newReplica(t, b)
 					warm(t, r)
 					openInbox(t, b, r)

@@ -247,3 +247,17 @@ func TestRespondLooksAtTheLock(t *testing.T) {
 		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
 	})
 }
+
+// So it may of a lock that a Shutdown gave up.
+func TestRespondLooksAtAnAbandonedLock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		router := route(ginlock.New(api.Locker, "order", byID), func(c *gin.Context) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = api.Shutdown(ctx)
+			ginlock.Respond(c, c.Request.Context().Err())
+		})
+		wantProblem(t, get(router, "/orders/42"), http.StatusServiceUnavailable, "", "outcome is unknown")
+	})
+}

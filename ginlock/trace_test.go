@@ -82,3 +82,15 @@ func cut(_ *testing.T, b *servertest.Bubble) {
 		link.CutUp()
 	}
 }
+
+// A Trace that does not hear of a loss leaves it to c.Errors.
+func TestTraceReplacesOnlyWhatItHearsOf(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		api := newReplica(t, b)
+		var errs errs
+		trace := ginlock.WithTrace(&ginlock.Trace{Refused: func(*gin.Context, error) {}})
+		router := route(errs.watch, ginlock.New(api.Locker, "order", byID, trace), func(*gin.Context) { b.Redis.Del("order:42") })
+		wantStatus(t, get(router, "/orders/42"), http.StatusServiceUnavailable)
+		errs.want(t, holdfast.ErrLost)
+	})
+}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stranded is how long a queue may take in which everybody takes one turn. Who has not had it by then waits for a
+// stranded is how long a queue may take in which everybody takes one turn. A taker that has not had it by then waits for a
 // message that got lost, of a release long ago.
 const stranded = 5 * time.Second
 

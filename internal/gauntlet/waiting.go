@@ -19,7 +19,7 @@ var waiting = []scenario{
 	},
 	{
 		name:   "overtaken",
-		wrong:  "Who came last may get the lock first; with bad luck, a waiter starves.",
+		wrong:  "The last to come may get the lock first; with bad luck, a waiter starves.",
 		source: "https://github.com/mike-marcacci/node-redlock/issues/218",
 		run:    overtaken,
 	},

@@ -130,7 +130,7 @@ func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool, name strin
 		all.Go(h.run)
 	}
 	all.Wait()
-	// A transaction whose connection broke may still be about to end. Whoever is past the guard has it wait.
+	// A transaction whose connection broke may still be about to end. A transaction that is past the guard has it wait.
 	var last []sqlfence.Mark
 	for _, name := range r.resources {
 		last = append(last, mark(name, r.base+issued+1))

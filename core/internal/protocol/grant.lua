@@ -1,4 +1,4 @@
--- On one server the first in line is granted the lock; behind line.lua. What is to be known of an owner who waits is
+-- On one server the first in line is granted the lock; behind line.lua. What is to be known of a waiter is
 -- "expiry lease life block limit counted inbox":
 --   expiry  the moment by TIME, in ms, from which the entry counts as dead unless it was refreshed
 --   lease   that a grant begins with, in ms: short, so that a grant nobody notices costs little
@@ -42,9 +42,9 @@ local function grant(at, owner, lease, life, block)
   end
 end
 
--- serve lets in those in line who may enter, in their order, until one may not: it stops there, and tells so. It passes over
+-- serve lets in the waiters that may enter, in their order, until one may not: it stops there, and tells so. It passes over
 -- those that cannot be told: a lost connection is made again, and a waiter that does not come back expires. It stops at owner
--- self, who asks and thus is at hand. It returns how many got in, at most 64: the next script that looks goes on; whether one in
+-- self, which asks and thus is at hand. It returns how many got in, at most 64: the next script that looks goes on; whether one in
 -- line may not enter; and, if the lock was granted to one alone, its lease.
 local function serve(self, at)
   local i, n = 0, 0

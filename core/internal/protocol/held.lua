@@ -31,9 +31,9 @@ local function inside(at, owner)
   if not at.value or string.sub(at.value, 1, 1) ~= '=' then return end
   local h = redis.pcall('HMGET', hash, 'of', 'cap', '@' .. owner)
   if h.err or h[1] ~= at.value or not h[2] then return end
-  at.entry = h[3]
   local cap, many, next = string.match(h[2], '^(%d+) (%d+) (%d+)$')
   if not cap then return end
+  at.entry = h[3]
   at.s = {cap = tonumber(cap), many = tonumber(many), next = tonumber(next), n = redis.call('HLEN', hash) - 2}
 end
 

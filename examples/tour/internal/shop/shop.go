@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// patience is how long a purchase waits in line for its product. Whoever is not served by then gets a 409
+// patience is how long a purchase waits in line for its product. A customer that is not served by then gets a 409
 // with Retry-After.
 const patience = 10 * time.Second
 
