@@ -26,7 +26,7 @@ const (
 //
 // The Locker is used like that of [New]; redlock.md in this folder tells what is promised and answers the algorithm's
 // critics. What differs: [WithReentryID] and [WithReplicaAcks] are refused, waiters are served first come, first served
-// as far as the masters agree on who came first, and a master that has just started does not vote for a while, see
+// as far as the masters agree on the order of arrival, and a master that has just started does not vote for a while, see
 // [WithQuarantine]. It sends nothing yet. The clients stay the caller's, as with New.
 //
 // It returns an [ErrInvalid] for no clients, more than 15 or nil ones, for two clients with one address or a client of

@@ -42,7 +42,7 @@ func tokenTime(token int64) string {
 	return time.UnixMicro(token).UTC().Format("2006-01-02 15:04:05")
 }
 
-// waiter is one who stands in line.
+// waiter is a place in line.
 type waiter struct {
 	Label string `json:"label,omitempty"`
 	// Told says that Redis will tell it of its turn; else it looks from time to time.

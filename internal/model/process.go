@@ -193,7 +193,7 @@ func (r *run) answer(t int, how Time) {
 		return
 	}
 	// Where the lease ran out, and a late acquire had got the lock once more when the forget arrived, what was held is lost.
-	// Of one who was alone only the fence knows that, as long as there is one; without it, both are true.
+	// Of an owner that was alone only the fence knows that, as long as there is one; without it, both are true.
 	forgiven := released && x.Freed != 0 && r.limit(t) == 1 && r.p.Fence != Forever
 	if released != (x.Freed == x.Held) && !forgiven {
 		r.breaks(WrongAnswer)

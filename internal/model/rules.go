@@ -41,16 +41,16 @@ const (
 	GrantLeavesTheLine    // an owner that was granted the lock is no longer in it
 	ForgetLeavesTheLine   // nor who gave up
 	WaiterLooks           // without being told
-	WaitingIsMarked       // in the fence, so that who finds no mark need not look
+	WaitingIsMarked       // in the fence, so that a script that finds no mark need not look
 	StrayIsForgotten      // a grant to nobody is undone at once
 
 	// Limits. Those above also hold where several have the lock.
 	LimitCountsItself    // the one who names it is among those it allows
-	LeastLimitCounts     // of all inside and the one who asks
+	LeastLimitCounts     // of all inside and the one that asks
 	CapIsLowered         // by one that enters with a smaller limit
 	CapIsRecounted       // when the last one with the least limit leaves
 	NextIsALowerBound    // of the ends of all leases inside
-	DeadMakeRoom         // who would be refused has the dead taken out first
+	DeadMakeRoom         // a client that would be refused has the dead taken out first
 	DeadAreLost          // and recorded as that
 	KeyOutlivesEntries   // the lock lasts as long as the longest lease inside
 	KeyIsLeftToOthers    // only the last one out frees it
@@ -59,15 +59,15 @@ const (
 	SessionLossesCount   // what is left in it was lost
 	SessionOutlivesKey   // so that this can be seen
 	SessionOutlivesFence // which says of all others in its range that they were released
-	SessionIsMarked      // in the fence, so that who finds no mark need not look
+	SessionIsMarked      // in the fence, so that a script that finds no mark need not look
 	MutexEndsSession     // before it draws a token, with which the fence outlives the hash
 	SinceNeverFalls      // losses need not come in the order of tokens
 	ReleaseAsksFence     // an owner that is not inside may have been released before
 	ReleaseIsRemembered  // also where the hold was longer than the life of the fence
 	ReleaseNamesItsToken // another one was not what the release is about
-	SharedAreNotLive     // the hash tells who is inside, not the fence
-	ReleaseServesAll     // who have room
-	EntrantServes        // those behind it, who have room too
+	SharedAreNotLive     // the hash names those inside, not the fence
+	ReleaseServesAll     // that have room
+	EntrantServes        // those behind it that have room too
 	LeaverServes         // it may have been what the others waited for
 	NewcomerWaits        // behind one for whom there is no room
 	RefusalTellsFirstEnd // a place is free as soon as one lease is over

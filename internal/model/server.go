@@ -137,7 +137,7 @@ func (s *Server) Acquire(p *Params, id Owner, limit uint8, waits, told bool) (r 
 		s.bury(p)
 	}
 
-	next := s.Owner == 0 || s.shared() // nobody waits who comes before this one
+	next := s.Owner == 0 || s.shared() // no waiter comes before this one
 	queued := s.Length > 0 && !s.fast(p, limit)
 	if next && queued && s.Line[0].Owner != id && p.Without != FreeLockGoesToTheLine && (waits || p.Without != TryWaitsItsTurn) {
 		g, next = s.serve(p, id, false)

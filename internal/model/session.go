@@ -1,6 +1,6 @@
 package model
 
-// Session is the hash of those who have the lock together, from the first who took it until the last has left. It outlives
+// Session is the hash of the holders that have the lock together, from the first to the last. It outlives
 // the lock: what is in it then was lost.
 type Session struct {
 	Tokens    [MaxOwners]Token
@@ -89,7 +89,7 @@ func (s *Server) enter(p *Params, id Owner, limit uint8, lease Time, waits, hand
 		h.Mult++
 	}
 	h.Ends[id-1], h.Limits[id-1] = end, limit
-	// With the mark of those who wait: the next who takes the lock alone has to look what is left of the session.
+	// With the mark of waiters: the next owner that takes the lock alone has to look what is left of the session.
 	h.Tokens[id-1] = s.draw(p, true, waits || p.Without != SessionIsMarked)
 	s.keep(p)
 	return h.Tokens[id-1]
@@ -242,7 +242,7 @@ func (s *Server) has(id Owner) Time {
 	return 0
 }
 
-// vacant tells whether the first in line who is alive and can be told could have the lock, in the same way.
+// vacant tells whether the first in line that is alive and can be told could have the lock, in the same way.
 func (s *Server) vacant() bool {
 	for _, e := range s.Line[:s.Length] {
 		if e.Expiry <= s.Now || e.Told && s.Deaf&bit(e.Owner) != 0 {

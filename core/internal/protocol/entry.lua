@@ -1,7 +1,7 @@
 -- Re-entry across processes; in front of the scripts that a call with a re-entry id uses, which name it as their
 -- last key.
 -- That is a hash of those who hold a lock together, because they named the same re-entry id:
---   of       the value of the lock that this is about: the owner id of the first of them, who may be gone
+--   of       the value of the lock that this is about: the owner id of the first of them, which may be gone
 --   id       their re-entry id
 --   token    their fencing token
 --   @owner   until when each of them holds it, by TIME in ms
@@ -55,7 +55,7 @@ end
 
 -- depart takes owner out, and everyone whose lease is over. It returns whether it was in, and whether others still are;
 -- nothing if the hash is not about this lock. The lock lives on for as long as the longest lease of the others: it may
--- have lived for that of owner, who does not need it any more.
+-- have lived for that of owner, which does not need it any more.
 local function depart(holder, owner)
   if redis.call('HGET', entries, 'of') ~= holder then return end
   local was = redis.call('HDEL', entries, '@' .. owner) == 1

@@ -6,7 +6,7 @@
 --   @owner  "ends limit token" of each inside; moments are by TIME, in ms
 -- A hash of owners instead of a counter, which a command that is sent twice would count twice; one that died counts until its
 -- lease is over. The hash outlives the lock, and a fence with the mark s says that there is one: until the next owner alone, or
--- the next session, has recorded all that are in it as lost, it tells who was inside.
+-- the next session, has recorded all that are in it as lost, it names all that were inside.
 --
 -- `at` is what a script knows of the lock: its value, nil if it is free; s, what the hash says, if that is about it, and the entry of
 -- the script's owner; the fence, and as what it is stored; and now, by TIME in µs.

@@ -1,4 +1,4 @@
--- Reports who holds a lock, and how many wait for it.
+-- Reports the holder of a lock, and how many wait for it.
 -- KEYS: 1 lock, 2 fence, 3 line, 4 see held.lua
 -- Reply: {value or '', ms left (-1: never expires, -2: free), token or 0, how many wait}; and where several may hold it, how many
 -- do, and the least of their limits

@@ -6,7 +6,7 @@
 -- and under `next`, "id until": for whom the lock is kept, until then by TIME in ms. That is for fairness, and nothing
 -- depends on it.
 
--- serve tells the first in line who is alive and can be told. It returns nothing, as forget.lua takes it: nobody has
+-- serve tells the first in line that is alive and can be told. It returns nothing, as forget.lua takes it: nobody has
 -- been granted anything.
 local function serve(_, at)
   local now = at.now

@@ -14,7 +14,7 @@
 --         id          of the waiter in line; entry: how long its place is kept, in ms; the others see nudge.lua
 -- Replies: {code, TIME in µs, id of the run or '', n, ...}
 --   1                   held, and n is recorded as the token: this one, or a higher one of the same owner
---   0, value, ms left   somebody else holds it, or value is '' and it is kept for who was told; n is the last token issued
+--   0, value, ms left   somebody else holds it, or value is '' and it is kept for the waiter that was told; n is the last token issued
 --   -1                  this tenure was already undone
 --   -2                  the token space (2^53) is used up
 --   -3                  the token must be larger than n

@@ -12,7 +12,7 @@ const (
 	// more than they bring: of many callers' commands several travel together, which costs client and server one system
 	// call each instead of one for each command.
 	MinLanes = 3
-	// lanePace is by how much round-trip time there is one lane more. A caller who finds all of them away waits for the
+	// lanePace is by how much round-trip time there is one lane more. A caller that finds all of them away waits for the
 	// next that comes back, which is a part of a round trip as small as there are many.
 	lanePace = 20 * time.Microsecond
 	// paceWindow is for how long the fastest answer counts as the round-trip time, or up to twice as long: the others had
