@@ -86,11 +86,11 @@ func (a *acquisition) quit() {
 		if !a.queue.withdraw(w) || w.turn.err != nil {
 			a.queue = nil
 		} else {
-			a.come(w.turn)
+			a.comes(w.turn)
 		}
 	}
 	if (a.queue == nil || !a.queue.giveUp(a)) && a.stake != nil {
-		a.stake.undo()
+		a.drop()
 	}
 }
 
@@ -128,7 +128,7 @@ type acquisition struct {
 
 func (a *acquisition) newStake() {
 	block := 1
-	if a.queue != nil && a.queued && a.cfg.plain() { // others may queue behind it as it did: without that, tokens are not wasted
+	if a.queue != nil && a.queued && a.cfg.plain() && a.cfg.limit != protocol.NoLimit { // others may queue behind it as it did: without that, tokens are not wasted
 		block += a.locker.queues.bound
 	}
 	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block, Limit: a.cfg.limit})
@@ -136,11 +136,18 @@ func (a *acquisition) newStake() {
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
-	if qs := &a.locker.queues; qs.on && a.cfg.reentryID == "" && a.cfg.limit == 1 {
-		if w := qs.enter(a); w != nil {
-			if lock, err := a.await(w); lock != nil || err != nil {
-				return lock, err
-			}
+	if qs := &a.locker.queues; qs.on && a.cfg.reentryID == "" && (a.cfg.limit != protocol.NoLimit || a.cfg.plain()) {
+		w, t := qs.enter(a)
+		var lock *Lock
+		var err error
+		switch {
+		case w != nil:
+			lock, err = a.await(w)
+		case t.held:
+			lock, err = a.come(t)
+		}
+		if lock != nil || err != nil {
+			return lock, err
 		}
 	}
 	if a.stake == nil {

@@ -50,7 +50,7 @@ type HeldError struct {
 	// can.
 	TimeLeft time.Duration
 
-	// Holders is how many hold the lock together, see [WithLimit]; then TimeLeft is until the first of their leases ends, and
+	// Holders is how many hold the lock together, see [WithLimit] and [WithShared]; then TimeLeft is until the first of their leases ends, and
 	// there is no Label. 1 for a holder that is alone.
 	Holders int
 

@@ -265,22 +265,22 @@ func TestServerACL(t *testing.T) {
 	release(t, two)
 	release(t, obtain(t, l, "job:1", holdfast.WithReplicaAcks(1, 10*time.Second), holdfast.WithTTL(15*time.Second)))
 	writer := obtain(t, l, "job:3")
-	readers := make(chan *holdfast.Lock, 2)
-	for _, o := range []holdfast.CallOption{holdfast.WithShared(), holdfast.WithLimit(2)} {
-		go func() { readers <- obtain(t, l, "job:3", o) }()
+	places := make(chan *holdfast.Lock, 2)
+	for _, o := range []holdfast.CallOption{holdfast.WithLimit(2), holdfast.WithLimit(3)} {
+		go func() { places <- obtain(t, l, "job:3", o) }()
 	}
-	within(t, "the readers' line", func() {
+	within(t, "the line for places", func() {
 		until(t, "two in line", func() bool {
 			s, err := l.Inspect(background, "job:3")
 			return err == nil && s.Waiting == 2
 		})
 	})
 	release(t, writer)
-	reader := <-readers
-	if err := reader.Extend(background, time.Minute); err != nil {
+	place := <-places
+	if err := place.Extend(background, time.Minute); err != nil {
 		t.Error(err)
 	}
-	release(t, <-readers)
-	release(t, reader)
+	release(t, <-places)
+	release(t, place)
 	shutdown(t, l)
 }

@@ -182,7 +182,9 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 		if errors.Is(err, errOtherOwner) {
 			left = 0
 		}
-		h.stake.End(left)
+		if h.stake.sharing == nil {
+			h.stake.End(left)
+		}
 	}
 	h.ended.Store(e)
 	h.deadline.Store(min(h.deadline.Load(), int64(now.Mono)))
@@ -194,10 +196,13 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 	for _, c := range contexts {
 		c.cancel(err)
 	}
+	if h.stake.sharing != nil {
+		h.stake.sharing.leaves(h, err)
+	}
 	h.locker.sched.remove(h)
 	if err != errReleased {
 		if h.queue != nil {
-			h.queue.leave()
+			h.queue.leave(h)
 		}
 		h.cfg.traces.emit(lost, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began, Err: err})
 	}
@@ -297,7 +302,14 @@ func (h *hold) finish(ctx context.Context) (err error, tells bool) {
 		h.expire() // it is a loss, not a release
 	}
 	e := h.getLease()
-	if h.end(now, nil, errReleased) {
+	ended := h.end(now, nil, errReleased)
+	if s := h.stake.sharing; s != nil && !s.part(h) {
+		if err := h.err(); err != errReleased && !errors.Is(err, ErrClosed) {
+			return err, false
+		}
+		return nil, false
+	}
+	if ended {
 		if h.queue != nil && h.queue.handOver(h, e, now) {
 			return nil, false
 		}
@@ -305,7 +317,7 @@ func (h *hold) finish(ctx context.Context) (err error, tells bool) {
 			h.locker.passing.begin(h.key())
 		}
 		if h.queue != nil {
-			h.queue.leave() // the next may stand in line in Redis before the lock is free there: that is as good
+			h.queue.leave(h) // the next may stand in line in Redis before the lock is free there: that is as good
 		}
 		if h.cfg.background {
 			h.pass()

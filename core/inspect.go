@@ -20,8 +20,8 @@ type State struct {
 	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
 	TimeLeft time.Duration
 
-	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Limit is the
-	// least of their limits: 0 with WithShared alone, and where nobody holds the lock.
+	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Readers of one process
+	// that share an acquisition are one. Limit is the least of their limits: 0 of readers, and where nobody holds the lock.
 	Holders, Limit int
 
 	// Token is the fencing token of the holder, of several that of the latest. Where the lock was handed over within a process

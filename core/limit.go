@@ -12,12 +12,14 @@ const maxLimit = 1000
 // Waiters are let in first come, first served, and several at once where there is room. A waiter for which there is no room holds
 // up those behind it, also calls that name a larger limit: so nobody starves. A holder that dies counts until its lease is
 // over. A holder that was paused past its lease may for a while be one more than n: a lease bounds how many work, and only a
-// fence refuses writes. The tokens of holders that are together have no order worth enforcing, so package sqlfence passes over
+// fence refuses writes. The tokens of holders that are together have no order, so package sqlfence passes over
 // such a lock. Where each place must be fenced take one of n locks instead: TryAcquire of Key("seat", i), from a random i on.
+//
+// Calls of one process hand places over among themselves as they do a lock, see [WithLocalHandover].
 //
 // Redis keeps the holders in one more hash, {K}:~held, and what other lock libraries find at the key is held until the last of
 // them has left. WithLimit needs one Redis: masters that each count to n do not count to n together, and [NewRedLock] refuses it
-// with an [ErrInvalid]. So it does together with [WithReentryID]. Calls with a limit wait in Redis, not in the process.
+// with an [ErrInvalid]. So it does together with [WithReentryID].
 func WithLimit(n int) CallOption {
 	return callOption(func(c *config) error {
 		if n < 1 || n > maxLimit {
@@ -28,9 +30,15 @@ func WithLimit(n int) CallOption {
 	})
 }
 
-// WithShared lets any number of calls hold the lock together, as the readers of a sync.RWMutex do: it is [WithLimit] without
-// an end. A call with neither option is the writer: it waits until it is alone, and keeps readers out. Readers that come while
-// a writer waits stand in line behind it.
+// WithShared lets any number of calls hold the lock together, as the readers of a sync.RWMutex do. A call without it is the
+// writer: it waits until it is alone, and keeps readers out. So does one with a limit above 1, whatever that is. Readers that
+// come while a writer waits stand in line behind it.
+//
+// Readers of one process share what one of them acquired: its lease, its token and its renewals. Those that come while it asks
+// Redis, and within the time of [WithLocalHandover] after it had the lock, join without a command, and the last one to leave
+// releases. Later ones acquire the lock anew, behind a writer who waits, so that readers keep no writer out. A call joins if
+// it has the same TTL and label, and neither [WithoutRenewal] nor [WithReplicaAcks]. Where Redis has lost the lock, all that share
+// it lose it. What counts holders, as [State] does, counts those that share as one.
 //
 // A reader that loses its lock may read beside a writer. A reader that must not mix old and new data reads it in one
 // transaction of the database. A reader cannot become a writer: a call without WithShared whose context holds the lock shared

@@ -109,6 +109,86 @@ func TestLimitLetsSoManyIn(t *testing.T) {
 	})
 }
 
+// Within a process places are passed on without a command, first come first served, and no more than n of its calls are in
+// line in Redis.
+func TestLimitWithinAProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b), newReplica(t, b)
+		three := holdfast.WithLimit(3)
+		openInbox(t, b, r)
+		var zero []*holdfast.Lock
+		for range 3 {
+			zero = append(zero, acquire(t, r.Locker, "k", three))
+		}
+		b.ResetCommands()
+		const n = 60
+		in := &inside{t: t}
+		for _, lk := range zero {
+			in.enter(lk)
+		}
+		var mu sync.Mutex
+		var order []int
+		var calls sync.WaitGroup
+		for i := range n {
+			calls.Go(func() {
+				lk, err := r.Acquire(background, "k", three)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				in.enter(lk)
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				in.leave(lk)
+				release(t, lk)
+			})
+			synctest.Wait()
+		}
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands of calls that wait behind their own", n)
+		}
+		ctx, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		waits := call(ctx, r, "k", holdfast.WithLimit(5)) // another limit has a line of its own, and meets them in Redis
+		state, err := r.Inspect(background, "k")
+		if err != nil || !state.Here || state.WaitingHere != n+1 || state.Waiting != 1 {
+			t.Errorf("%+v, %v", state, err)
+		}
+		var held *holdfast.HeldError
+		if _, err := r.Acquire(background, "k", three, holdfast.WithWait(time.Millisecond)); !errors.As(err, &held) || held.Holders != 3 || !held.Here {
+			t.Errorf("%v", err)
+		}
+		cancel()
+		if res := <-waits; !errors.Is(res.err, context.Canceled) {
+			t.Error(res.err)
+		}
+		time.Sleep(time.Second)
+		b.ResetCommands()
+		for _, lk := range zero {
+			in.leave(lk)
+			release(t, lk)
+		}
+		calls.Wait()
+		for i := range n {
+			if d := order[i] - i; d < -5 || d > 5 { // three go on at once
+				t.Fatalf("served in the order %v", order)
+			}
+		}
+		if in.max != 3 {
+			t.Errorf("%d were inside at most", in.max)
+		}
+		// Three tenures are taken, and at the end released; what the first calls had is released too.
+		if n := b.Commands().Total(); n != 9 {
+			t.Errorf("%d commands, want 9: %v", n, b.Commands())
+		}
+		alone := acquire(t, other.Locker, "k")
+		release(t, alone)
+		empty(t, b, r, other)
+	})
+}
+
 // The smaller limit wins while a holder named it.
 func TestLimitsThatDiffer(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {

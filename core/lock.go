@@ -23,8 +23,10 @@ func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 	l := a.locker
 	t := a.stake
 	h := t.seat
-	if t.seat = nil; h == nil {
+	if h == nil {
 		h = new(hold)
+	} else {
+		t.seat = nil
 	}
 	*h = hold{
 		locker: l, stake: t, queue: a.queue, token: t.token + int64(t.handed),
@@ -36,15 +38,23 @@ func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 		h.limit = from + a.cfg.maxHold
 	}
 	h.setLease(e)
-	if h.queue != nil {
+	joins := t.sharing != nil
+	switch {
+	case h.queue == nil:
+	case h.cfg.limit == protocol.NoLimit:
+		h.queue = nil
+		a.queue.share(h, e)
+	default:
 		h.queue.holds(h)
-		a.queue = nil
 	}
+	a.queue = nil
 	lock := &Lock{hold: h}
 	h.lock = lock
 	l.env.Gate.Join() // until the hold ends
 	if !l.sched.add(h) {
 		h.end(l.env.Now(), nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed})
+	} else if joins {
+		t.sharing.enters(h)
 	}
 	return lock
 }
@@ -66,7 +76,8 @@ func (lk *Lock) nest() *Lock {
 func (lk *Lock) Key() string { return lk.hold.key() }
 
 // Token is the fencing token of this acquisition: larger than every token that Redis issued before for the key,
-// constant while held, positive and below 2^53.
+// constant while held, positive and below 2^53. With [WithLimit] and [WithShared] it is larger than those of all who were alone
+// before, and readers that share an acquisition share it.
 func (lk *Lock) Token() int64 { return lk.hold.token }
 
 // Limit is how many may hold the lock together, as [WithLimit] named it: 1 if the holder is alone, 0 with [WithShared].

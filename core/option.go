@@ -142,11 +142,12 @@ func WithPolling(min, max time.Duration) Option {
 }
 
 // plain tells whether the lock may be taken over from another call, which only knows of the lease.
-func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 && c.limit == 1 }
+func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 }
 
 // WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the
 // process, and a release gives the lock to the next of them without asking Redis: at most n times in a row, and
-// not once the lock has been in the process for d. Then other processes have their turn, if any wait. Default 64
+// not once the lock has been in the process for d. Then other processes have their turn, if any wait. Readers join one that has
+// the lock for as long, see [WithShared]. Default 64
 // times and 100 ms; n is at most 250. n = 0 turns it off: then each call waits in line in Redis by itself, or, with
 // [NewRedLock], goes there when it is the first of its process.
 //

@@ -62,7 +62,7 @@ func TestModelDoesWhatTheScriptsDo(t *testing.T) {
 func TestModelDoesWhatTheScriptsDoWithLimits(t *testing.T) {
 	t.Parallel()
 	rules := []model.Rule{
-		model.Whole, model.LimitCountsItself, model.LeastLimitCounts, model.CapIsLowered, model.CapIsRecounted, model.NextIsALowerBound,
+		model.Whole, model.LimitCountsItself, model.LeastLimitCounts, model.ReadersAreMany, model.BlocksAreReserved, model.CapIsLowered, model.CapIsRecounted, model.NextIsALowerBound,
 		model.DeadMakeRoom, model.DeadAreLost, model.KeyOutlivesEntries, model.KeyIsLeftToOthers, model.SessionBeginsEmpty,
 		model.SessionLossesCount, model.ReleaseNamesItsToken, model.SharedAreNotLive, model.ReleaseServesAll, model.EntrantServes,
 		model.LeaverServes, model.NewcomerWaits, model.RefusalTellsFirstEnd, model.RenewNeverShortens, model.AcquireNeverShortens,
@@ -73,7 +73,7 @@ func TestModelDoesWhatTheScriptsDoWithLimits(t *testing.T) {
 		rules, whole = rules[:1], 3
 	}
 	for _, rule := range rules {
-		seeds := uint64(200)
+		seeds := uint64(1000)
 		if rule == model.Whole {
 			seeds = whole
 		}
@@ -81,7 +81,7 @@ func TestModelDoesWhatTheScriptsDoWithLimits(t *testing.T) {
 		for seed := range seeds {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				m := newModelled(t, b, rand.New(rand.NewPCG(seed, 2)))
-				m.p.Without, m.p.Fence, m.p.Block = rule, model.Forever, 1
+				m.p.Without, m.p.Fence = rule, model.Forever
 				for o := range m.limits {
 					m.limits[o] = []uint8{1, 2, 2, 3, 3, model.Unlimited}[m.rnd.IntN(6)]
 				}

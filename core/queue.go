@@ -5,14 +5,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// queues are the lines of a Locker's own calls, one for each key that one of them is after. Those of one process
+// queues are the lines of a Locker's own calls, one for each key that one of them is after and each limit. Those of one process
 // stand in line here, first come first served, and only the one at the front contends in Redis or holds the lock
-// there. When it releases, the next takes the lock over without a command, as lock cohorting has it (Dice, Marathe,
-// Shavit: "Lock Cohorting", PPoPP 2012), for a bounded number of times and a bounded time: then other processes
-// have their turn.
+// there; with a limit of n there are n at the front. When one releases, the next takes the lock over without a command, as
+// lock cohorting has it (Dice, Marathe, Shavit: "Lock Cohorting", PPoPP 2012), for a bounded number of times and a bounded time:
+// then other processes have their turn. Readers do not queue but behind one that asks Redis, see sharing.
 //
 // A lock that is taken over stays one tenure in Redis: one owner id, one lease, which goes on running. Each
 // holder has a token of its own out of the block that was reserved for the tenure, and its deadline is that of the
@@ -30,19 +31,34 @@ type queues struct {
 	over  bool // no call waits any more
 }
 
-// queue exists while one call or hold is at its front.
+// queue exists while a call or hold is at its front, or a hold of its readers.
 type queue struct {
-	all *queues
-	key string
+	all   *queues
+	key   string
+	limit int
+	other *queue // of the same key, with another limit
 	front
-	waiting []*queued
+	waiting  []*queued
+	*company // if the limit is above 1
 }
 
-// front is the call at the front.
+// company is who is at the front where there may be several.
+type company struct {
+	busy   int     // calls and holds; of readers calls alone
+	beside []*hold // not of readers
+
+	// Of readers.
+	cfg    *config  // of the call at the front
+	latest *sharing // the last that began, while it can be joined
+	alive  int      // holds
+}
+
+// front is what those behind it can be told: of one that holds the lock, or what Redis told a call there last.
 type front struct {
-	holder *hold // nil while a call is there, and then
-	told   *HeldError
-	err    error // what Redis told that call last
+	holder  *hold
+	told    *HeldError
+	err     error
+	holders int // together, with a limit
 }
 
 // queued is a call behind the front.
@@ -87,22 +103,42 @@ func (e *lease) over(now timing.Instant) bool {
 	return now.Mono >= e.end.Mono || now.Wall >= e.end.Wall
 }
 
-// enter puts a at the front of its queue and returns nil, or behind it.
-func (qs *queues) enter(a *acquisition) *queued {
+// lasts tells whether somebody else may go on with it: else it should have been renewed by now.
+func (e *lease) lasts(now timing.Instant) bool {
+	return !e.over(now) && e.end.Mono-now.Mono >= e.full/3
+}
+
+// enter puts a at the front of its queue, or behind it, where it returns what to wait for, or gives it a lock to share.
+func (qs *queues) enter(a *acquisition) (*queued, turn) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.byKey[a.key.Lock]
+	head := qs.byKey[a.key.Lock]
+	q := head
+	for q != nil && q.limit != a.cfg.limit {
+		q = q.other
+	}
+	shared := a.cfg.limit == protocol.NoLimit
 	switch {
 	case q == nil:
 		a.newStake()
-		if a.queue, a.stake.front = a.stake.front, nil; a.queue == nil {
-			a.queue = new(queue)
+		if q, a.stake.front = a.stake.front, nil; q == nil {
+			q = new(queue)
 		}
-		a.queue.all, a.queue.key = qs, a.key.Lock
-		qs.byKey[a.key.Lock] = a.queue
-		return nil
-	case a.wait == 0:
-		return nil // asks Redis, on its own
+		q.all, q.key, q.limit, q.other = qs, a.key.Lock, a.cfg.limit, head
+		qs.byKey[q.key], a.queue = q, q
+		if q.limit > 1 {
+			q.company = &company{busy: 1, cfg: a.cfg}
+		}
+		return nil, turn{}
+	case q.limit > 1 && q.busy < q.places():
+		if shared && q.latest.suits(a) {
+			return nil, q.latest.admit()
+		}
+		q.busy++
+		q.cfg, a.queue = a.cfg, q
+		return nil, turn{}
+	case a.wait == 0, shared && !q.cfg.suits(a.cfg):
+		return nil, turn{} // asks Redis, on its own
 	}
 	w, known := qs.rest.Get().(*queued)
 	if !known {
@@ -111,10 +147,18 @@ func (qs *queues) enter(a *acquisition) *queued {
 	w.cfg, w.began, w.found = a.cfg, a.began, q.front
 	if a.queue, a.behind = q, w; qs.over {
 		w.comes(turn{err: ErrClosed})
-		return w
+		return w, turn{}
 	}
 	q.waiting = append(q.waiting, w)
-	return w
+	return w, turn{}
+}
+
+// places is how many may be at the front. Readers do not stay there.
+func (q *queue) places() int {
+	if q.limit == protocol.NoLimit {
+		return 1
+	}
+	return q.limit
 }
 
 // close ends the wait of all calls. They are told by their own channels: what they all listened to beside would cost each
@@ -124,10 +168,12 @@ func (qs *queues) close() {
 	defer qs.mu.Unlock()
 	qs.over = true
 	for _, q := range qs.byKey {
-		for _, w := range q.waiting {
-			w.comes(turn{err: ErrClosed})
+		for ; q != nil; q = q.other {
+			for _, w := range q.waiting {
+				w.comes(turn{err: ErrClosed})
+			}
+			q.waiting = nil
 		}
-		q.waiting = nil
 	}
 }
 
@@ -148,22 +194,34 @@ func (q *queue) withdraw(w *queued) (front bool) {
 func (qs *queues) here(key string) (held bool, waiting int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.byKey[key]
-	if q == nil {
-		return false, 0
-	}
-	held, waiting = q.holder != nil && q.holder.ended.Load() == nil, len(q.waiting)
-	if q.holder == nil {
-		waiting++ // the call at the front
+	for q := qs.byKey[key]; q != nil; q = q.other {
+		waiting += len(q.waiting)
+		switch {
+		case q.limit > 1:
+			waiting += q.busy - len(q.beside)
+			held = held || q.alive+len(q.beside) > 0
+		case q.holder == nil:
+			waiting++ // the call at the front
+		default:
+			held = held || q.holder.ended.Load() == nil
+		}
 	}
 	return held, waiting
 }
 
-// known is what waiters can be told of the holder.
+// known is what waiters can be told of the holder, of several the one whose lease ends first.
 func (q *queue) known() front {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
-	return q.front
+	f := q.front
+	if q.limit > 1 {
+		for _, h := range q.beside {
+			if h.deadline.Load() < f.holder.deadline.Load() {
+				f.holder = h
+			}
+		}
+	}
+	return f
 }
 
 // tell is that as a failure, made only for callers that are told of one.
@@ -173,7 +231,11 @@ func (f *front) tell() (*HeldError, error) {
 		return f.told, f.err
 	}
 	left := time.Duration(h.deadline.Load()) - h.locker.env.Now().Mono
-	return &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Label: h.stake.cfg.label, Holders: 1}, nil
+	held := &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Holders: max(1, f.holders)}
+	if f.holders == 0 {
+		held.Label = h.stake.cfg.label
+	}
+	return held, nil
 }
 
 // tell notes what Redis told a, the call at the front. Where it fails to serve, calls that have waited for that as
@@ -195,18 +257,34 @@ func (q *queue) tell(a *acquisition) {
 	})
 }
 
-// holds puts h, which the call at the front has become, there.
+// holds puts h, which a call at the front has become, there.
 func (q *queue) holds(h *hold) {
 	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
 	q.front = front{holder: h}
-	q.all.mu.Unlock()
+	if q.limit > 1 {
+		q.beside = append(q.beside, h)
+		q.front = front{holder: q.beside[0], holders: len(q.beside)}
+	}
 }
 
-// next gives the front to the call that has waited longest; without one the queue is over. It needs the mutex.
-func (q *queue) next(t turn) {
+// next gives the place at the front of h, or of a call if that is nil, to the call that has waited longest. Without one it is
+// free. It needs the mutex.
+func (q *queue) next(h *hold, t turn) {
 	q.holder = nil
+	if q.limit > 1 {
+		if i := slices.Index(q.beside, h); i >= 0 {
+			q.beside = slices.Delete(q.beside, i, i+1)
+		}
+		if q.holders = len(q.beside); q.holders > 0 {
+			q.holder = q.beside[0]
+		}
+	}
 	if len(q.waiting) == 0 {
-		delete(q.all.byKey, q.key)
+		if q.limit > 1 {
+			q.busy--
+		}
+		q.end()
 		return
 	}
 	w := q.waiting[0]
@@ -215,11 +293,31 @@ func (q *queue) next(t turn) {
 	w.comes(t)
 }
 
+// end is for a queue that may be over. It needs the mutex.
+func (q *queue) end() {
+	if q.limit > 1 && q.busy+q.alive > 0 {
+		return
+	}
+	switch head := q.all.byKey[q.key]; {
+	case head != q:
+		for head != nil && head.other != q {
+			head = head.other
+		}
+		if head != nil {
+			head.other = q.other
+		}
+	case q.other == nil:
+		delete(q.all.byKey, q.key)
+	default:
+		q.all.byKey[q.key] = q.other
+	}
+}
+
 // leave is for a hold at the front that is over, with the lock not to be taken over.
-func (q *queue) leave() {
+func (q *queue) leave(h *hold) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
-	q.next(turn{})
+	q.next(h, turn{})
 }
 
 // handOver gives the lock of h, which its holder is through with, to the next in the queue, if there is one and it
@@ -229,15 +327,15 @@ func (q *queue) handOver(h *hold, e lease, now timing.Instant) bool {
 	defer q.all.mu.Unlock()
 	t := h.stake
 	switch {
-	case len(q.waiting) == 0 || !t.suits(q.waiting[0].cfg),
+	case len(q.waiting) == 0 || !t.cfg.suits(q.waiting[0].cfg),
 		t.handed+1 >= t.block || now.Mono >= t.began+q.all.within,
-		e.over(now) || e.end.Mono-now.Mono < e.full/3, // it should have been renewed by now
-		h.longest.Load() > int64(t.cfg.ttl):           // it was extended: the next one wants no lease as long as that
+		!e.lasts(now),
+		h.longest.Load() > int64(t.cfg.ttl): // it was extended: the next one wants no lease as long as that
 		return false
 	}
 	t.handed++
 	t.passed = now.Mono // the lease was renewed since the acquire, a release may have to be tried for longer
-	q.next(turn{stake: t, held: true, lease: e})
+	q.next(h, turn{stake: t, held: true, lease: e})
 	return true
 }
 
@@ -247,10 +345,10 @@ func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	t := turn{failing: a.failing, outage: a.outage}
-	if len(q.waiting) > 0 && a.stake != nil && a.stake.Onward() && a.stake.suits(q.waiting[0].cfg) {
+	if len(q.waiting) > 0 && a.stake != nil && a.stake.Onward() && a.stake.cfg.suits(q.waiting[0].cfg) {
 		t.stake = a.stake
 	}
-	q.next(t)
+	q.next(nil, t)
 	return t.stake != nil
 }
 
@@ -262,7 +360,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	if len(a.cfg.traces) > 0 {
 		e := Event{Key: a.key.Lock}
 		if held, _ := w.found.tell(); held != nil {
-			e.Label, e.TimeLeft = held.Label, held.TimeLeft
+			e.Label, e.TimeLeft, e.Holders = held.Label, held.TimeLeft, held.Holders
 		}
 		a.cfg.traces.emit(waiting, e)
 	}
@@ -297,9 +395,17 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 		}
 		return nil, a.failure(nil)
 	}
-	a.come(t)
-	if !t.held {
+	lock, err := a.come(t)
+	if lock == nil && err == nil {
 		a.held, a.err = found.tell()
+	}
+	return lock, err
+}
+
+// come is for a call whose turn it is. It returns the lock if that came with it, or an error, or neither, to go on to Redis.
+func (a *acquisition) come(t turn) (*Lock, error) {
+	a.comes(t)
+	if !t.held {
 		return nil, nil
 	}
 	if err := a.ctx.Err(); err != nil {
@@ -308,22 +414,30 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	if now := a.locker.env.Now(); !t.lease.over(now) {
 		return newLock(a, t.lease, now.Mono, now.Mono), nil
 	}
-	a.held, a.err = found.tell()
-	a.stake.undo()
-	a.stake = nil
+	a.drop()
 	return nil, nil
 }
 
-// come is for a call that has come to the front.
-func (a *acquisition) come(t turn) {
+func (a *acquisition) comes(t turn) {
 	a.behind, a.stake = nil, t.stake
 	if t.failing {
 		a.failing, a.outage = true, max(t.outage, a.began)
 	}
+	if t.stake != nil && t.stake.sharing != nil {
+		a.queue = nil // readers are not at the front
+	}
 }
 
-// suits tells whether another call, of cfg, may go on with the tenure: if it is for the same lease under the same
-// label, and nothing is wanted that only Redis can give.
-func (s *stake) suits(cfg *config) bool {
-	return cfg.plain() && s.cfg.ttl == cfg.ttl && s.cfg.label == cfg.label
+// drop gives up the tenure, unless others share it.
+func (a *acquisition) drop() {
+	if s := a.stake.sharing; s == nil {
+		a.stake.undo()
+	} else if s.part(nil) {
+		a.stake.Undo(a.locker.env.Now().Mono) // others may have renewed it until now
+	}
+	a.stake = nil
 }
+
+// suits tells whether another call, of o, may go on with a tenure of c, with the same limit: if it is for the same lease under
+// the same label, and nothing is wanted that only Redis can give.
+func (c *config) suits(o *config) bool { return o.plain() && c.ttl == o.ttl && c.label == o.label }

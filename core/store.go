@@ -57,6 +57,8 @@ type stake struct {
 	began  time.Duration // when it was granted, or before
 	passed time.Duration // when it was handed over last
 
+	sharing *sharing // of readers
+
 	// Room for what most need one of, so that it takes no allocation each; nil when it was used.
 	seat  *hold
 	front *queue

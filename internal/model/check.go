@@ -156,9 +156,9 @@ func (r *run) check() {
 	if r.Server.Owner != 0 && !r.Server.vacant() {
 		r.Idle = 0
 	}
-	holders, least := 0, Unlimited
+	var in crowd
 	if r.Server.Owner == Foreign {
-		holders, least = 1, 1
+		in.add(1)
 	}
 	for t := range r.Tenures {
 		x := &r.Tenures[t]
@@ -168,8 +168,7 @@ func (r *run) check() {
 			if r.void(t) {
 				continue
 			}
-			holders++
-			least = min(least, r.limit(t))
+			in.add(r.limit(t))
 			left := min(x.Deadline, x.Wall) - noon
 			if r.Server.has(id)-r.Server.Now < left {
 				r.breaks(Overrun)
@@ -181,9 +180,28 @@ func (r *run) check() {
 		}
 	}
 	r.checkSession()
-	if holders > int(least) && (r.sc.Only == Kept || r.sc.Only == Overlap) {
+	if in.over() && (r.sc.Only == Kept || r.sc.Only == Overlap) {
 		r.breach = Overlap // whatever else is wrong with it
 	}
+}
+
+// crowd is some that are inside together.
+type crowd struct {
+	n, readers int
+	least      uint8 // 0 is 256
+}
+
+func (c *crowd) add(limit uint8) {
+	c.n++
+	c.least = min(c.least-1, limit-1) + 1
+	if limit == Unlimited {
+		c.readers++
+	}
+}
+
+// over tells whether they are more than one of them allows. A reader may be any number.
+func (c *crowd) over() bool {
+	return c.n > 0 && c.least != Unlimited && (c.n > int(c.least) || c.readers > 0)
 }
 
 // checkSession compares what is kept of a session in short with the leases in it.
@@ -197,17 +215,16 @@ func (r *run) checkSession() {
 	if is.Held.Cap != h.Cap || is.Held.Mult != h.Mult || is.Held.Next < h.Next {
 		r.breaks(Header)
 	}
-	n, least := 0, Unlimited
+	in := crowd{}
 	for i, end := range h.Ends {
 		if end > s.End {
 			r.breaks(KeyEnds)
 		}
 		if end > s.Now {
-			n++
-			least = min(least, h.Limits[i])
+			in.add(h.Limits[i])
 		}
 	}
-	if n > int(least) {
+	if in.over() {
 		r.breaks(Crowd)
 	}
 	if h.End < s.End {

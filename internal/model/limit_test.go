@@ -32,6 +32,8 @@ var limited = []*Scenario{
 	}},
 	// A writer and two readers.
 	{Name: "readers", Params: usual, Held: true, Prompt: true, Losses: 1, Programs: []Program{once, once.to(Unlimited), once.to(Unlimited)}},
+	// Readers and places are not mixed.
+	{Name: "reader among places", Params: usual, Held: true, Prompt: true, Deaths: 1, Programs: []Program{once.to(2), once.to(Unlimited), once.to(Unlimited)}},
 	// A writer waits for a reader, and may give up; another reader comes.
 	{Name: "writer", Params: usual, Held: true, Prompt: true, Losses: 1, Programs: []Program{once.to(Unlimited), quits, once.to(Unlimited)}},
 	// One has a place, two are behind it with any limits.

@@ -87,6 +87,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		{LimitCountsItself, "places", Crowd},
 		{LimitCountsItself, "places", Overlap},
 		{LeastLimitCounts, "mixed", Overlap},
+		{ReadersAreMany, "reader among places", Overlap},
 		{CapIsLowered, "mixed", Header},
 		{CapIsLowered, "mixed", Overlap},
 		{CapIsRecounted, "mixed", Header},

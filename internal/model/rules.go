@@ -47,6 +47,7 @@ const (
 	// Limits. Those above also hold where several have the lock.
 	LimitCountsItself    // the one who names it is among those it allows
 	LeastLimitCounts     // of all inside and the one that asks
+	ReadersAreMany       // more than any limit allows: one tenure may be that of many
 	CapIsLowered         // by one that enters with a smaller limit
 	CapIsRecounted       // when the last one with the least limit leaves
 	NextIsALowerBound    // of the ends of all leases inside
@@ -108,6 +109,7 @@ var ruleNames = [Rules]string{
 	StrayIsForgotten:          "stray is forgotten",
 	LimitCountsItself:         "limit counts itself",
 	LeastLimitCounts:          "least limit counts",
+	ReadersAreMany:            "readers are many",
 	CapIsLowered:              "cap is lowered",
 	CapIsRecounted:            "cap is recounted",
 	NextIsALowerBound:         "next is a lower bound",

@@ -46,7 +46,7 @@ func (s *Server) room(p *Params, limit uint8) bool {
 	if s.Owner == 0 {
 		return true
 	}
-	if !s.shared() || limit == 1 {
+	if !s.shared() || limit == 1 || (h.Cap == Unlimited) != (limit == Unlimited) && p.Without != ReadersAreMany {
 		return false
 	}
 	n, least := h.inside(), min(h.Cap, limit)
@@ -258,7 +258,7 @@ func (s *Server) vacant() bool {
 				least = min(least, s.Held.Limits[i])
 			}
 		}
-		return s.shared() && n < int(least)
+		return s.shared() && n < int(least) && (s.Held.Cap == Unlimited) == (e.Limit == Unlimited)
 	}
 	return false
 }

@@ -83,7 +83,7 @@ type Acquired struct {
 	Holders int // that hold it together; 0 where one holds it alone
 }
 
-// NoLimit is the limit of an owner that lets any number hold the lock with it.
+// NoLimit is the limit of an owner that lets any number hold the lock with it, if they name none either. Held.lua knows it too.
 const NoLimit = 1 << 20
 
 // severalHold is what the value of a lock begins with that several may hold together: see held.lua.

@@ -97,7 +97,7 @@ elseif at.s and not admits(at, limit) then
 end
 
 if limit > 1 then
-  local token, err = share(at, ARGV[1], limit, tonumber(lease), tonumber(life))
+  local token, err = share(at, ARGV[1], limit, tonumber(lease), tonumber(life), tonumber(block))
   if not token then return err or -2 end
   -- There may be room for those behind: the first to look after another library's lock had ended was alone.
   if first then serve('', at) end

@@ -69,7 +69,7 @@ local function serve(self, at)
       if limit == '1' then
         token, undo = grant(at, owner, tonumber(lease), tonumber(life), tonumber(block))
       else
-        token, undo = share(at, owner, tonumber(limit), tonumber(lease), tonumber(life))
+        token, undo = share(at, owner, tonumber(limit), tonumber(lease), tonumber(life), tonumber(block))
       end
       if not token then return n end
       -- Only now, as it is true. Line feeds separate what a label, which may have spaces, is part of: it has no control

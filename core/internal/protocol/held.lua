@@ -1,5 +1,6 @@
 -- Several holders of one lock; behind fence.lua and line.lua. Each names a limit: how many may hold the lock while it does,
--- itself included. An owner may enter if it and all inside then still are no more than the least of their limits. While several may hold
+-- itself included. An owner may enter if it and all inside then still are no more than the least of their limits. An owner without
+-- a limit may stand for any number of readers of its process, so that it is never inside with one that names a limit. While several may hold
 -- the lock, its value is = and the owner id that began with it, whose tenure may be over, and hash is a hash:
 --   of      the value of the lock that it is about
 --   cap     "cap many next": the least limit inside, how many named it, and a moment before which no lease inside ends
@@ -85,13 +86,19 @@ local function recount(at)
   end
 end
 
+-- roomy tells whether those inside leave room for one of that limit.
+local function roomy(s, limit)
+  local none = 1048576 -- no limit
+  return s.n < math.min(s.cap, limit) and (s.cap == none) == (limit == none)
+end
+
 -- admits tells whether an owner of that limit may enter.
 local function admits(at, limit)
   if not at.value then return true end
-  if not at.s or at.s.n < math.min(at.s.cap, limit) then return at.s ~= nil end
+  if not at.s or roomy(at.s, limit) then return at.s ~= nil end
   if at.now < at.s.next * 1000 then return false end
   recount(at)
-  return not at.value or at.s.n < math.min(at.s.cap, limit)
+  return not at.value or roomy(at.s, limit)
 end
 
 -- abandon is for a hash that is about no lock any more: all that were inside lost it.
@@ -126,11 +133,11 @@ local function sustain(lease, life)
   if redis.call('PTTL', hash) < life then redis.call('PEXPIRE', hash, ms(life)) end
 end
 
--- share lets owner in with a lease from now on. It returns its token, and what takes that back; or nothing, and an error reply
+-- share lets owner in with a lease from now on, and reserves block tokens. It returns its token, and what takes that back; or nothing, and an error reply
 -- if there is one.
-local function share(at, owner, limit, lease, life)
+local function share(at, owner, limit, lease, life, block)
   if not at.value then abandon(at) end
-  local token, fence, ahead = draw(at.fence, 1, at.now, true)
+  local token, fence, ahead = draw(at.fence, block, at.now, true)
   if not token then return end
   local began, s = not at.value, at.s
   if began and not redis.call('SET', KEYS[1], '=' .. owner, 'NX', 'PX', ms(lease)) then return nil, redis.pcall('GET', KEYS[1]) end
