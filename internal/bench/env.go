@@ -28,7 +28,7 @@ type environment struct {
 	LeftOut []string          `json:"leftOut,omitempty"` // the modules of peers that are not measured
 }
 
-const goRedisModule = "github.com/redis/go-redis/v9"
+const goRedisModule, syncModule = "github.com/redis/go-redis/v9", "golang.org/x/sync"
 
 func (p plan) environment(ctx context.Context, s *server) (environment, error) {
 	t := newTarget(s.addr, 1)
@@ -41,7 +41,7 @@ func (p plan) environment(ctx context.Context, s *server) (environment, error) {
 	if v := field(info, "valkey_version:"); v != "" {
 		redis = "Valkey " + v
 	}
-	modules, leftOut := map[string]string{goRedisModule: version(goRedisModule)}, []string(nil)
+	modules, leftOut := map[string]string{goRedisModule: version(goRedisModule), syncModule: version(syncModule)}, []string(nil)
 	for _, lib := range peers.Libraries() {
 		if lib.Present() {
 			modules[lib.Module] = version(lib.Module)

@@ -17,21 +17,22 @@ var withoutLocalLine = holdfast.WithLocalHandover(0, 0)
 type ours struct {
 	locker *holdfast.Locker
 	rdb    *redis.Client
+	opts   []holdfast.CallOption
 }
 
 func openHoldfast(opts ...holdfast.Option) func(*target) (waiter, error) {
 	return func(t *target) (waiter, error) {
 		locker, err := holdfast.New(t.rdb, append([]holdfast.Option{holdfast.WithTTL(lease)}, opts...)...)
-		return ours{locker, t.rdb}, err
+		return ours{locker, t.rdb, nil}, err
 	}
 }
 
 func (o ours) try(ctx context.Context, key string) (held, error) {
-	return found(o.locker.TryAcquire(ctx, key))
+	return found(o.locker.TryAcquire(ctx, key, o.opts...))
 }
 
 func (o ours) acquire(ctx context.Context, key string) (held, error) {
-	return found(o.locker.Acquire(ctx, key))
+	return found(o.locker.Acquire(ctx, key, o.opts...))
 }
 
 // found keeps a nil of lock's own type out of the interface.

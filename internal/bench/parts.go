@@ -28,6 +28,7 @@ var parts = slices.Concat(
 	crowdParts(),
 	[]part{
 		{"idle", 1, 0, plan.idle},
+		{"limits", 3, time.Second, plan.limits}, // by then a mutex has been with each of 8 Lockers
 		{"redlock", 3, 400 * time.Millisecond, plan.redlock},
 		{"held", 1, 0, plan.held},
 		{"guard", 1, 0, plan.guard},

@@ -31,6 +31,8 @@ func flawed(f flaw) library {
 				return lined{b}, nil
 			case listens:
 				return listening{b}, nil
+			case reads:
+				return shelf{b}, nil
 			}
 			return b, nil
 		},
@@ -49,6 +51,7 @@ const (
 	dozes                   // it polls, now and then
 	joins                   // an owner that comes again has the longer lease, and leaves it behind
 	takesBack               // what it renews, from whomever
+	reads                   // readers renew each other's leases
 )
 
 type broken struct {

@@ -55,7 +55,7 @@ func TestControls(t *testing.T) {
 	if got, want := names(scenarios), slices.Sorted(maps.Keys(controls)); !slices.Equal(got, want) {
 		t.Fatalf("controls for %v, want for %v", want, got)
 	}
-	verdicts := inAll(func(s scenario) verdict { return s.try(flawed(controls[s.name].flaw), 1500*time.Millisecond) })
+	verdicts := inAll(func(s scenario) verdict { return s.try(controlled(s.name), 1500*time.Millisecond) })
 	for i, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			v, want := verdicts[i], controls[s.name].note
@@ -89,12 +89,13 @@ func TestRunsThatDifferAreNoVerdict(t *testing.T) {
 func TestProgram(t *testing.T) {
 	t.Parallel()
 	servertest.Redis(t)
-	const some = "^(owner-by-prefix|scripts-flushed)$"
+	const some = "^(owner-by-prefix|scripts-flushed|limit-lowered)$"
 	var table bytes.Buffer
-	if err := start([]string{"-times", "1", "-match", some, "-only", "holdfast,SET NX PX"}, &table); err != nil {
+	only := "holdfast,SET NX PX," + peers.RedisSemaphore.Name
+	if err := start([]string{"-times", "1", "-match", some, "-only", only}, &table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| owner-by-prefix [^1] | pass | pass |", "[^2]: ", "- SET NX PX: pass: "} {
+	for _, want := range []string{"| owner-by-prefix [^1] | pass | pass |\n", "| limit-lowered [^3] | pass | pass |\n", "[^2]: ", "- SET NX PX: pass: "} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, &table)
 		}
@@ -115,8 +116,8 @@ func TestProgram(t *testing.T) {
 	if err := json.Unmarshal(printed.Bytes(), &out); err != nil {
 		t.Fatal(err)
 	}
-	if len(out.Findings) != 2 || out.Findings[0].Outcome != passes || out.Findings[0].Library != "holdfast" {
-		t.Errorf("findings: got %+v, want two of holdfast", out.Findings)
+	if len(out.Findings) != 3 || out.Findings[0].Outcome != passes || out.Findings[0].Library != "holdfast" {
+		t.Errorf("findings: got %+v, want three of holdfast", out.Findings)
 	}
 	for _, args := range [][]string{{"-only", "nobody"}, {"-match", "("}, {"-times", "0"}} {
 		if err := start(args, &printed); err == nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ var holdfastLibrary = library{
 	module: "github.com/holdfast-go/holdfast",
 	key:    sameKey,
 	open:   openHoldfast,
+	alone:  true, together: true,
 }
 
 // ours is holdfast on clients with go-redis' default options, which it promises not to depend on.
@@ -32,6 +34,12 @@ func openHoldfast(s settings) (locker, error) {
 	}
 	if s.owner != "" {
 		o.options = append(o.options, holdfast.WithReentryID(s.owner))
+	}
+	switch {
+	case s.limit == readers:
+		o.options = append(o.options, holdfast.WithShared())
+	case s.limit > 0:
+		o.options = append(o.options, holdfast.WithLimit(s.limit))
 	}
 	var err error
 	if len(o.clients) > 1 {
@@ -76,7 +84,7 @@ func (o ours) write(ctx context.Context, db *sql.DB, statement string) error {
 
 func ourResult(l *holdfast.Lock, err error) (lock, error) {
 	if err != nil {
-		return nil, marked(err, errHeld, holdfast.ErrNotAcquired)
+		return nil, marked(marked(err, errHeld, holdfast.ErrNotAcquired), errors.ErrUnsupported, holdfast.ErrInvalid)
 	}
 	return ourLock{l}, nil
 }

@@ -17,7 +17,12 @@ type library struct {
 	open func(s settings) (locker, error)
 	// lacks says why what a scenario needs does not exist here.
 	lacks map[feature]string
+	// alone and together are whether it has locks with one holder, and with several.
+	alone, together bool
 }
+
+// fits is whether a scenario is about locks that the library has.
+func (l library) fits(s scenario) bool { return s.together && l.together || !s.together && l.alone }
 
 // feature is what not every library has.
 type feature string
@@ -30,6 +35,7 @@ const (
 	measured feature = "measured" // the end of a lease shows without a renewal
 	reports  feature = "reports"  // a release says what came of it
 	majority feature = "majority" // locks on independent masters
+	reading  feature = "reading"  // any number of readers, or one writer
 )
 
 // settings is what a scenario asks of a locker. Several lockers of one scenario are several processes.
@@ -38,9 +44,15 @@ type settings struct {
 	lease time.Duration
 	owner string // where the caller names it
 	label string // by which people know the caller, where the library stores one
+	limit int    // how many may hold a lock together, readers without an end, or 0 for locks with one holder
+	// ahead is by how much the clock of the process is fast, where the library sends its time.
+	ahead time.Duration
 	// quarantine is for how long a master that has just started is not to be trusted.
 	quarantine time.Duration
 }
+
+// readers is no limit.
+const readers = -1
 
 // locker takes locks. Its methods may be called concurrently.
 type locker interface {

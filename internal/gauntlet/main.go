@@ -8,6 +8,9 @@
 // A library of others whose module cannot be downloaded is left out, and named, with its build tag: without_redislock,
 // without_redsync or without_rueidis; and with without_asynq the scenarios of adapters.
 //
+// Of locks that several hold together, what runs beside holdfast are the algorithms of Redisson and redis-semaphore, which have no
+// library in Go; see package peers.
+//
 // Every library is set up as its documentation recommends, and where that leaves a choice, by the one that does best
 // here; see the file peers.go. Each scenario runs several times: a library is said to fail only where it
 // failed every time. The tests of this package hold holdfast to all scenarios, and show for each of them that a

@@ -47,6 +47,20 @@ func init() {
 	})
 }
 
+// semaphores are the algorithms of others.
+var semaphores = []library{
+	semaphore(peers.RedissonPermits, map[feature]string{majority: "it is for one Redis"}),
+	semaphore(peers.RedissonSemaphore, map[feature]string{majority: "it is for one Redis"}),
+	semaphore(peers.RedisSemaphore, map[feature]string{}),
+}
+
+func semaphore(lib *peers.Library, lacks map[feature]string) library {
+	lacks[reading] = "it has no readers"
+	l := other(lib, func(settings, *peers.Settings) {}, lacks)
+	l.alone, l.together = false, true
+	return l
+}
+
 // floorLibrary polls.
 var floorLibrary = other(peers.Plain, func(_ settings, p *peers.Settings) {
 	p.Pause = every(100 * time.Millisecond)
@@ -63,7 +77,7 @@ func every(pause time.Duration) func(int) time.Duration {
 
 // libraries are all that there are, in the order of the report.
 func libraries() []library {
-	return slices.Concat([]library{holdfastLibrary}, others, []library{floorLibrary})
+	return slices.Concat([]library{holdfastLibrary}, others, []library{floorLibrary}, semaphores)
 }
 
 // leftOut are the names of the peers that this program was built without.
@@ -78,8 +92,9 @@ func leftOut() (names []string) {
 
 // other is a library that set sets up.
 func other(lib *peers.Library, set func(s settings, p *peers.Settings), lacks map[feature]string) library {
-	return library{name: lib.Name, module: lib.Module, key: lib.Key, lacks: lacks, open: func(s settings) (locker, error) {
-		p := peers.Settings{Addrs: s.addrs, Lease: s.lease, Value: s.owner}
+	return library{name: lib.Name, module: lib.Module, key: lib.Key, lacks: lacks, alone: true, open: func(s settings) (locker, error) {
+		p := peers.Settings{Addrs: s.addrs, Lease: s.lease, Value: s.owner, Limit: s.limit,
+			Clock: func() time.Time { return time.Now().Add(s.ahead) }}
 		for _, addr := range s.addrs {
 			p.Clients = append(p.Clients, peerClient(addr, s.lease))
 		}

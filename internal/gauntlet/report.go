@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/internal/servertest"
@@ -46,37 +47,16 @@ func (r report) writeJSON(w io.Writer) error {
 // writeMarkdown writes the table, and below it what each scenario is and what was observed.
 func (r report) writeMarkdown(w io.Writer) error {
 	var b strings.Builder
-	var names []string
-	for _, l := range r.libraries {
-		name := l.name
-		if v := version(l.module); v != "" {
-			name += " " + v
-		}
-		names = append(names, name)
-	}
 	fmt.Fprintf(&b, "Each scenario ran %d times; redis-server %s, %s/%s. fail: every time. varies: not every time, no verdict.\n\n",
 		r.times, r.server, runtime.GOOS, runtime.GOARCH)
 	if out := leftOut(); len(out) > 0 {
 		fmt.Fprintf(&b, "Left out of this program: %s.\n\n", strings.Join(out, ", "))
 	}
-	fmt.Fprintf(&b, "| | %s |\n|---%s|\n", strings.Join(names, " | "), strings.Repeat("|---", len(names)))
-	for i, s := range r.scenarios {
-		fmt.Fprintf(&b, "| %s [^%d] ", s.name, i+1)
-		for _, f := range r.of(i) {
-			cell := string(f.Outcome)
-			switch f.Outcome {
-			case fails:
-				cell = "**fail**"
-			case varies:
-				cell = fmt.Sprintf("varies: failed %d of %d", f.Fails, f.Runs)
-			}
-			fmt.Fprintf(&b, "| %s ", cell)
-		}
-		b.WriteString("|\n")
-	}
+	r.writeTable(&b, false)
+	r.writeTable(&b, true)
 	for i, s := range r.scenarios {
 		fmt.Fprintf(&b, "\n[^%d]: %s <%s>\n", i+1, s.wrong, s.source)
-		for _, f := range r.of(i) {
+		for _, f := range r.of(s) {
 			fmt.Fprintf(&b, "    - %s: %s: %s\n", f.Library, f.Outcome, f.Note)
 		}
 	}
@@ -84,10 +64,54 @@ func (r report) writeMarkdown(w io.Writer) error {
 	return err
 }
 
+// writeTable writes the table of locks with one holder or with several, if there is any.
+func (r report) writeTable(b *strings.Builder, together bool) {
+	var names []string
+	for _, l := range r.libraries {
+		if !l.fits(scenario{together: together}) {
+			continue
+		}
+		name := l.name
+		if v := version(l.module); v != "" {
+			name += " " + v
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 || !slices.ContainsFunc(r.scenarios, func(s scenario) bool { return s.together == together }) {
+		return
+	}
+	if together {
+		b.WriteString("\nLocks that several hold together. Redisson and redis-semaphore are for other languages: what ran are their " +
+			"algorithms, written in Go.\n\n")
+	}
+	fmt.Fprintf(b, "| | %s |\n|---%s|\n", strings.Join(names, " | "), strings.Repeat("|---", len(names)))
+	for i, s := range r.scenarios {
+		if s.together != together {
+			continue
+		}
+		fmt.Fprintf(b, "| %s [^%d] ", s.name, i+1)
+		for _, f := range r.of(s) {
+			cell := string(f.Outcome)
+			switch f.Outcome {
+			case fails:
+				cell = "**fail**"
+			case varies:
+				cell = fmt.Sprintf("varies: failed %d of %d", f.Fails, f.Runs)
+			}
+			fmt.Fprintf(b, "| %s ", cell)
+		}
+		b.WriteString("|\n")
+	}
+}
+
 // of is the findings of one scenario, in the order of the libraries.
-func (r report) of(scenario int) []finding {
-	n := len(r.libraries)
-	return r.findings[scenario*n : (scenario+1)*n]
+func (r report) of(s scenario) (all []finding) {
+	for _, f := range r.findings {
+		if f.Scenario == s.name {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // version is that of a module in this program; none for the module that it belongs to.

@@ -24,23 +24,34 @@ type finding struct {
 	Fails    int     `json:"fails"`
 }
 
-// run returns the findings, one for each scenario and library, in the order of the plan.
+// run returns the findings, one for each scenario and library that it fits, in the order of the plan.
 func (p plan) run() (report, error) {
 	server, err := serverVersion()
 	if err != nil {
 		return report{}, err
 	}
-	verdicts := make([][]verdict, len(p.scenarios)*len(p.libraries))
+	type pair struct {
+		scenario
+		library
+	}
+	var pairs []pair
+	for _, s := range p.scenarios {
+		for _, lib := range p.libraries {
+			if lib.fits(s) {
+				pairs = append(pairs, pair{s, lib})
+			}
+		}
+	}
+	verdicts := make([][]verdict, len(pairs))
 	var mu sync.Mutex // guards verdicts
 	var runs sync.WaitGroup
 	slots := make(chan struct{}, p.atOnce)
 	for range p.times {
-		for i := range verdicts {
-			s, lib := p.scenarios[i/len(p.libraries)], p.libraries[i%len(p.libraries)]
+		for i, of := range pairs {
 			slots <- struct{}{}
 			runs.Go(func() {
 				defer func() { <-slots }()
-				v := s.try(lib, p.patience)
+				v := of.scenario.try(of.library, p.patience)
 				mu.Lock()
 				defer mu.Unlock()
 				verdicts[i] = append(verdicts[i], v)
@@ -51,7 +62,7 @@ func (p plan) run() (report, error) {
 	r := report{plan: p, server: server}
 	for i, vs := range verdicts {
 		f := sum(vs)
-		f.Scenario, f.Library = p.scenarios[i/len(p.libraries)].name, p.libraries[i%len(p.libraries)].name
+		f.Scenario, f.Library = pairs[i].scenario.name, pairs[i].library.name
 		r.findings = append(r.findings, f)
 	}
 	return r, nil

@@ -27,7 +27,7 @@ var waiting = []scenario{
 		name:   "wake-up-lost",
 		wrong:  "The connection of a waiter is down when the lock is released; the message is lost, and it waits on.",
 		source: "https://github.com/redisson/redisson/issues/5761",
-		run:    wakeUpLost,
+		run:    func(b *bed) verdict { return wakeUpLost(b, 0) },
 	},
 	{
 		name:   "deleted-by-hand",
@@ -184,16 +184,23 @@ func overtaken(b *bed) verdict {
 	return pass("first come, first served")
 }
 
-func wakeUpLost(b *bed) verdict {
+// wakeUpLost has a waiter behind one holder, or behind as many as limit says.
+func wakeUpLost(b *bed, limit int) verdict {
 	s := b.server()
 	p := b.proxy(s)
-	holder := b.open(settings{addrs: []string{s.Addr()}, lease: long})
-	l := b.open(settings{addrs: []string{p.Addr()}, lease: long})
+	holder := b.open(settings{addrs: []string{s.Addr()}, lease: long, limit: limit})
+	l := b.open(settings{addrs: []string{p.Addr()}, lease: long, limit: limit})
 	h := b.take(holder)
+	for range limit - 1 {
+		b.take(holder)
+	}
 	ctx, cancel := b.background()
 	w := b.wait(ctx, l)
 	b.Cleanup(cancel)
 	b.settled(holder, 1)
+	if limit > 0 {
+		time.Sleep(impatience) // subscriptions of semaphores take a while, and none of those tells who waits
+	}
 	p.OnCommand(func([]string) servertest.Verdict { return servertest.LoseRequestAndClose })
 	p.Reset()
 	if err := h.release(ctx); err != nil {

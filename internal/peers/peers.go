@@ -1,5 +1,5 @@
-// Package peers has the ways to take locks that holdfast is tested with and measured beside: the libraries of others, and
-// [Plain], the lock of the Redis documentation. What they have in common is an interface, and how each is made and called is
+// Package peers has the ways to take locks that holdfast is tested with and measured beside: the libraries of others, the
+// algorithms of others that have no library in Go, and [Plain], the lock of the Redis documentation. What they have in common is an interface, and how each is made and called is
 // written here alone; how it is best set up for a purpose is for those to say who have the purpose.
 //
 // What imports a library is in a file of its own, which a build tag leaves out where its module cannot be had:
@@ -17,7 +17,7 @@ import (
 // Library is a way to take locks.
 type Library struct {
 	Name   string
-	Module string // none of Plain
+	Module string // none of Plain and of an algorithm that is written here
 	Tag    string // of the build, which leaves it out
 	Prefix string // of the key in Redis, before that of the caller
 	// Bounded libraries mean a context for the lock as well as for the call: the lock ends with it. See [Outliving].
@@ -38,6 +38,9 @@ var (
 
 // Libraries are those of others.
 func Libraries() []*Library { return []*Library{Redislock, Redsync, Rueidislock} }
+
+// Semaphores are the algorithms of others that let several hold one lock. All of them are written here.
+func Semaphores() []*Library { return []*Library{RedissonPermits, RedissonSemaphore, RedisSemaphore} }
 
 // Present is whether this program was built with it.
 func (l *Library) Present() bool { return l.open != nil }
@@ -61,9 +64,14 @@ type Settings struct {
 	Addrs []string
 
 	Lease time.Duration
+	// Limit is how many may hold a lock of a semaphore.
+	Limit int
+	// Clock is that of the client, where commands of a semaphore carry it.
+	Clock func() time.Time
 	// Value is that of the key, where the caller may choose it: not rueidislock's.
 	Value string
-	// Pause is that of Acquire after so many tries, of those that poll. By default redislock and Plain try once.
+	// Pause is that of Acquire after so many tries, of those that poll. By default redislock and Plain try once, and redis-semaphore
+	// pauses for 10 ms.
 	Pause func(tries int) time.Duration
 	// ExtendPause is that of Extend, of redislock. By default it tries once.
 	ExtendPause func(tries int) time.Duration
