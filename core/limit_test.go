@@ -164,11 +164,22 @@ func TestLimitWithinAProcess(t *testing.T) {
 		if res := <-waits; !errors.Is(res.err, context.Canceled) {
 			t.Error(res.err)
 		}
-		time.Sleep(time.Second)
+		if err := zero[0].Extend(background, time.Minute); err != nil {
+			t.Error(err)
+		}
+		ended, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		if _, err := r.Acquire(ended, "k", three); !errors.As(err, &held) || held.TimeLeft > 15*time.Second {
+			t.Errorf("%v, want it to tell of the lease that ends first", err)
+		}
 		b.ResetCommands()
-		for _, lk := range zero {
+		for i, lk := range zero {
 			in.leave(lk)
 			release(t, lk)
+			synctest.Wait()
+			if state, err := r.Inspect(background, "k"); err != nil || !state.Here || state.WaitingHere != n-i-1 {
+				t.Errorf("%+v, %v", state, err)
+			}
 		}
 		calls.Wait()
 		for i := range n {
@@ -180,7 +191,7 @@ func TestLimitWithinAProcess(t *testing.T) {
 			t.Errorf("%d were inside at most", in.max)
 		}
 		// Three tenures are taken, and at the end released; what the first calls had is released too.
-		if n := b.Commands().Total(); n != 9 {
+		if n := b.Commands().Total() - int64(len(zero)); n != 9 {
 			t.Errorf("%d commands, want 9: %v", n, b.Commands())
 		}
 		alone := acquire(t, other.Locker, "k")

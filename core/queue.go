@@ -430,10 +430,8 @@ func (a *acquisition) comes(t turn) {
 
 // drop gives up the tenure, unless others share it.
 func (a *acquisition) drop() {
-	if s := a.stake.sharing; s == nil {
+	if s := a.stake.sharing; s == nil || s.part(nil) {
 		a.stake.undo()
-	} else if s.part(nil) {
-		a.stake.Undo(a.locker.env.Now().Mono) // others may have renewed it until now
 	}
 	a.stake = nil
 }

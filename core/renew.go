@@ -211,20 +211,14 @@ func (s *scheduler) send(holds []*hold, now timing.Instant) {
 		}
 		batch := redisconn.Batch{} // only now: of what is lost or released, none must go out
 		for i, h := range holds {
-			all, lease := holds[i:i+1], h.lease(now.Mono, h.cfg.ttl)
-			if shared := h.stake.sharing; shared != nil {
-				same := func(o *hold) bool { return o.stake == h.stake }
-				if slices.ContainsFunc(holds[:i], same) {
-					continue // was asked for with that
-				}
-				all = nil
-				for _, o := range holds[i:] {
-					if same(o) {
-						all, lease = append(all, o), max(lease, o.lease(now.Mono, o.cfg.ttl))
-					}
+			all := holds[i : i+1]
+			if h.stake.sharing != nil {
+				all = slices.DeleteFunc(slices.Clone(holds), func(o *hold) bool { return o.stake != h.stake })
+				if all[0] != h {
+					continue // asked for by that
 				}
 			}
-			if c := h.stake.Renew(context.Background(), lease, batch); c != nil {
+			if c := h.stake.Renew(context.Background(), h.lease(now.Mono, h.cfg.ttl), batch); c != nil {
 				c.Then = func(val any, err error) {
 					for _, h := range all {
 						s.answered(h, now, val, err)

@@ -75,6 +75,9 @@ func (s *sharing) leaves(h *hold, err error) {
 		}
 	}
 	s.dies()
+	if s.alive == 0 && err != errReleased {
+		s.stake.End(0)
+	}
 	s.queue.all.mu.Unlock()
 	for _, o := range beside {
 		o.lose(errOtherOwner)
@@ -85,7 +88,7 @@ func (s *sharing) leaves(h *hold, err error) {
 func (s *sharing) dies() {
 	s.alive--
 	s.queue.alive--
-	if s.queue.latest == s && (s.alive == 0 || s.lost) {
+	if s.queue.latest == s && s.alive == 0 {
 		s.queue.latest = nil
 	}
 	s.queue.end()
@@ -102,6 +105,8 @@ func (s *sharing) part(h *hold) (last bool) {
 		s.longest = max(s.longest, h.longest.Load())
 		h.longest.Store(s.longest)
 	}
-	s.users--
+	if s.users--; s.users > 0 && s.alive == 0 {
+		s.stake.End(0) // what is left of the lease stays
+	}
 	return s.users == 0
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -105,6 +106,7 @@ func TestReadersThatDoNotShare(t *testing.T) {
 		next  []holdfast.CallOption
 		new   []holdfast.Option
 		joins bool
+		alone bool // the first has left by then, and another kind of reader is there
 	}{
 		{name: "the same", joins: true},
 		{name: "a trace and a bound", next: []holdfast.CallOption{holdfast.WithTrace(&holdfast.Trace{}), holdfast.WithMaxHold(time.Minute), holdfast.WithReleaseInBackground()}, joins: true},
@@ -116,13 +118,21 @@ func TestReadersThatDoNotShare(t *testing.T) {
 		{name: "a short lease", first: []holdfast.CallOption{holdfast.WithTTL(100 * time.Millisecond)}, next: []holdfast.CallOption{holdfast.WithTTL(100 * time.Millisecond)}, wait: 45 * time.Millisecond},
 		{name: "turned off", new: []holdfast.Option{holdfast.WithLocalHandover(0, 0)}},
 		{name: "bounded", new: []holdfast.Option{holdfast.WithLocalHandover(1, 10*time.Millisecond)}, wait: 10 * time.Millisecond},
+		{name: "after the last has left", alone: true},
 		{name: "a limit", next: []holdfast.CallOption{holdfast.WithLimit(1000)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				r := newReplica(t, b, c.new...)
+				release(t, acquire(t, r.Locker, "warm", holdfast.WithShared()))
+				if c.alone {
+					defer func(lk *holdfast.Lock) { release(t, lk); empty(t, b, r) }(acquire(t, r.Locker, "k", holdfast.WithShared(), holdfast.WithLabel("other")))
+				}
 				one := acquire(t, r.Locker, "k", append(c.first, holdfast.WithShared())...)
 				time.Sleep(c.wait)
+				if c.alone {
+					release(t, one)
+				}
 				b.ResetCommands()
 				two, err := r.TryAcquire(background, "k", append([]holdfast.CallOption{holdfast.WithShared()}, c.next...)...)
 				if joined := b.Commands().Total() == 0; joined != c.joins {
@@ -134,8 +144,10 @@ func TestReadersThatDoNotShare(t *testing.T) {
 					}
 					release(t, two)
 				}
-				release(t, one)
-				empty(t, b, r)
+				if !c.alone {
+					release(t, one)
+					empty(t, b, r)
+				}
 			})
 		})
 	}
@@ -222,7 +234,11 @@ func TestReadersAreRenewedTogether(t *testing.T) {
 func TestReaderThatWasForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, other := newReplica(t, b, holdfast.WithTTL(9*time.Second)), newReplica(t, b)
-		_ = acquire(t, r.Locker, "k", holdfast.WithShared())
+		openInbox(t, b, r)
+		before := acquire(t, other.Locker, "k")
+		waits := call(background, r, "k", holdfast.WithShared())
+		release(t, before)
+		_ = got(t, waits)
 		kept := acquire(t, r.Locker, "k", holdfast.WithShared())
 		writer := call(background, other, "k")
 		for range 10 {
@@ -285,6 +301,77 @@ func TestReadersBehindOneThatGivesUp(t *testing.T) {
 	})
 }
 
+// One that has left leaves room for others, and one whose context has ended, or whose tenure is lost as it joins, takes the lock
+// from nobody.
+func TestReadersThatComeAndGo(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		one, two := acquire(t, r.Locker, "k", holdfast.WithShared()), acquire(t, r.Locker, "k", holdfast.WithShared())
+		release(t, one)
+		b.ResetCommands()
+		one = acquire(t, r.Locker, "k", holdfast.WithShared())
+		ended, cancel := context.WithCancel(background)
+		cancel()
+		if _, err := r.Acquire(ended, "k", holdfast.WithShared()); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := b.Commands().Total(); n != 0 {
+			t.Errorf("%d commands", n)
+		}
+		if state, err := r.Inspect(background, "k"); err != nil || !state.Held || !state.Here || state.WaitingHere != 0 {
+			t.Errorf("%+v, %v", state, err)
+		}
+		meanwhile := &whenAsked{Context: background, n: 1, f: func() {
+			b.Redis.Del("k")
+			wantIs(t, two.Extend(background, time.Minute), holdfast.ErrLost)
+		}}
+		three, err := r.Acquire(meanwhile, "k", holdfast.WithShared())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, lk := range []*holdfast.Lock{one, two, three} {
+			wantIs(t, lk.Err(), holdfast.ErrLost)
+			wantIs(t, lk.Release(background), holdfast.ErrLost)
+		}
+		empty(t, b, r)
+	})
+}
+
+// A message of a grant that was known already, and comes once one of those that share it has lost the lock, undoes nothing.
+func TestReadersAndALateMessage(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b, holdfast.WithTTL(2*time.Second)), newReplica(t, b)
+		openInbox(t, b, r)
+		spy := other.rdb.PSubscribe(background, "holdfast:inbox:*")
+		defer spy.Close()
+		writer := acquire(t, other.Locker, "k")
+		reader := call(background, r, "k", holdfast.WithShared(), holdfast.WithMaxHold(2*time.Second))
+		release(t, writer)
+		one := got(t, reader)
+		message, err := spy.ReceiveMessage(background)
+		for err == nil && !strings.Contains(message.Payload, holdfast.Owner(one)) {
+			message, err = spy.ReceiveMessage(background)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		two := acquire(t, r.Locker, "k", holdfast.WithShared())
+		time.Sleep(3 * time.Second)
+		wantIs(t, one.Err(), holdfast.ErrLost)
+		if n := other.rdb.Publish(background, message.Channel, message.Payload).Val(); n == 0 {
+			t.Error("nobody listens")
+		}
+		time.Sleep(time.Second)
+		if err := two.Extend(background, 2*time.Second); err != nil {
+			t.Error(err)
+		}
+		wantIs(t, one.Release(background), holdfast.ErrLost)
+		release(t, two)
+		empty(t, b, r, other)
+	})
+}
+
 // A lease that one of them had extended is released, or runs out, like the others.
 func TestReaderExtendsForAll(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -297,13 +384,14 @@ func TestReaderExtendsForAll(t *testing.T) {
 		if left := b.Redis.TTL("k"); left < time.Minute-time.Second {
 			t.Errorf("%v are left", left)
 		}
-		// The release does not arrive for longer than a TTL.
-		r.link.CutUp()
+		// Releases get lost for longer than a TTL.
+		lost := func([]string) servertest.Verdict { return servertest.LoseRequestAndClose }
+		r.link.OnCommand(lost)
 		if err := two.Release(background); !errors.Is(err, holdfast.ErrUnavailable) {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Second)
-		r.link.Heal()
+		r.link.OnCommand(nil)
 		time.Sleep(10 * time.Second)
 		if b.Redis.Exists("k") {
 			t.Error("the lock is left to the long lease")
@@ -318,7 +406,12 @@ func TestReadersAtShutdown(t *testing.T) {
 		r, other := newReplica(t, b), newReplica(t, b)
 		openInbox(t, b, r)
 		writer := acquire(t, other.Locker, "w")
-		waits := []<-chan result{call(background, r, "w", holdfast.WithShared()), call(background, r, "w", holdfast.WithShared())}
+		var waits []<-chan result
+		for _, o := range []holdfast.CallOption{holdfast.WithShared(), holdfast.WithLimit(1), holdfast.WithLimit(2)} {
+			for range 3 {
+				waits = append(waits, call(background, r, "w", o))
+			}
+		}
 		one, two := acquire(t, r.Locker, "k", holdfast.WithShared()), acquire(t, r.Locker, "k", holdfast.WithShared())
 		ctx, cancel := context.WithTimeout(background, time.Second)
 		defer cancel()
