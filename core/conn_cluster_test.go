@@ -71,23 +71,10 @@ func TestServerClusterSlotMigration(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := startCluster(t)
 	l := newLocker(t, rdb, holdfast.WithTTL(3*time.Second))
-	lock := obtain(t, l, "foo") // slot 12182, on the third node
-	const slot = 12182
-	from, to := nodes[2].Client(), nodes[0].Client()
-	do := func(c *redis.Client, args ...any) any {
-		t.Helper()
-		v, err := c.Do(background, args...).Result()
-		if err != nil {
-			t.Fatalf("%v: %v", args, err)
-		}
-		return v
-	}
-	fromID, toID := do(from, "CLUSTER", "MYID"), do(to, "CLUSTER", "MYID")
-	do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
-	do(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
-	host, port, _ := net.SplitHostPort(nodes[0].Addr())
+	lock := obtain(t, l, "foo")
+	m := migrate(t, nodes)
 	// The lock goes first: until the fence follows, scripts that name both keys get TRYAGAIN. Renewals name one.
-	do(from, "MIGRATE", host, port, "", 0, 5000, "KEYS", "foo")
+	m.move("foo")
 	if err := lock.Extend(background, 4*time.Second); err != nil {
 		t.Errorf("Extend in the middle of a migration: %v", err)
 	}
@@ -96,10 +83,7 @@ func TestServerClusterSlotMigration(t *testing.T) {
 	if rival, err := newLocker(t, rdb).Acquire(ctx, "foo"); err == nil {
 		t.Errorf("two holders, token %d", rival.Token())
 	}
-	do(from, "MIGRATE", host, port, "", 0, 5000, "KEYS", "{foo}:~fence")
-	for _, c := range []*redis.Client{to, from, nodes[1].Client()} {
-		do(c, "CLUSTER", "SETSLOT", slot, "NODE", toID)
-	}
+	m.end()
 	awaitRenewal(t, lock)
 	if err := lock.Err(); err != nil {
 		t.Fatal(err)
@@ -111,6 +95,104 @@ func TestServerClusterSlotMigration(t *testing.T) {
 	}
 	release(t, next)
 	shutdown(t, l)
+}
+
+// A slot moves while several hold a lock in it and others wait. Renewals of a lock with a limit name three keys, so that
+// they have to wait until all have followed.
+func TestServerClusterSlotMigrationUnderALimit(t *testing.T) {
+	t.Parallel()
+	rdb, nodes := startCluster(t)
+	const n = 2
+	in, two := &inside{t: t}, holdfast.WithLimit(n)
+	l := newLocker(t, rdb, holdfast.WithTTL(10*time.Second))
+	var locks []*holdfast.Lock
+	for range n {
+		lock := obtain(t, l, "foo", two)
+		in.enter(lock)
+		locks = append(locks, lock)
+	}
+	waiters, got := newLocker(t, rdb, holdfast.WithTTL(10*time.Second)), make(chan *holdfast.Lock, n)
+	for range n {
+		wait(t, &replica{Locker: waiters}, "foo", got, two)
+	}
+	until(t, "all wait", func() bool {
+		state, err := l.Inspect(background, "foo")
+		return err == nil && state.Waiting > 0
+	})
+	m := migrate(t, nodes)
+	m.move("foo")
+	ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+	defer cancel()
+	if _, err := waiters.Acquire(ctx, "foo", two); err == nil {
+		t.Error("one more, in the middle of a migration")
+	}
+	m.end()
+	awaitRenewal(t, locks...)
+	for _, lock := range locks {
+		if err := lock.Err(); err != nil {
+			t.Fatal(err)
+		}
+		in.leave(lock)
+		release(t, lock)
+		within(t, "a waiter", func() {
+			next := <-got
+			if in.enter(next); next.Token() <= lock.Token() {
+				t.Errorf("token %d after %d", next.Token(), lock.Token())
+			}
+			defer release(t, next)
+			in.leave(next)
+		})
+	}
+	if state, err := l.Inspect(background, "foo"); err != nil || state.Held {
+		t.Errorf("%+v, %v", state, err)
+	}
+	shutdown(t, l)
+	shutdown(t, waiters)
+}
+
+// migration is of the slot of foo, from the third node to the first.
+type migration struct {
+	t        *testing.T
+	from, to *redis.Client
+	nodes    []*servertest.Server
+	toID     any
+}
+
+const migrating = 12182
+
+func migrate(t *testing.T, nodes []*servertest.Server) *migration {
+	t.Helper()
+	m := &migration{t: t, from: nodes[2].Client(), to: nodes[0].Client(), nodes: nodes}
+	m.toID = m.do(m.to, "CLUSTER", "MYID")
+	m.do(m.to, "CLUSTER", "SETSLOT", migrating, "IMPORTING", m.do(m.from, "CLUSTER", "MYID"))
+	m.do(m.from, "CLUSTER", "SETSLOT", migrating, "MIGRATING", m.toID)
+	return m
+}
+
+func (m *migration) do(c *redis.Client, args ...any) any {
+	m.t.Helper()
+	v, err := c.Do(background, args...).Result()
+	if err != nil {
+		m.t.Fatalf("%v: %v", args, err)
+	}
+	return v
+}
+
+func (m *migration) move(key string) {
+	m.t.Helper()
+	host, port, _ := net.SplitHostPort(m.nodes[0].Addr())
+	m.do(m.from, "MIGRATE", host, port, "", 0, 5000, "KEYS", key)
+}
+
+// end moves all that is left, and tells all nodes.
+func (m *migration) end() {
+	m.t.Helper()
+	for _, key := range m.from.ClusterGetKeysInSlot(background, migrating, 100).Val() {
+		m.move(key)
+	}
+	for _, c := range []*redis.Client{m.to, m.from, m.nodes[1].Client()} {
+		m.do(c, "CLUSTER", "SETSLOT", migrating, "NODE", m.toID)
+	}
 }
 
 // By itself go-redis looks every 10 s for the node that has the slots of a dead one. A lease cannot wait for that.

@@ -17,9 +17,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// Several processes under random faults, from a seed: at no moment do two count themselves as holding, tokens rise,
-// nobody waits for ever, and nothing stays in Redis or in the processes. HOLDFAST_SCHEDULES says how many runs of it
-// there are, SEED where to begin, to repeat one; make soak goes on for DURATION.
+// Several processes under random faults, from a seed: nobody counts as holding together with more than its own limit allows,
+// tokens rise, nobody waits for ever, and nothing stays in Redis or in the processes. In every second schedule each process
+// names a limit of its own, and another when it is deployed anew. HOLDFAST_SCHEDULES says how many runs of it there are, SEED
+// where to begin, to repeat one; make soak goes on for DURATION.
 func TestSimulation(t *testing.T) {
 	n, seed := uint64(20), uint64(1)
 	var until, report time.Time
@@ -39,7 +40,7 @@ func TestSimulation(t *testing.T) {
 	sum := &simulation{}
 	var ran uint64
 	tell := func() {
-		t.Logf("%d schedules up to seed %d, %d calls, %d locks, %d of them lost", ran, seed, sum.calls, sum.served, sum.lost)
+		t.Logf("%d schedules up to seed %d, %d calls, %d locks, %d of them lost, %d together", ran, seed, sum.calls, sum.served, sum.lost, sum.most)
 	}
 	for ; ran < n && !t.Failed() && (until.IsZero() || time.Now().Before(until)); ran++ {
 		if !until.IsZero() && time.Since(report) > time.Minute {
@@ -52,11 +53,12 @@ func TestSimulation(t *testing.T) {
 			sum.calls += s.calls
 			sum.served += s.served
 			sum.lost += s.lost
+			sum.most = max(sum.most, s.most)
 		})
 		seed++
 	}
 	tell()
-	if ran >= 40 && (sum.served < sum.calls/10 || sum.lost == 0) {
+	if ran >= 20 && sum.most < 3 || ran >= 40 && (sum.served < sum.calls/10 || sum.lost == 0) {
 		t.Error("that is a simulation of nothing")
 	}
 }
@@ -66,18 +68,21 @@ type simulation struct {
 	b    *servertest.Bubble
 	seed uint64
 	rnd  *rand.Rand
-	rs   []*replica
+	old  []*replica // shut down, or about to be
 
 	mu      semaphore // guards what follows; not a mutex, on which virtual time would not go on while Err asks Redis
+	rs      []*replica
+	limits  []int // of the processes; 0 is shared, and nil without
 	live    []*holdfast.Lock
-	last    int64
+	last    int64     // the largest token
+	alone   int64     // the largest of a lock that nobody else may have
 	back    bool      // its clock was set back, and with amnesia it repeats tokens
 	amnesia time.Time // when Redis last lost its data, or its clock was set forward
 	asked   map[*holdfast.Lock]time.Time
 
 	skew time.Duration // of Redis' clock
 
-	calls, served, lost int
+	calls, served, lost, most int
 }
 
 func (s *simulation) fail(format string, args ...any) {
@@ -90,26 +95,19 @@ func (s *simulation) ms(n int) time.Duration {
 
 func (s *simulation) run() {
 	s.mu, s.asked = make(semaphore, 1), map[*holdfast.Lock]time.Time{}
+	limited := s.rnd.IntN(2) == 0
 	for range 2 + s.rnd.IntN(2) {
-		opts := []holdfast.Option{holdfast.WithTTL([]time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}[s.rnd.IntN(3)])}
-		switch s.rnd.IntN(3) {
-		case 0:
-			opts = append(opts, holdfast.WithLocalHandover(0, 0))
-		case 1:
-			opts = append(opts, holdfast.WithLocalHandover(2, s.ms(100)))
+		s.rs = append(s.rs, s.start())
+		if limited {
+			s.limits = append(s.limits, s.rnd.IntN(4))
 		}
-		if s.seed%3 == 0 {
-			opts = append(opts, holdfast.WithReleaseInBackground())
-		}
-		r := newReplica(s.t, s.b, opts...)
-		if s.seed%2 == 0 {
-			r = newInline(s.t, s.b, opts...)
-		}
-		r.link.Delay(time.Duration(s.rnd.IntN(3)) * time.Millisecond)
-		s.rs = append(s.rs, r)
 	}
 	var all sync.WaitGroup
-	for range 8 + s.rnd.IntN(8) {
+	calls := 8 + s.rnd.IntN(8)
+	if limited {
+		calls *= 2
+	}
+	for range calls {
 		s.call(&all)
 	}
 	quiet := make(chan struct{})
@@ -130,10 +128,11 @@ func (s *simulation) run() {
 	})
 	for range s.rnd.IntN(6) {
 		time.Sleep(s.ms(400))
-		s.fault()
+		s.fault(&all)
 	}
 	time.Sleep(s.ms(1000))
-	for _, r := range s.rs {
+	every := append(s.rs, s.old...)
+	for _, r := range every {
 		r.link.Heal()
 		r.link.OnCommand(nil)
 		r.link.OnMessage(nil)
@@ -143,7 +142,7 @@ func (s *simulation) run() {
 	all.Wait()
 	close(over)
 	watching.Wait()
-	for _, r := range s.rs {
+	for _, r := range every {
 		shutdown(s.t, r.Locker)
 		if q, n := holdfast.Queues(r.Locker), holdfast.Tenures(r.Locker); q != 0 || n != 0 {
 			s.fail("%d queues and %d tenures left", q, n)
@@ -156,11 +155,34 @@ func (s *simulation) run() {
 	}
 }
 
+// start starts a process.
+func (s *simulation) start() *replica {
+	opts := []holdfast.Option{holdfast.WithTTL([]time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}[s.rnd.IntN(3)])}
+	switch s.rnd.IntN(3) {
+	case 0:
+		opts = append(opts, holdfast.WithLocalHandover(0, 0))
+	case 1:
+		opts = append(opts, holdfast.WithLocalHandover(2, s.ms(int(handover.Milliseconds()))))
+	}
+	if s.seed%3 == 0 {
+		opts = append(opts, holdfast.WithReleaseInBackground())
+	}
+	r := newReplica(s.t, s.b, opts...)
+	if s.seed%2 == 0 {
+		r = newInline(s.t, s.b, opts...)
+	}
+	r.link.Delay(time.Duration(s.rnd.IntN(3)) * time.Millisecond)
+	return r
+}
+
+// handover is for how long a lock passes on among the calls of a process without a word to Redis.
+const handover = 100 * time.Millisecond
+
 // call lets a process take the lock at a random moment and hold it for a random time.
 func (s *simulation) call(all *sync.WaitGroup) {
-	r := s.rs[s.rnd.IntN(len(s.rs))]
+	i := s.rnd.IntN(len(s.rs))
 	start, limit, hold := s.ms(1500), s.ms(4000), s.ms(30)
-	if s.rnd.IntN(4) == 0 {
+	if s.rnd.IntN(4) == 0 || s.limits != nil && s.rnd.IntN(2) == 0 {
 		hold = s.ms(700)
 	}
 	try := false
@@ -181,6 +203,14 @@ func (s *simulation) call(all *sync.WaitGroup) {
 	s.calls++
 	all.Go(func() {
 		time.Sleep(start)
+		s.mu.Lock()
+		r := s.rs[i]
+		if s.limits != nil && s.limits[i] == 0 {
+			opts = append(opts, holdfast.WithShared())
+		} else if s.limits != nil {
+			opts = append(opts, holdfast.WithLimit(s.limits[i]))
+		}
+		s.mu.Unlock()
 		ctx, cancel := context.WithTimeout(background, limit)
 		defer cancel()
 		take := r.Acquire
@@ -193,7 +223,7 @@ func (s *simulation) call(all *sync.WaitGroup) {
 			s.fail("returned %v after its context", late)
 		}
 		if err != nil {
-			if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) {
+			if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrClosed) {
 				s.fail("acquire: %v", err)
 			}
 			return
@@ -234,7 +264,7 @@ func (s *simulation) crowd(all *sync.WaitGroup, quiet <-chan struct{}) {
 						err = lock.Release(ctx)
 					}
 					cancel()
-					if err != nil && !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) {
+					if err != nil && !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, holdfast.ErrClosed) {
 						s.fail("%s: %v", key, err)
 					}
 				}
@@ -247,14 +277,18 @@ func (s *simulation) add(lock *holdfast.Lock, asked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.served++
-	stale := !asked.After(s.amnesia) // perhaps a grant from before, that was long on its way
-	if lock.Token() <= s.last && !stale && !(s.back && !s.amnesia.IsZero()) {
-		s.fail("token %d after %d", lock.Token(), s.last)
+	before := s.alone // those that are together have no order
+	if lock.Limit() == 1 {
+		before = s.last
+		s.alone = max(s.alone, lock.Token())
+	}
+	if lock.Token() <= before && !s.forgotten(asked) && !(s.back && !s.amnesia.IsZero()) {
+		s.fail("token %d after %d", lock.Token(), before)
 	}
 	s.last = max(s.last, lock.Token())
 	s.live = append(s.live, lock)
 	s.asked[lock] = asked
-	s.exclusive()
+	s.together()
 }
 
 func (s *simulation) remove(lock *holdfast.Lock) {
@@ -274,28 +308,41 @@ func (s *simulation) remove(lock *holdfast.Lock) {
 func (s *simulation) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.exclusive()
+	s.together()
 }
 
-// exclusive fails if two count themselves as holding. Redis cannot exclude those that it has forgotten.
-func (s *simulation) exclusive() {
-	var holder *holdfast.Lock
+// forgotten tells whether Redis may have forgotten the lock of a call: it may be a grant from before that was long on its
+// way, or have passed on within its process.
+func (s *simulation) forgotten(asked time.Time) bool {
+	return !s.amnesia.IsZero() && !asked.After(s.amnesia.Add(handover))
+}
+
+// together fails if more count themselves as holding than one of them allows. Redis cannot exclude those that it has
+// forgotten.
+func (s *simulation) together() {
+	var tokens, limits []int64
+	least := int64(math.MaxInt64)
 	for _, l := range s.live {
-		if !s.asked[l].After(s.amnesia) || l.Err() != nil {
+		if s.forgotten(s.asked[l]) || l.Err() != nil {
 			continue
 		}
-		if holder != nil {
-			s.fail("two holders, %d and %d", holder.Token(), l.Token())
+		tokens, limits = append(tokens, l.Token()), append(limits, int64(l.Limit()))
+		if l.Limit() > 0 {
+			least = min(least, int64(l.Limit()))
 		}
-		holder = l
 	}
+	if int64(len(tokens)) > least {
+		s.fail("%d together, %d, with the limits %d", len(tokens), tokens, limits)
+	}
+	s.most = max(s.most, len(tokens))
 }
 
-// fault does something to one link, or to Redis.
-func (s *simulation) fault() {
-	r := s.rs[s.rnd.IntN(len(s.rs))]
+// fault does something to one link, to Redis, or to a process.
+func (s *simulation) fault(all *sync.WaitGroup) {
+	i := s.rnd.IntN(len(s.rs))
+	r := s.rs[i]
 	heal := func() { time.AfterFunc(s.ms(1500), r.link.Heal) }
-	switch s.rnd.IntN(12) {
+	switch s.rnd.IntN(15) {
 	case 0:
 		r.link.CutUp()
 		heal()
@@ -340,6 +387,25 @@ func (s *simulation) fault() {
 		s.mu.Unlock()
 		s.skew += s.ms(2000)
 		s.b.Skew(s.skew)
+	case 12: // an operator
+		s.mu.Lock()
+		s.amnesia = time.Now()
+		s.mu.Unlock()
+		s.b.Redis.Del("k")
+	case 13, 14: // a deployment, with another limit
+		s.old = append(s.old, r)
+		anew, limit := s.start(), s.rnd.IntN(4)
+		s.mu.Lock()
+		if s.rs[i] = anew; s.limits != nil {
+			s.limits[i] = limit
+		}
+		s.mu.Unlock()
+		patience := s.ms(3000)
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(background, patience)
+			defer cancel()
+			_ = r.Shutdown(ctx)
+		})
 	}
 	synctest.Wait()
 }

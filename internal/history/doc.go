@@ -10,6 +10,8 @@
 //   - fence: tokens rise, and a register that refuses older tokens loses no update
 //   - reentry: holders with one re-entry id hold a lock together, and nobody else does beside them
 //   - claim: a tick goes to one claimant
+//   - permit: nobody is inside together with more than its own limit allows
+//   - shared: readers are together, a writer is alone, and its token is larger than all before
 //
 // A call whose outcome nobody can know may have taken effect at any time after it began, or never.
 //

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/servertest"
@@ -36,6 +37,9 @@ var kill = fault{name: "kill", rest: 400 * time.Millisecond, strike: func(w *wor
 	p.kill()
 	w.hire(slot)
 }}
+
+// rarely is a kill so long after the last one that what that left behind is over.
+var rarely = fault{name: kill.name, rest: 1600 * time.Millisecond, strike: kill.strike}
 
 // cut cuts the links of a worker, in one direction or both. What was held back arrives when it is over.
 var cut = fault{name: "cut", rest: 150 * time.Millisecond, links: true, strike: func(w *world, over context.Context, rnd *rand.Rand) {
@@ -132,6 +136,18 @@ var crash = fault{name: "crash", rest: 300 * time.Millisecond, own: true, restar
 var flush = fault{name: "flush", rest: 300 * time.Millisecond, forgets: true, strike: func(w *world, over context.Context, rnd *rand.Rand) {
 	since := Before(time.Now())
 	_ = w.admins[rnd.IntN(w.nodes)].FlushAll(context.Background()).Err() // one that fails may have come through
+	w.forgot(since)
+}}
+
+// del is an operator that deletes the locks.
+var del = fault{name: "del", rest: 300 * time.Millisecond, forgets: true, strike: func(w *world, over context.Context, rnd *rand.Rand) {
+	since := Before(time.Now())
+	keys, _ := w.admins[0].Keys(context.Background(), "*").Result() // none from one that is down
+	for _, key := range keys {
+		if !strings.Contains(key, ":~") {
+			_ = w.admins[0].Del(context.Background(), key).Err()
+		}
+	}
 	w.forgot(since)
 }}
 

@@ -40,6 +40,11 @@ var scenes = []struct {
 	{"one/links", scene{nodes: 1, faults: []fault{cut, slow, storm}}},
 	{"one/crashes", scene{nodes: 1, faults: []fault{crash}, durable: true}},
 	{"one/amnesia", scene{nodes: 1, faults: []fault{crash, flush}}},
+	{"limits/processes", scene{nodes: 1, limits: true, faults: []fault{stop, kill}, lease: brief, long: 20}},
+	{"limits/tries", scene{nodes: 1, limits: true, tries: true, faults: []fault{stop, rarely}, lease: short, longer: 2 * time.Second}},
+	{"limits/links", scene{nodes: 1, limits: true, faults: []fault{cut, slow, storm}}},
+	{"limits/crashes", scene{nodes: 1, limits: true, faults: []fault{crash}, durable: true}},
+	{"limits/amnesia", scene{nodes: 1, limits: true, faults: []fault{crash, flush, del}}},
 }
 
 // What is recorded on real servers under faults could have happened one call after the other.
@@ -66,6 +71,10 @@ func (w *world) judge(quiet bool) (map[string]*Tally, []Breach) {
 		t.Fatal(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tallies)) {
+		if w.limits != (name == "permit" || name == "shared") {
+			delete(tallies, name)
+			continue
+		}
 		t.Logf("%-8s %+v", name, *tallies[name])
 		if tallies[name].Granted == 0 && !quiet {
 			t.Errorf("SEED=%d: nothing granted in %v: that is a history of nothing", w.seed, hang)

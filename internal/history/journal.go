@@ -22,6 +22,7 @@ type Entry struct {
 	Owner string `json:",omitempty"` // of an acquisition that may be entered again
 	Of    int    `json:",omitempty"` // the acquisition that a release, a read or a write belongs to
 	Waits bool   `json:",omitempty"` // for its turn, if it must
+	Limit int    `json:",omitempty"` // of an acquisition that names one
 	Tick  int64  `json:",omitempty"`
 	Gap   int64  `json:",omitempty"`
 	Based int64  `json:",omitempty"` // the value that a write replaces
@@ -50,11 +51,18 @@ type What string
 const (
 	Locking   What = "lock"
 	Reentrant What = "reentrant"
+	Permitted What = "permit"
+	Sharing   What = "shared"
 	Releasing What = "release"
 	Claiming  What = "claim"
 	Reading   What = "read"
 	Writing   What = "write"
 )
+
+// acquires tells whether it is the acquisition of a lock.
+func (w What) acquires() bool {
+	return w == Locking || w == Reentrant || w == Permitted || w == Sharing
+}
 
 // An Outcome is what a call came to.
 type Outcome string

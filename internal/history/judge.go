@@ -34,7 +34,8 @@ func (t *Tally) Add(o Tally) {
 }
 
 // Models are those that a record is judged by, by name.
-var Models = map[string]porcupine.Model{"mutex": Mutex(), "fence": Fence(), "reentry": Reentry(), "claim": Claim()}
+var Models = map[string]porcupine.Model{"mutex": Mutex(), "fence": Fence(), "reentry": Reentry(), "claim": Claim(),
+	"permit": Permit(), "shared": Shared()}
 
 // limit is how long one history may take to judge. Most take some milliseconds.
 const limit = time.Minute
@@ -131,6 +132,13 @@ func (r *Record) Histories() (map[string]map[string][]porcupine.Operation, map[s
 				continue
 			}
 			r.addReentrant(o, all, unseen, tallies["reentry"], func(op porcupine.Operation) { add("reentry", o.Key, op) })
+		case Permitted, Sharing:
+			model := string(o.What)
+			if orphans[o] {
+				tallies[model].Excused++
+				continue
+			}
+			r.addPermit(o, all, unseen, tallies[model], func(op porcupine.Operation) { add(model, o.Key, op) })
 		case Reading, Writing:
 			if op, ok := r.access(o, tallies["fence"]); ok {
 				add("fence", o.Key, op)
@@ -186,6 +194,36 @@ func (r *Record) addReentrant(o *op, all []*op, unseen ghosts, t *Tally, add fun
 		add(operation(o, true, in, nil, from, to))
 	case Refused:
 		in.Does, in.Excused = Refuse, unseen.excuse(o) || kept(all, o)
+		if in.Excused {
+			t.Excused++
+		}
+		add(operation(o, false, in, nil, o.At, o.back()))
+	}
+}
+
+func (r *Record) addPermit(o *op, all []*op, unseen ghosts, t *Tally, add func(porcupine.Operation)) {
+	t.count(o)
+	in := PermitInput{Hold: o.id, Limit: o.Limit}
+	switch o.out() {
+	case Granted:
+		from, to, how := r.end(o)
+		in.Does, in.Token = Take, o.done.Token
+		add(operation(o, false, in, nil, o.At, o.back()))
+		in.Does, in.How = End, how
+		if o.ended != nil && o.ended.out() == Released && from == o.ended.At {
+			add(operation(o, true, in, nil, from, to))
+			return
+		}
+		t.Lost++
+		if to = min(to, r.remained(o)); to < Forever {
+			to += Stamp(o.id) // one after the other, where many are over at once, or each would double the number of orders
+			in.Lapsed = true
+			add(operation(o, true, in, nil, to, to))
+		}
+		in.Does, in.Lapsed = Lapse, false
+		add(operation(o, true, in, nil, from, max(from, o.back())))
+	case Refused:
+		in.Does, in.Excused = Refuse, r.inVain(all, unseen, o)
 		if in.Excused {
 			t.Excused++
 		}

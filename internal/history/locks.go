@@ -20,6 +20,7 @@ type locks interface {
 // manner is how a lock is acquired.
 type manner struct {
 	bare   bool   // without renewal
+	limit  int    // 0 where none is named
 	id     string // of a re-entry
 	within *hold  // whose context the call is under, if it is nested
 }
@@ -77,6 +78,12 @@ func (l ours) acquire(ctx context.Context, key string, waits bool, how manner) (
 	var opts []holdfast.CallOption
 	if how.bare {
 		opts = append(opts, holdfast.WithoutRenewal())
+	}
+	switch {
+	case how.limit == Unlimited:
+		opts = append(opts, holdfast.WithShared())
+	case how.limit > 0:
+		opts = append(opts, holdfast.WithLimit(how.limit))
 	}
 	if how.id != "" {
 		opts = append(opts, holdfast.WithReentryID(how.id))

@@ -42,6 +42,14 @@ func TestModels(t *testing.T) {
 	won := func(tick int64) ClaimInput { return ClaimInput{Tick: tick, Granted: true} }
 	taken := func(tick int64) ClaimInput { return ClaimInput{Tick: tick} }
 
+	in := func(hold, limit int, token int64) PermitInput {
+		return PermitInput{Does: Take, Hold: hold, Limit: limit, Token: token}
+	}
+	out := func(hold int) PermitInput { return PermitInput{Does: End, Hold: hold} }
+	lapse := func(hold int) PermitInput { return PermitInput{Does: Lapse, Hold: hold} }
+	full := func(limit int) PermitInput { return PermitInput{Does: Refuse, Limit: limit} }
+	const all = Unlimited
+
 	type ops = []porcupine.Operation
 	tests := []struct {
 		model, name string
@@ -87,6 +95,39 @@ func TestModels(t *testing.T) {
 		{"reentry", "refused by nobody", false, ops{at(1, 2, enter("a", 1, 5)), at(3, 4, exit("a", 1)), at(5, 6, bar("b"))}},
 		{"reentry", "one of two dies", true, ops{at(1, 2, enter("a", 1, 5)), at(3, 4, enter("a", 2, 5)), at(4, ever, exit("a", 1)),
 			at(5, 6, exit("a", 2)), at(7, 8, bar("b")), at(9, 10, enter("b", 3, 6)), at(11, 12, exit("b", 3))}},
+
+		{"permit", "as many as all allow", true, ops{at(1, 2, in(1, 3, 5)), at(3, 4, in(2, 2, 6)), at(5, 6, full(3)), at(7, 8, out(2)),
+			at(9, 10, in(3, 3, 7)), at(11, 12, in(4, 3, 8)), at(13, 14, full(9))}},
+		{"permit", "one too many", false, ops{at(1, 2, in(1, 2, 5)), at(3, 4, in(2, 2, 6)), at(5, 6, in(3, 2, 7))}},
+		{"permit", "more than one inside allows", false, ops{at(1, 2, in(1, 2, 5)), at(3, 4, in(2, 3, 6)), at(5, 6, in(3, 3, 7))}},
+		{"permit", "more than it allows itself", false, ops{at(1, 2, in(1, 3, 5)), at(3, 4, in(2, 3, 6)), at(5, 6, in(3, 2, 7))}},
+		{"permit", "it waits for the release", true, ops{at(1, 2, in(1, 1, 5)), at(3, 6, in(2, 1, 6)), at(4, 7, out(1))}},
+		{"permit", "in the place of one that lapsed", true, ops{at(1, 2, in(1, 2, 5)), at(3, 4, in(2, 2, 6)), at(5, 6, lapse(1)), at(7, 8, in(3, 2, 7))}},
+		{"permit", "before that one lapsed", false, ops{at(1, 2, in(1, 2, 5)), at(3, 4, in(2, 2, 6)), at(5, 6, in(3, 2, 7)), at(7, 8, lapse(1))}},
+		{"permit", "in the place of one, twice", false, ops{at(1, 2, in(1, 2, 5)), at(3, 4, in(2, 2, 6)), at(5, 6, lapse(1)), at(7, 8, in(3, 2, 7)), at(9, 10, in(4, 2, 8))}},
+		{"permit", "released after another had its place", false, ops{at(1, 2, in(1, 1, 5)), at(3, 4, in(2, 1, 6)), at(5, 6, out(1))}},
+		{"permit", "refused for one that lapsed", true, ops{at(1, 2, in(1, 1, 5)), at(3, 4, lapse(1)), at(5, 6, full(2))}},
+		{"permit", "refused for one whose place is another's", false, ops{at(1, 2, in(1, 2, 5)), at(3, 4, lapse(1)), at(5, 6, in(2, 1, 6)), at(7, 8, out(2)), at(9, 10, full(1))}},
+		{"permit", "refused for one that is over", false, ops{at(1, 2, in(1, 1, 5)), at(3, 4, lapse(1)), at(5, 6, PermitInput{Does: End, Hold: 1, Lapsed: true}), at(7, 8, full(2))}},
+		{"permit", "over, and another's before", true, ops{at(1, 2, in(1, 1, 5)), at(3, 4, lapse(1)), at(5, 6, in(2, 1, 6)), at(7, 8, PermitInput{Does: End, Hold: 1, Lapsed: true})}},
+		{"permit", "refused beside one place", false, ops{at(1, 2, in(1, 2, 5)), at(3, 4, full(2))}},
+		{"permit", "perhaps refused", true, ops{at(1, 2, PermitInput{Does: Refuse, Limit: 2, Excused: true})}},
+		{"permit", "together in any order", true, ops{at(1, 2, in(1, 2, 6)), at(3, 4, in(2, 2, 5))}},
+		{"permit", "alone with a token that falls", false, ops{at(1, 2, in(1, 2, 6)), at(3, 4, out(1)), at(5, 6, in(2, 1, 5))}},
+		{"permit", "alone with a smaller one than the last but one", false, ops{at(1, 2, in(1, 2, 6)), at(3, 4, in(2, 2, 4)), at(5, 6, out(1)), at(5, 6, out(2)), at(7, 8, in(3, 1, 5))}},
+		{"permit", "older than one that was alone", false, ops{at(1, 2, in(1, 1, 6)), at(3, 4, out(1)), at(5, 6, in(2, 2, 5))}},
+
+		{"shared", "readers, a writer, a reader", true, ops{at(1, 2, in(1, all, 5)), at(3, 4, in(2, all, 5)), at(5, 6, full(1)), at(7, 8, out(1)), at(9, 10, out(2)),
+			at(11, 12, in(3, 1, 6)), at(13, 14, full(all)), at(15, 16, out(3)), at(17, 18, in(4, all, 7))}},
+		{"shared", "a reader beside a writer", false, ops{at(1, 2, in(1, 1, 5)), at(3, 4, in(2, all, 6))}},
+		{"shared", "a writer beside a reader", false, ops{at(1, 2, in(1, all, 5)), at(3, 4, in(2, 1, 6))}},
+		{"shared", "two writers", false, ops{at(1, 2, in(1, 1, 5)), at(3, 4, in(2, 1, 6))}},
+		{"shared", "a writer after one reader of two", false, ops{at(1, 2, in(1, all, 5)), at(3, 4, in(2, all, 6)), at(5, 6, lapse(1)), at(7, 8, in(3, 1, 7))}},
+		{"shared", "a writer after both", true, ops{at(1, 2, in(1, all, 5)), at(3, 4, in(2, all, 6)), at(5, 6, lapse(1)), at(7, 8, lapse(2)), at(9, 10, in(3, 1, 7))}},
+		{"shared", "a reader refused by readers", false, ops{at(1, 2, in(1, all, 5)), at(3, 4, full(all))}},
+		{"shared", "a writer refused by nobody", false, ops{at(1, 2, in(1, all, 5)), at(3, 4, out(1)), at(5, 6, full(1))}},
+		{"shared", "a writer with the token of a reader", false, ops{at(1, 2, in(1, all, 5)), at(3, 4, out(1)), at(5, 6, in(2, 1, 5))}},
+		{"shared", "a reader with the token of a writer", false, ops{at(1, 2, in(1, 1, 5)), at(3, 4, out(1)), at(5, 6, in(2, all, 5))}},
 
 		{"claim", "each once", true, ops{at(1, 2, won(10)), at(3, 4, taken(10)), at(5, 6, won(20))}},
 		{"claim", "at once", true, ops{at(1, 4, taken(10)), at(2, 3, won(10))}},

@@ -23,6 +23,9 @@ type flaws struct {
 	local   bool // each process counts its tokens
 	getSet  bool // a claim looks first and raises the mark then
 	shallow bool // the first release of several by one owner frees the lock
+	surplus bool // one more than the limit is let in
+	selfish bool // a call looks at its own limit alone, and not at the least of those inside
+	revives bool // each that enters lengthens the leases of all inside
 }
 
 var plain = map[string]flaws{
@@ -32,6 +35,9 @@ var plain = map[string]flaws{
 	"local tokens":     {local: true},
 	"GET then SET":     {getSet: true},
 	"shallow release":  {shallow: true},
+	"one too many":     {surplus: true},
+	"own limit":        {selfish: true},
+	"revived":          {revives: true},
 }
 
 var (
@@ -50,6 +56,28 @@ return tonumber(redis.call('GET', KEYS[1] .. ':token'))`)
 if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('GET', KEYS[1] .. ':token') ~= ARGV[2] then return 0 end
 if redis.call('DECR', KEYS[1] .. ':depth') <= 0 or ARGV[3] == '1' then redis.call('DEL', KEYS[1]) end
 return 1`)
+	plainEnter = redis.NewScript(`
+local time = redis.call('TIME')
+local now, limit = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[2])
+local all, inside, least = redis.call('HGETALL', KEYS[1]), 0, limit
+for i = 1, #all, 2 do
+  local ends, its = string.match(all[i + 1], '^(%d+) (%d+)$')
+  if tonumber(ends) > now or ARGV[6] == '1' then
+    inside = inside + 1
+    if ARGV[5] == '0' then least = math.min(least, its) end
+  else
+    redis.call('HDEL', KEYS[1], all[i])
+  end
+end
+if inside + 1 > least + ARGV[4] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now + ARGV[3]) .. ' ' .. limit)
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return redis.call('INCR', KEYS[1] .. ':token')`)
+	plainLeave = redis.NewScript(`
+local time = redis.call('TIME')
+local ends = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^%d+')
+redis.call('HDEL', KEYS[1], ARGV[1])
+return ends and tonumber(ends) > time[1] * 1000 + math.floor(time[2] / 1000) and 1 or 0`)
 	plainClaim = redis.NewScript(`
 local mark = tonumber(redis.call('GET', KEYS[1]) or 0)
 if mark > 0 and tonumber(ARGV[1]) < mark + math.max(tonumber(ARGV[2]), 1) then return 0 end
@@ -78,7 +106,13 @@ func (l *plainLocks) acquire(ctx context.Context, key string, waits bool, how ma
 	}
 	for {
 		sent := time.Now()
-		token, err := plainTake.Run(ctx, l.rdb, []string{key}, owner, l.ttl.Milliseconds()).Int64()
+		var token int64
+		var err error
+		if how.limit > 0 {
+			token, err = plainEnter.Run(ctx, l.rdb, []string{key}, owner, how.limit, l.ttl.Milliseconds(), digit(l.surplus), digit(l.selfish), digit(l.revives)).Int64()
+		} else {
+			token, err = plainTake.Run(ctx, l.rdb, []string{key}, owner, l.ttl.Milliseconds()).Int64()
+		}
 		switch {
 		case err != nil:
 			return nil, err
@@ -99,7 +133,7 @@ func (l *plainLocks) acquire(ctx context.Context, key string, waits bool, how ma
 		if l.local {
 			token = l.tokens.Add(1)
 		}
-		return &plainLock{plainLocks: l, key: key, owner: owner, tenure: tenure, token: token, until: sent.Add(l.ttl * 9 / 10)}, nil
+		return &plainLock{plainLocks: l, key: key, owner: owner, limited: how.limit > 0, tenure: tenure, token: token, until: sent.Add(l.ttl * 9 / 10)}, nil
 	}
 }
 
@@ -124,6 +158,7 @@ func (l *plainLocks) close() error { return l.rdb.Close() }
 type plainLock struct {
 	*plainLocks
 	key, owner    string
+	limited       bool
 	tenure, token int64
 	until         time.Time
 }
@@ -143,13 +178,20 @@ func (lk *plainLock) Release(ctx context.Context) error {
 	if lk.blind {
 		return lk.rdb.Del(ctx, lk.key).Err()
 	}
-	all := 0
-	if lk.shallow {
-		all = 1
+	script, args := plainRelease, []any{lk.owner, lk.tenure, digit(lk.shallow)}
+	if lk.limited {
+		script = plainLeave
 	}
-	n, err := plainRelease.Run(ctx, lk.rdb, []string{lk.key}, lk.owner, lk.tenure, all).Int64()
+	n, err := script.Run(ctx, lk.rdb, []string{lk.key}, args...).Int64()
 	if err == nil && n == 0 {
 		err = holdfast.ErrLost
 	}
 	return err
+}
+
+func digit(flaw bool) int {
+	if flaw {
+		return 1
+	}
+	return 0
 }

@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/anishathalye/porcupine"
 )
@@ -13,6 +14,10 @@ type Record struct {
 	Registers *Registers
 	Forgets   []Span // when a server may have forgotten what nothing protects
 	Quorum    bool
+
+	// Remains is how long a lock may last of which nobody hears any more: a lease, and the time for a server to do what it was
+	// sent. 0 where that is not known, as links may keep commands.
+	Remains time.Duration
 }
 
 // A Log is the journal of one process.
@@ -87,7 +92,7 @@ func (r *Record) calls() []*op {
 	slices.SortStableFunc(all, func(a, b *op) int { return cmp.Compare(a.At, b.At) })
 	granted := 0
 	for _, o := range all {
-		if (o.What == Locking || o.What == Reentrant) && o.out() == Granted {
+		if o.What.acquires() && o.out() == Granted {
 			granted++
 			o.id = granted
 		}
@@ -148,7 +153,7 @@ func (r *Record) orphans(all []*op) map[*op]bool {
 	}
 	first, orphans := map[hold]*op{}, map[*op]bool{}
 	for _, o := range all {
-		if o.What != Reentrant || o.out() != Granted {
+		if o.What != Reentrant && o.What != Sharing || o.out() != Granted {
 			continue
 		}
 		h := hold{o.Key, o.done.Token}
@@ -171,7 +176,7 @@ type ghosts map[string][]*op
 func (r *Record) ghosts(all []*op, orphans map[*op]bool) ghosts {
 	unseen := ghosts{}
 	for _, o := range all {
-		if o.What != Locking && o.What != Reentrant {
+		if !o.What.acquires() {
 			continue
 		}
 		// One that waits has a place in line, which it gives up in the background; its turn may come before that.
@@ -193,6 +198,37 @@ func (g ghosts) excuse(refused *op) bool {
 func kept(all []*op, refused *op) bool {
 	return slices.ContainsFunc(all, func(o *op) bool {
 		return o.Key == refused.Key && o.Owner == refused.Owner && o.Waits && o != refused && o.At <= refused.back() && refused.At <= o.back()
+	})
+}
+
+// remained is until when a lock may last that a process had when it was killed, or that its call never heard of.
+func (r *Record) remained(o *op) Stamp {
+	end := Forever
+	if o.killed != 0 {
+		end = o.killed
+	}
+	if o.out() == Unknown {
+		end = min(end, o.back())
+	}
+	if r.Remains == 0 || end == Forever {
+		return Forever
+	}
+	return end + Stamp(r.Remains)
+}
+
+// inVain reports whether a refusal says nothing of those inside: it may have met one that stands in line, one of its own
+// process, which asks for several at a time, or one that never knew that it was inside.
+func (r *Record) inVain(all []*op, unseen ghosts, refused *op) bool {
+	for _, o := range all {
+		if o.At > refused.back() {
+			break
+		}
+		if o.Key == refused.Key && o != refused && refused.At <= o.back() && o.What.acquires() && (o.Waits || o.worker == refused.worker) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(unseen[refused.Key], func(o *op) bool {
+		return o != refused && o.At <= refused.back() && (o.Waits || refused.At <= r.remained(o))
 	})
 }
 

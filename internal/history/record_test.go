@@ -57,6 +57,15 @@ func (s *script) claim(worker, op int, tick int64) {
 	s.add(worker, Entry{Kind: Began, Op: op, What: Claiming, Key: "k", Tick: tick})
 }
 
+// of has a call name a limit, and returns when it was told what came of it.
+func (s *script) of(worker, op, limit int, out Outcome) {
+	s.add(worker, Entry{Kind: Began, Op: op, What: Permitted, Key: "k", Limit: limit})
+	s.add(worker, Entry{Kind: Done, Op: op, Out: out, Token: int64(s.at)})
+	if out == Granted {
+		s.counts(worker, op, s.at+100)
+	}
+}
+
 // enter acquires at once and counts on it for long.
 func (s *script) enter(worker, op int, owner string, token int64) {
 	s.add(worker, Entry{Kind: Began, Op: op, What: Reentrant, Key: "k", Owner: owner})
@@ -106,6 +115,52 @@ func TestRecord(t *testing.T) {
 			s.try(3, 1)
 			s.out(3, 1, Refused)
 		}},
+		{"permits", "", func(s *script) { s.of(1, 1, 2, Granted); s.of(2, 1, 2, Granted); s.of(3, 1, 2, Refused) }},
+		{"one permit too many", "permit", func(s *script) { s.of(1, 1, 2, Granted); s.of(2, 1, 2, Granted); s.of(3, 1, 2, Granted) }},
+		{"beside one that allows none", "permit", func(s *script) { s.of(1, 1, 1, Granted); s.of(2, 1, 2, Granted) }},
+		{"a permit past its deadline", "", func(s *script) { s.of(1, 1, 1, Granted); s.at += 100; s.of(2, 1, 1, Granted) }},
+		{"a permit that was released late", "permit", func(s *script) {
+			s.of(1, 1, 1, Granted)
+			s.at += 100
+			s.of(2, 1, 1, Granted)
+			s.freed(1, 2)
+			s.out(1, 2, Released)
+		}},
+		{"a permit of one that was killed", "", func(s *script) { s.of(1, 1, 1, Granted); s.killed(1); s.of(2, 1, 1, Granted) }},
+		{"refused for one that was killed", "", func(s *script) { s.of(1, 1, 1, Granted); s.killed(1); s.at += 400; s.of(2, 1, 1, Refused) }},
+		{"refused for one that was killed long ago", "permit", func(s *script) {
+			s.of(1, 1, 1, Granted)
+			s.killed(1)
+			s.at += 500
+			s.of(2, 1, 1, Refused)
+		}},
+		{"refused for a try that was killed long ago", "permit", func(s *script) {
+			s.add(1, Entry{Kind: Began, Op: 1, What: Permitted, Key: "k", Limit: 1})
+			s.killed(1)
+			s.at += 500
+			s.of(2, 1, 1, Refused)
+		}},
+		{"refused for a try that failed", "", func(s *script) { s.of(1, 1, 1, Unknown); s.at += 400; s.of(2, 1, 1, Refused) }},
+		{"refused for a try that failed long ago", "permit", func(s *script) { s.of(1, 1, 1, Unknown); s.at += 500; s.of(2, 1, 1, Refused) }},
+		{"refused for one in line that was killed", "", func(s *script) {
+			s.add(1, Entry{Kind: Began, Op: 1, What: Permitted, Key: "k", Limit: 1, Waits: true})
+			s.killed(1)
+			s.at += 500
+			s.of(2, 1, 1, Refused)
+		}},
+		{"refused beside one of its process", "", func(s *script) {
+			s.try(1, 1)
+			s.add(2, Entry{Kind: Began, Op: 1, What: Permitted, Key: "k", Limit: 1})
+			s.of(2, 2, 1, Refused)
+			s.out(2, 1, Refused)
+		}},
+		{"a permit that was forgotten", "", func(s *script) {
+			s.of(1, 1, 1, Granted)
+			s.forget()
+			s.of(2, 1, 1, Granted)
+			s.freed(1, 2)
+			s.out(1, 2, Released)
+		}},
 		{"a token that falls", "fence", func(s *script) {
 			hold(s)
 			s.freed(1, 2)
@@ -134,7 +189,7 @@ func TestRecord(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &script{}
+			s := &script{r: Record{Remains: 450}}
 			tt.write(s)
 			_, breaches, err := s.r.Judge(false)
 			if err != nil {

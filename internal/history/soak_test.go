@@ -27,6 +27,17 @@ func cells() (all []cell) {
 		all = append(all, cell{name: name + "/crash", scene: scene{lock: Holdfast, nodes: nodes, faults: []fault{crash}, durable: true}},
 			cell{name: name + "/amnesia", scene: scene{lock: Holdfast, nodes: nodes, faults: []fault{crash, cut}}})
 	}
+	limits := scene{lock: Holdfast, nodes: 1, limits: true}
+	for _, f := range []fault{stop, kill, cut, slow, storm, flush, del, crash} {
+		s := limits
+		s.faults, s.durable = []fault{f}, f.name == crash.name
+		if f.name == stop.name {
+			s.lease, s.long = brief, 20
+		}
+		all = append(all, cell{name: "limits/" + f.name, scene: s})
+	}
+	limits.faults, limits.tries, limits.lease, limits.longer = []fault{stop, rarely}, true, short, 2*time.Second
+	all = append(all, cell{name: "limits/tries", scene: limits})
 	for _, c := range controls {
 		all = append(all, cell{name: "control/" + strings.ReplaceAll(c.name, " ", "-"), scene: c.scene, control: c.model})
 	}
@@ -113,7 +124,7 @@ func table(all []cell) string {
 	for _, c := range all {
 		for _, model := range slices.Sorted(maps.Keys(c.sum)) {
 			t := c.sum[model]
-			if c.control != "" && c.control != model {
+			if t.Histories == 0 || c.control != "" && c.control != model {
 				continue
 			}
 			note := ""

@@ -24,13 +24,16 @@ type Orders struct {
 	TTL        time.Duration
 	Long       int // one in so many stays is up to more than a lease
 	Quarantine time.Duration
+	Limits     bool // permits, readers and writers instead of all else
+	Tries      bool // with Limits: nobody waits
 
 	// Apart has no call pass a lock on to another of the process: where servers forget, that goes on until a renewal.
 	Apart bool
 }
 
-// passing tells whether releases travel in the background: those of every second process.
-func (o Orders) passing() bool { return o.Lock == Holdfast && o.ID%2 == 0 }
+// passing tells whether releases travel in the background: those of every second process, unless refusals are to be laid to
+// those inside.
+func (o Orders) passing() bool { return o.Lock == Holdfast && o.ID%2 == 0 && !o.Tries }
 
 // Work takes locks and claims ticks, writes what it sees into the journal, and ends some time after its input has.
 func Work(o Orders, in io.Reader, out io.Writer) error {
@@ -46,7 +49,11 @@ func Work(o Orders, in io.Reader, out io.Writer) error {
 	j := &journal{to: out}
 	var loops sync.WaitGroup
 	errs := make(chan error, 8)
-	for i, each := range []func(*worker){(*worker).lock, (*worker).lock, (*worker).reenter, (*worker).reenter, (*worker).claim} {
+	all := []func(*worker){(*worker).lock, (*worker).lock, (*worker).reenter, (*worker).reenter, (*worker).claim}
+	if o.Limits {
+		all = []func(*worker){(*worker).permit, (*worker).permit, (*worker).permit, (*worker).share, (*worker).share, (*worker).share}
+	}
+	for i, each := range all {
 		w := &worker{Orders: o, journal: j, locks: l, loop: i, stop: stop, rnd: rand.New(rand.NewPCG(o.Seed, uint64(o.ID*100+i)))}
 		if w.register, err = net.Dial("tcp", o.Register); err != nil {
 			return err
@@ -160,6 +167,43 @@ func (w *worker) reenter() {
 		w.stay(held...)
 		w.release(held[0])
 		held = held[1:]
+	}
+}
+
+// permit takes a permit.
+func (w *worker) permit() {
+	w.enter(Entry{What: Permitted, Key: fmt.Sprintf("permit:%d", w.epoch()), Limit: w.deployed()})
+}
+
+// deployed is the limit that the process names: each deployment has another, and gets to one process after the other.
+func (w *worker) deployed() int {
+	limits := []int{3, 2, 3, 1, 2}
+	since := time.Duration(Before(time.Now())-w.Start) + time.Duration(w.ID)*w.Epoch/10
+	return limits[int(since/(w.Epoch/4))%len(limits)]
+}
+
+// share reads, or now and then writes.
+func (w *worker) share() {
+	e := Entry{What: Sharing, Key: fmt.Sprintf("shared:%d", w.epoch()), Limit: Unlimited}
+	if w.one(5) {
+		e.Limit = 1
+	}
+	w.enter(e)
+}
+
+// enter is inside with others for a while.
+func (w *worker) enter(e Entry) {
+	pause := 8 * time.Millisecond
+	if w.Tries && e.What == Sharing { // so that now and then there is no reader whom the refusal of a writer could be laid to
+		pause *= 4
+	}
+	time.Sleep(w.upTo(pause))
+	e.Waits = !w.Tries && w.one(3)
+	ctx, cancel := w.limit(context.Background())
+	defer cancel()
+	if h := w.acquire(ctx, e, manner{bare: w.one(4), limit: e.Limit}); h != nil {
+		w.stay(h)
+		w.release(h)
 	}
 }
 

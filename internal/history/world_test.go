@@ -35,6 +35,9 @@ type scene struct {
 	long     int  // see Orders; 0 for the usual
 	lease    time.Duration
 	uneven   bool // the first worker holds long, the others do not
+	limits   bool // see Orders
+	tries    bool
+	longer   time.Duration // than usual it is played, and a key is used
 }
 
 // ttl is the lease, unless the scene says so.
@@ -65,7 +68,7 @@ func (s scene) play(t *testing.T, seed uint64, length time.Duration, enough bool
 	w := &world{scene: s, t: t, seed: seed, happened: map[string]int{}}
 	w.open()
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	over, stop := context.WithTimeout(context.Background(), length)
+	over, stop := context.WithTimeout(context.Background(), length+s.longer)
 	defer stop()
 	var faults sync.WaitGroup
 	var own []fault // those that may end the test do it on its goroutine
@@ -132,10 +135,16 @@ func (w *world) open() {
 	}
 	t.Cleanup(func() { registers.Close(true) })
 	w.record = Record{Registers: registers, Quorum: w.nodes > 1}
-	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch, TTL: w.ttl(), Long: max(w.long, 1)}
+	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch + w.longer, TTL: w.ttl(), Long: max(w.long, 1), Limits: w.limits, Tries: w.tries}
+	if !w.proxied() {
+		w.record.Remains = w.ttl() + time.Second
+	}
 	w.orders.Apart = !w.durable && !w.quarantined() && w.forgetful()
 	if w.long == 0 {
 		w.orders.Long = 25
+		if w.limits { // where all wait behind one that waits for a long one
+			w.orders.Long = 100
+		}
 	}
 	if w.quarantined() {
 		w.orders.Quarantine = quarantine
@@ -241,6 +250,9 @@ func (w *world) enough() bool {
 			sum[what] += n
 		}
 		p.mu.Unlock()
+	}
+	if w.limits {
+		return over == workers || sum[Permitted] >= 10 && sum[Sharing] >= 10
 	}
 	return over == workers || sum[Locking] >= 10 && sum[Reentrant] >= 5 && sum[Claiming] >= 5
 }
