@@ -35,7 +35,6 @@ type queues struct {
 type queue struct {
 	all   *queues
 	key   string
-	limit int
 	other *queue // of the same key, with another limit
 	front
 	waiting  []*queued
@@ -44,6 +43,7 @@ type queue struct {
 
 // company is who is at the front where there may be several.
 type company struct {
+	limit  int
 	busy   int     // calls and holds; of readers calls alone
 	beside []*hold // not of readers
 
@@ -55,10 +55,9 @@ type company struct {
 
 // front is what those behind it can be told: of one that holds the lock, or what Redis told a call there last.
 type front struct {
-	holder  *hold
-	told    *HeldError
-	err     error
-	holders int // together, with a limit
+	holder *hold
+	told   *HeldError
+	err    error
 }
 
 // queued is a call behind the front.
@@ -114,7 +113,7 @@ func (qs *queues) enter(a *acquisition) (*queued, turn) {
 	defer qs.mu.Unlock()
 	head := qs.byKey[a.key.Lock]
 	q := head
-	for q != nil && q.limit != a.cfg.limit {
+	for q != nil && q.limit() != a.cfg.limit {
 		q = q.other
 	}
 	shared := a.cfg.limit == protocol.NoLimit
@@ -124,13 +123,13 @@ func (qs *queues) enter(a *acquisition) (*queued, turn) {
 		if q, a.stake.front = a.stake.front, nil; q == nil {
 			q = new(queue)
 		}
-		q.all, q.key, q.limit, q.other = qs, a.key.Lock, a.cfg.limit, head
+		q.all, q.key, q.other = qs, a.key.Lock, head
 		qs.byKey[q.key], a.queue = q, q
-		if q.limit > 1 {
-			q.company = &company{busy: 1, cfg: a.cfg}
+		if n := a.cfg.limit; n > 1 {
+			q.company = &company{limit: n, busy: 1, cfg: a.cfg}
 		}
 		return nil, turn{}
-	case q.limit > 1 && q.busy < q.places():
+	case q.company != nil && q.busy < q.places():
 		if shared && q.latest.suits(a) {
 			return nil, q.latest.admit()
 		}
@@ -153,12 +152,19 @@ func (qs *queues) enter(a *acquisition) (*queued, turn) {
 	return w, turn{}
 }
 
-// places is how many may be at the front. Readers do not stay there.
-func (q *queue) places() int {
-	if q.limit == protocol.NoLimit {
+func (q *queue) limit() int {
+	if q.company == nil {
 		return 1
 	}
-	return q.limit
+	return q.company.limit
+}
+
+// places is how many may be at the front. Readers do not stay there.
+func (c *company) places() int {
+	if c.limit == protocol.NoLimit {
+		return 1
+	}
+	return c.limit
 }
 
 // close ends the wait of all calls. They are told by their own channels: what they all listened to beside would cost each
@@ -197,7 +203,7 @@ func (qs *queues) here(key string) (held bool, waiting int) {
 	for q := qs.byKey[key]; q != nil; q = q.other {
 		waiting += len(q.waiting)
 		switch {
-		case q.limit > 1:
+		case q.company != nil:
 			waiting += q.busy - len(q.beside)
 			held = held || q.alive+len(q.beside) > 0
 		case q.holder == nil:
@@ -214,7 +220,7 @@ func (q *queue) known() front {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	f := q.front
-	if q.limit > 1 {
+	if q.company != nil {
 		for _, h := range q.beside {
 			if h.deadline.Load() < f.holder.deadline.Load() {
 				f.holder = h
@@ -231,9 +237,13 @@ func (f *front) tell() (*HeldError, error) {
 		return f.told, f.err
 	}
 	left := time.Duration(h.deadline.Load()) - h.locker.env.Now().Mono
-	held := &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Holders: max(1, f.holders)}
-	if f.holders == 0 {
+	held := &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Holders: 1}
+	if q := h.queue; q.company == nil {
 		held.Label = h.stake.cfg.label
+	} else {
+		q.all.mu.Lock()
+		defer q.all.mu.Unlock()
+		held.Holders = max(1, len(q.beside))
 	}
 	return held, nil
 }
@@ -262,9 +272,9 @@ func (q *queue) holds(h *hold) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	q.front = front{holder: h}
-	if q.limit > 1 {
+	if q.company != nil {
 		q.beside = append(q.beside, h)
-		q.front = front{holder: q.beside[0], holders: len(q.beside)}
+		q.holder = q.beside[0]
 	}
 }
 
@@ -272,16 +282,16 @@ func (q *queue) holds(h *hold) {
 // free. It needs the mutex.
 func (q *queue) next(h *hold, t turn) {
 	q.holder = nil
-	if q.limit > 1 {
+	if q.company != nil {
 		if i := slices.Index(q.beside, h); i >= 0 {
 			q.beside = slices.Delete(q.beside, i, i+1)
 		}
-		if q.holders = len(q.beside); q.holders > 0 {
+		if len(q.beside) > 0 {
 			q.holder = q.beside[0]
 		}
 	}
 	if len(q.waiting) == 0 {
-		if q.limit > 1 {
+		if q.company != nil {
 			q.busy--
 		}
 		q.end()
@@ -295,7 +305,7 @@ func (q *queue) next(h *hold, t turn) {
 
 // end is for a queue that may be over. It needs the mutex.
 func (q *queue) end() {
-	if q.limit > 1 && q.busy+q.alive > 0 {
+	if q.company != nil && q.busy+q.alive > 0 {
 		return
 	}
 	switch head := q.all.byKey[q.key]; {
