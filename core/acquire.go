@@ -34,6 +34,15 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if err != nil {
 		return nil, err
 	}
+	wait := cfg.wait
+	if try {
+		wait = 0
+	}
+	return l.take(ctx, stored, cfg, wait)
+}
+
+// take is acquire with a wait as in config, from all that is configured.
+func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wait time.Duration) (*Lock, error) {
 	for _, held := range Held(ctx) {
 		if held.Key() != stored.Lock || !held.hold.locker.store.same(l.store) || held.hold.lapsed() != nil {
 			continue
@@ -53,12 +62,10 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	}
 	defer l.env.Gate.Leave()
 
-	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, key: stored, wait: cfg.wait, began: l.env.Now().Mono}
+	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, key: stored, wait: wait, began: l.env.Now().Mono}
 	a.from = a.began
-	if try {
-		a.wait = 0
-	}
 	var lock *Lock
+	var err error
 	through := false
 	defer func() {
 		switch {

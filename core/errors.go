@@ -190,6 +190,17 @@ func public(err error) error {
 	return err
 }
 
+// both is errors.Join without another form around one.
+func both(a, b error) error {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return errors.Join(a, b)
+}
+
 // twoErrors reads as the first and matches both.
 type twoErrors struct{ first, second error }
 

@@ -247,7 +247,8 @@ func (h *hold) drop(lk *Lock) (last bool) {
 	return last
 }
 
-func (h *hold) release(ctx context.Context) error {
+// release ends the hold. The hooks are told of reason beside the result, where a [Locker.Lead] has one.
+func (h *hold) release(ctx context.Context, reason error) error {
 	h.mu.Lock()
 	first, through, result := !h.releasing, h.through, h.result
 	h.releasing = true
@@ -285,18 +286,18 @@ func (h *hold) release(ctx context.Context) error {
 				close(h.done)
 			}
 		}()
-		result, told = h.finish(ctx)
+		result, told = h.finish(ctx, reason)
 		finished = true
 	}()
 	if !told && len(h.cfg.traces) > 0 {
 		now := h.locker.env.Now().Mono
-		h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: result})
+		h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: both(result, reason)})
 	}
 	return result
 }
 
 // finish ends the hold and frees the lock, or hands it over, or sends its release, which then tells the outcome.
-func (h *hold) finish(ctx context.Context) (err error, tells bool) {
+func (h *hold) finish(ctx context.Context, reason error) (err error, tells bool) {
 	now := h.locker.env.Now()
 	if now.Mono >= time.Duration(h.deadline.Load()) {
 		h.expire() // it is a loss, not a release
@@ -320,7 +321,7 @@ func (h *hold) finish(ctx context.Context) (err error, tells bool) {
 			h.queue.leave(h) // the next may stand in line in Redis before the lock is free there: that is as good
 		}
 		if h.cfg.background {
-			h.pass()
+			h.pass(reason)
 			return nil, true
 		}
 		return h.forget(ctx), false

@@ -153,11 +153,15 @@ func (lk *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
+	return lk.release(ctx, nil)
+}
+
+func (lk *Lock) release(ctx context.Context, reason error) error {
 	defer runtime.KeepAlive(lk)
 	ctx, stop := lk.hold.outliving(ctx) // or the release itself would leave its answer releaseGrace
 	defer stop()
 	if lk.hold.drop(lk) {
-		return lk.hold.release(ctx)
+		return lk.hold.release(ctx, reason)
 	}
 	return lk.hold.lapsed()
 }

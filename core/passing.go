@@ -110,7 +110,7 @@ func (a *acquisition) follow() why {
 
 // pass sends the release of a hold that has ended, for which passing counts one already, and tells of its outcome when
 // that is known.
-func (h *hold) pass() {
+func (h *hold) pass(reason error) {
 	l := h.locker
 	l.env.Gate.Join()
 	held := l.env.Now().Mono - h.began
@@ -127,7 +127,7 @@ func (h *hold) pass() {
 		// panics ends the program, as in a renewal: nobody could recover.
 		l.env.Go(func() {
 			result := h.judge(outcome, cause, nil)
-			h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: held, Err: result})
+			h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: held, Err: both(result, reason)})
 		})
 	})
 }

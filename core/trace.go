@@ -22,7 +22,7 @@ type Trace struct {
 	// Released, and after the call under the lock has returned.
 	Lost func(Event)
 	// Released: Elapsed is how long it was held; Err is what Release returned, or with WithReleaseInBackground what it would
-	// have returned.
+	// have returned, and with Lead what the function returned as well.
 	Released func(Event)
 	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has
 	// doubled. A handler may hang: see WithMaxHold.

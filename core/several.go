@@ -1,0 +1,180 @@
+package holdfast
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/core/internal/protocol"
+)
+
+const maxKeys = 64
+
+// DoAll runs fn while it holds the locks of all keys: a transfer between two accounts, say. It takes them in the order of their
+// bytes everywhere, so that calls of DoAll never wait for each other in a circle, whatever the order of keys, which may name
+// one twice. It wants 1 to 64.
+//
+// All locks are asked for at once: where they are free, DoAll has them after one round trip. Else it keeps those in front of the
+// first that is held, gives back the others, waits in line for that one, and asks for the rest again. So it holds nothing behind
+// the key that it waits for. [WithWait] bounds the waiting for all of them together; with WithWait(0) the first that is held
+// ends the call. The keys may be in any slots of a Cluster.
+//
+// fn's context carries all locks, for [Held] and for package sqlfence, and ends when one of them is lost. When fn returns or
+// panics all are released.
+//
+// A call within fn, or one whose context holds a lock already, can wait in a circle as ever: that of a key in front of one
+// that is held. WithWait, or a deadline, ends it.
+//
+// Errors: those of [Locker.Do], which name the key; after one of acquiring nothing is held. [ErrLost] also where one was lost
+// while DoAll waited for another.
+func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Context) error, opts ...CallOption) (err error) {
+	if ctx == nil {
+		return invalid("nil context")
+	}
+	if fn == nil {
+		return invalid("DoAll(%q) without a function", keys)
+	}
+	s := &several{locker: l, ctx: ctx}
+	if s.cfg, err = configure(l, opts); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		k, err := l.stored(key)
+		if err != nil {
+			return err
+		}
+		s.keys = append(s.keys, k)
+	}
+	slices.SortFunc(s.keys, func(a, b protocol.Key) int { return cmp.Compare(a.Lock, b.Lock) })
+	s.keys = slices.CompactFunc(s.keys, func(a, b protocol.Key) bool { return a.Lock == b.Lock })
+	if n := len(s.keys); n == 0 || n > maxKeys {
+		return invalid("DoAll with %d keys: want 1 to %d", n, maxKeys)
+	}
+	ran := false
+	defer func() {
+		if released := s.release(ctx); ran {
+			err = both(err, released)
+		}
+	}()
+	if err := s.take(); err != nil {
+		return err
+	}
+	ran = true
+	return fn(s.ctx)
+}
+
+// several are the locks of one DoAll. No two calls wait in a circle: each holds only locks of keys in front of the one that it waits
+// for, so the call that waits for the last key of all waits for one that waits for nothing.
+type several struct {
+	locker *Locker
+	cfg    *config
+	keys   []protocol.Key  // in order
+	locks  []*Lock         // of the first of them
+	ctx    context.Context // that carries these
+}
+
+func (s *several) take() error {
+	until := time.Duration(-1) // the end of the wait; before the first refusal it has not begun
+	for {
+		var refused error
+		rest := s.keys[len(s.locks):]
+		if len(rest) > 1 {
+			if refused = s.try(rest); refused == nil {
+				return nil
+			}
+		}
+		wait := s.cfg.wait
+		if now := s.locker.env.Now().Mono; wait < 0 || until < 0 {
+			until = now + wait
+		} else {
+			wait = max(0, until-now)
+		}
+		if wait == 0 && refused != nil {
+			return refused
+		}
+		lock, err := s.locker.take(s.ctx, s.keys[len(s.locks)], s.cfg, wait)
+		if err != nil {
+			return cmp.Or(s.lost(), err) // the loss of one ends the wait
+		}
+		if s.add(lock); len(s.locks) == len(s.keys) {
+			return nil
+		}
+	}
+}
+
+// try asks for all keys of rest and keeps what comes before the first that is refused, with its error.
+func (s *several) try(rest []protocol.Key) error {
+	locks, errs := make([]*Lock, len(rest)), make([]error, len(rest))
+	defer func() {
+		if p := recover(); p != nil { // of a hook
+			s.locks = append(s.locks, slices.DeleteFunc(locks, func(lk *Lock) bool { return lk == nil })...) // to be released
+			panic(p)
+		}
+	}()
+	each(len(rest), func(i int) { locks[i], errs[i] = s.locker.take(s.ctx, rest[i], s.cfg, 0) })
+	var refused error
+	for i, lock := range locks {
+		switch {
+		case lock == nil:
+			refused = cmp.Or(refused, errs[i])
+		case refused == nil:
+			s.add(lock)
+		default:
+			s.locker.env.Go(func() { _ = lock.Release(s.locker.env.Gate.Over) })
+		}
+	}
+	return refused
+}
+
+func (s *several) add(lock *Lock) {
+	s.locks = append(s.locks, lock)
+	s.ctx = lock.Context(s.ctx)
+}
+
+// lost is of the first lock that was.
+func (s *several) lost() error {
+	for _, lock := range s.locks {
+		if err := lock.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *several) release(ctx context.Context) (err error) {
+	errs := make([]error, len(s.locks))
+	each(len(s.locks), func(i int) { errs[i] = s.locks[i].Release(ctx) })
+	for _, e := range errs {
+		err = both(err, e)
+	}
+	return err
+}
+
+// each runs f for 0 to n-1 at once, on a goroutine each but for the first. A panic, of a hook, is the caller's, after all are
+// through.
+func each(n int, f func(int)) {
+	var all sync.WaitGroup
+	panics := make(chan any, n)
+	run := func(i int) {
+		defer func() {
+			if p := recover(); p != nil {
+				panics <- p
+			}
+		}()
+		f(i)
+	}
+	for i := 1; i < n; i++ {
+		all.Go(func() { run(i) })
+	}
+	if n > 0 {
+		run(0)
+	}
+	all.Wait()
+	select {
+	case p := <-panics:
+		panic(p)
+	default:
+	}
+}
