@@ -21,7 +21,7 @@
 //   - The lock is held and renewed until the handler returns or panics. asynq gives up a handler that outlives its timeout or a
 //     shutdown, and runs the task again beside it: the second run finds the key busy.
 //   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] allows. Asynq's counts of retries,
-//     failed and archived tasks are those of the handlers; a deferred task counts among those in state "retry".
+//     failed and archived tasks are those of the handlers, and of tasks that name nothing to lock by; a deferred task counts among those in state "retry".
 //   - A worker does not wait for a busy key, unless [Wait] says so: a hot key leaves the workers to other tasks. See [Defer].
 //   - At most one replica of a [Scheduler] enqueues a tick, whatever their clocks say, as long as Redis keeps its data, and
 //     none does so before the tick has come by the clock of Redis.

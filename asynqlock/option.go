@@ -133,7 +133,8 @@ const (
 // no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that names the holder, since when the
 // task is deferred, and what its handler had failed with before, if it had.
 //
-// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay];
+// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay]; where
+// Redis could not be asked, after some 5 s;
 // asynq looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first,
 // which then is the next that asynq takes from its queue, however many are in it. A request or a cron job that had the lock
 // wakes none: where tasks share their keys with those, set [Policy.MaxDelay] and asynq's DelayedTaskCheckInterval low. Where

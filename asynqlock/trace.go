@@ -18,7 +18,8 @@ type Trace struct {
 	HandedOn func(context.Context, Event)
 	// Skipped: the task was completed without a run, see [Skip].
 	Skipped func(context.Context, Event)
-	// Failed: the key was busy, and that was a failure, see [Fail] and [Policy.MaxDeferral]. Since, if it was deferred.
+	// Failed: the key was busy, and that was a failure, see [Fail] and [Policy.MaxDeferral]. Since is set if the
+	// task was deferred.
 	Failed func(context.Context, Event)
 	// Lost: the lock was lost while the handler ran. Err matches holdfast.ErrLost.
 	Lost func(context.Context, Event)

@@ -29,8 +29,8 @@
 //   - Three outcomes stay apart: somebody else holds the lock, it was ours and is gone, nobody can know. See Errors.
 //   - Every call returns by its context's deadline, whatever the client's timeouts are; [New] and
 //     [Lock.Release] name two exceptions. A cancelled call leaves no lock.
-//   - First come, first served, among processes and within one. Nobody polls: a release grants the lock to the next
-//     waiter and tells it so.
+//   - First come, first served, among processes and within one. A release grants the lock to the next
+//     waiter and tells it so: nobody polls, where Redis lets them subscribe.
 //   - Two commands per acquire and release, however many wait; next to none between the calls of one process, see
 //     [WithLocalHandover]; one for a try that fails. Renewals travel in pipelines, and where many callers are after locks
 //     at once, one command takes or frees several. Fencing adds no round trip.

@@ -169,7 +169,7 @@ func (e *QuarantineError) Error() string {
 	if !e.Until.IsZero() {
 		until = "until " + e.Until.Format("15:04:05.000")
 	}
-	return fmt.Sprintf("%s started a short time ago, may have forgotten a lock, and does not vote %s", strings.Join(e.Nodes, ", "), until)
+	return fmt.Sprintf("no vote of %s %s: what started a short time ago may have forgotten a lock", strings.Join(e.Nodes, ", "), until)
 }
 
 // public is an error from below as a caller is to find it.

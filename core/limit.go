@@ -37,12 +37,12 @@ func WithLimit(n int) CallOption {
 // Readers of one process share what one of them acquired: its lease, its token and its renewals. Those that come while it asks
 // Redis, and within the time of [WithLocalHandover] after it had the lock, join without a command, and the last one to leave
 // releases. Later ones acquire the lock anew, behind a writer who waits, so that readers keep no writer out. A call joins if
-// it has the same TTL and label, and neither [WithoutRenewal] nor [WithReplicaAcks]. Where Redis has lost the lock, all that share
+// it has the same TTL and label, and neither [WithoutRenewal] nor [WithReplicaAcks]; else it acquires the lock itself. Where Redis has lost the lock, all that share
 // it lose it. What counts holders, as [State] does, counts those that share as one.
 //
 // A reader that loses its lock may read beside a writer. A reader that must not mix old and new data reads it in one
 // transaction of the database. A reader cannot become a writer: a call without WithShared whose context holds the lock shared
-// returns [ErrSelfDeadlock].
+// returns [ErrSelfDeadlock], also with [WithReentrancy]. A reader that reads again, or a writer that does, needs WithReentrancy.
 func WithShared() CallOption {
 	return callOption(func(c *config) error { c.limit = protocol.NoLimit; return nil })
 }

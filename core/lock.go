@@ -140,7 +140,7 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 
 // Release frees the lock and ends its context. It works whether or not ctx has ended, and returns with ctx at
 // the latest: 20 ms later if ctx had ended before; if it never ends, after 5 s, or a TTL if that is less. Where Redis has not
-// answered by then, the attempts go on in the background until the lease has run out.
+// answered by then, the attempts go on in the background for a TTL.
 //
 // Where another call of the process takes the lock over, see [WithLocalHandover], Redis is not asked: what it may
 // have lost since the last renewal becomes the loss of that call.

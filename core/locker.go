@@ -29,8 +29,8 @@ type Locker struct {
 // returned. Its timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are
 // below a minute.
 //
-// Set ContextTimeoutEnabled in the options of a *redis.Client: then a call that is alone sends its command on its own
-// goroutine instead of waiting for another one. A call whose context is cancelled before its deadline may then return
+// Set ContextTimeoutEnabled in the options of a *redis.Client to save a free lock some microseconds: then a call that is alone
+// sends its command itself instead of leaving that to another goroutine. A call whose context is cancelled before its deadline may then return
 // up to 250 ms later where Redis is silent.
 //
 // It returns an [ErrInvalid] for a nil client and for options that cannot work.
@@ -152,7 +152,7 @@ func (l *Locker) Check(key string, opts ...Option) error {
 // address or password shows there and not with the first request. It writes nothing, so it does not show what an ACL forbids
 // to write.
 //
-// Errors: [ErrUnavailable], which says why, [ErrClosed], [ErrInvalid].
+// Errors: [ErrUnavailable], which says why where that is known within a quarter of the TTL, at most 1 s; [ErrClosed], [ErrInvalid].
 func (l *Locker) Ping(ctx context.Context) error {
 	_, err := l.Inspect(ctx, "ping")
 	if failed, ok := err.(*opError); ok {
@@ -191,12 +191,12 @@ func configure[O Option](l *Locker, opts []O) (*config, error) {
 }
 
 // Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
-// until they are released or lost. It returns nil once all are and all clean-ups are through (while Redis is away those
-// try for up to a lease), and then no goroutine of the Locker is left.
+// until they are released or lost. It returns nil once all are and all clean-ups are through, and then no goroutine of the
+// Locker is left. While Redis is away the clean-ups go on for a TTL or 13 s at most, whichever is more.
 //
 // If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and their leases run out
 // by themselves: Shutdown never frees a key under a live handler. Then it returns an error that matches ctx.Err() and names
-// the locks. Calls that the client still has under way at that moment end with the client's own timeouts.
+// the locks, or says that clean-ups go on. Calls that the client still has under way at that moment end with the client's own timeouts.
 func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -206,9 +206,11 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 	l.store.Close()
 	err := l.env.Gate.Wait(ctx)
 	if err != nil {
+		left := "clean-ups go on"
 		if keys := l.sched.abandon(); len(keys) > 0 {
-			err = fmt.Errorf("holdfast: shutdown: not released: %s: %w", listing(keys), err)
+			left = "not released: " + listing(keys)
 		}
+		err = fmt.Errorf("holdfast: shutdown: %s: %w", left, err)
 	}
 	l.sched.stop()
 	l.env.Gate.Abandon()

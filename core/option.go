@@ -178,8 +178,8 @@ func WithTTL(d time.Duration) CallOption {
 	})
 }
 
-// WithWait bounds how long Acquire and Do wait for another holder, beside the context. The wait begins with the first answer
-// that tells of a holder. Behind other calls of the process for the same lock it begins at once. Default:
+// WithWait bounds how long Acquire and Do wait for another holder, beside the context. The time counts from when the call
+// learns that somebody has the lock: another process by the first answer of Redis, a call of its own process at once. Default:
 // until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
 // not answer is given a quarter of the TTL, at most 1 s, if that is more. For a [Locker.Claim], which waits for nobody, it is how
 // long Redis is asked.
@@ -225,8 +225,7 @@ func WithReentrancy() CallOption {
 
 // WithReentryID lets calls that name the same id hold the lock together, wherever they run: a job that holds a lock, say,
 // and a service that it calls and tells the id. All have the same token, and the lock is free when the last of them has
-// released it. A call that dies counts no longer than its own lease. Where the first call waited in line, the others
-// are let in once its Acquire has returned, a round trip after the grant. Anyone
+// released it. A call that dies counts no longer than its own lease. Anyone
 // who knows the id can enter the lock: use a random one per job. It has 1 to 128 bytes. New and the adapters
 // refuse it: all of their calls would hold their locks together. Default: none.
 func WithReentryID(id string) CallOption {

@@ -8,18 +8,20 @@ import (
 )
 
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the
-// goroutine at work, renewals included, and must return soon; several may run at once.
+// goroutine at work, renewals included, and must return soon; several may run at once. No hook tells of a call that is refused:
+// its error does. To count losses count the Err of Released that match ErrLost, and Lost of locks that are never released.
 type Trace struct {
-	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for TryAcquire and
-	// WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
+	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for
+	// TryAcquire and WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
 	Waiting func(Event)
 	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, Attempts how many looks at Redis; none for
 	// one that another call of the process handed over.
 	Acquired func(Event)
 	// Renewed: the lease was lengthened; TimeLeft is what it has now.
 	Renewed func(Event)
-	// Lost: Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how long it was held. It may come after
-	// Released, and after the call under the lock has returned.
+	// Lost: the lock ended before its Release. Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how
+	// long it was held. It may come after Released, and after the call under the lock has returned. A loss that only
+	// the release finds is not told here.
 	Lost func(Event)
 	// Released: Elapsed is how long it was held; Err is what Release returned, or with WithReleaseInBackground what it would
 	// have returned, and with Lead what the function returned as well.
@@ -28,8 +30,8 @@ type Trace struct {
 	// doubled. A handler may hang: see WithMaxHold.
 	LongHold func(Event)
 	// NodeError: a command to Redis failed or went unanswered; Err says how, and Node names the master where there are
-	// several. What comes of the call as a whole is its error: there is no hook for a call that is refused. Without a Key it
-	// is the connection on which grants arrive, told to the Locker's traces: waiters poll until there is another.
+	// several. It is the one hook of a Claim. Without a Key it is the connection on which grants arrive, told to the
+	// Locker's traces: waiters poll until there is another.
 	NodeError func(Event)
 }
 

@@ -166,9 +166,9 @@ func (g *Guard) forget(j *job) {
 	}
 }
 
-// RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running. It
-// does not run beside another run, as far as the job's [Policy] says so. It returns what the job returns, or
-// [holdfast.ErrNotAcquired] and its kin where it did not run. The job's tick is the moment of the call.
+// RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running.
+// Where another run goes on it does what the job's [Policy] says; with [Skip] it returns [holdfast.ErrNotAcquired] at once. It
+// returns what the job returns, or why it did not run, as [holdfast.Locker.Do] does. The job's tick is the moment of the call.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
 		return invalid("nil context")

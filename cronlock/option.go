@@ -98,8 +98,8 @@ func WithBusy(p Policy) Option {
 }
 
 // WithLateness bounds how long after its tick a job may still begin: when Redis did not answer before, or the process was
-// paused. Then the tick is left out, on this replica, or on all if this one had claimed it. Beyond the period, the ticks
-// of an outage are asked for together, of which a later one shuts out those before. Default: half of the period, at most
+// paused. Then the tick is left out, on this replica, or on all if this one had claimed it. If the bound is longer than the period,
+// the time from a tick to the next, the ticks of an outage are asked for together, and a later one shuts out those before. Default: half of the period, at most
 // 1 min.
 func WithLateness(d time.Duration) Option {
 	return option(func(c *config) {
@@ -117,8 +117,8 @@ func WithClaim(opts ...holdfast.ClaimOption) Option {
 	return option(func(c *config) { c.claim = append(c.claim, opts...) })
 }
 
-// WithLock passes options on to the lock: a label, the TTL, a bound to the hold. They win over those of the Locker and
-// over the TTL that the Guard chooses, half of the period, from 500 ms to 15 s. What holdfast.WithWait says does not count:
+// WithLock passes options on to the lock: a label, the TTL, a bound to the hold. They win over the TTL that the
+// Guard chooses, half of the time to the next tick, from 500 ms to 15 s, and that over the Locker's. What holdfast.WithWait says does not count:
 // see [Wait].
 func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })

@@ -11,8 +11,8 @@ import (
 type Trace struct {
 	// Ran: the job ran here, and returned nil. Token, Elapsed.
 	Ran func(Event)
-	// Skipped: another replica has the tick; or, with an Err, an earlier run goes on. Holder is the label of the
-	// lock's holder, where one is known.
+	// Skipped: another replica has the tick, which is the rule: it runs there. With an Err an earlier run goes on. Holder
+	// is the label of the lock's holder, where one is known.
 	Skipped func(Event)
 	// Late: the tick is left out on this replica, as Err says: Redis did not answer in time ([holdfast.ErrUnavailable]), the clock
 	// is off ([holdfast.ErrTick]), the process was paused, the Guard was stopped ([holdfast.ErrClosed]).

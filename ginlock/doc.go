@@ -54,5 +54,5 @@
 // it gave one. All but 409, 429, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm, unless a
 // hook of a [Trace] takes them.
 //
-// To test a handler under a lock, use a miniredis, a second Locker on it that holds the key, and a closed one.
+// To test a handler under a lock, use a miniredis with a second Locker that holds the key, and one that is closed.
 package ginlock

@@ -50,7 +50,7 @@ type Policy struct {
 //
 // max bounds the wait for other holders. A Redis that does not answer is given a quarter of the TTL, at most 1 s, if max is
 // less: a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and after 2 s with Wait(2 * time.Second). No wait for
-// a silent Redis is longer than the TTL.
+// a silent Redis is longer than one and a half TTLs.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // RetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never

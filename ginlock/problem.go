@@ -41,8 +41,8 @@ type problem struct {
 //
 // A handler may call Respond too, with an error of its lock or of a fence. An error that matches [holdfast.ErrLost], as
 // sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond cannot tell what else it
-// has done by then. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says that
-// nothing was done.
+// has done by then. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no
+// more.
 //
 // A loss may reach a handler as context.Canceled, from a driver that was given the context. So look at the lock too:
 //
@@ -67,6 +67,9 @@ func Respond(c *gin.Context, err error) {
 		}
 	}
 	p, retry := describe(err)
+	if p.Status == http.StatusInternalServerError && c.Request != nil && len(holdfast.Held(c.Request.Context())) > 0 {
+		p.Detail = "The request failed." // a handler's own error: what it has done by then is not known here
+	}
 	if p.Status == http.StatusConflict && !c.GetBool(leaseKey) {
 		retry = min(retry, retrySoon)
 	}

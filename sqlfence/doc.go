@@ -22,8 +22,8 @@
 // with [holdfast.WithLimit] or [holdfast.WithShared]. Once a lock in it is over, lost or released, every call with that
 // context fails. [Fence.Guard] is for a transaction that is begun elsewhere, [Tx] tells about other libraries, [WithPgx] is
 // for pgx, [Fence.ExecRow] for a row with a fence of its own. Set the database up as [Postgres], [MySQL] and [SQLite] say. In
-// tests [WithToken] stands in for a lock, and SQLite in memory, with one connection, for the database; a smaller token than a
-// committed one is that of a stale holder.
+// tests [WithToken] stands in for a lock, and SQLite in memory, with one connection, for the database; a token smaller than a
+// committed one stands for a stale holder.
 //
 // # Guarantees
 //
