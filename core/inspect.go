@@ -17,7 +17,8 @@ type State struct {
 	Held  bool
 	Label string // of the holder, see WithLabel; empty for foreign holders and without a label
 
-	// TimeLeft is what the holder's lease has left; 0 if nobody holds the lock, or the key never expires.
+	// TimeLeft is what the holder's lease has left, of several the lease that ends first; 0 if nobody holds the lock, or the key
+	// never expires.
 	TimeLeft time.Duration
 
 	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Readers of one process

@@ -333,6 +333,26 @@ func TestLimitCosts(t *testing.T) {
 	}
 }
 
+// Redis keeps the key until the longest of the leases is over, also that of a holder that has left.
+func TestInspectTellsWhenTheFirstLeaseEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		two, short := holdfast.WithLimit(2), 10*time.Second
+		dies, leaves := newReplica(t, b, holdfast.WithTTL(short)), newReplica(t, b, holdfast.WithTTL(2*short))
+		acquire(t, dies.Locker, "k", two, holdfast.WithoutRenewal())
+		lk := acquire(t, leaves.Locker, "k", two)
+		state, err := leaves.Inspect(background, "k")
+		if err != nil || state.Holders != 2 || state.TimeLeft <= 0 || state.TimeLeft > short {
+			t.Errorf("%+v, %v, want the first lease to end within %v", state, err, short)
+		}
+		release(t, lk)
+		time.Sleep(short)
+		state, err = leaves.Inspect(background, "k")
+		if want := (holdfast.State{Key: "k", Token: lk.Token()}); err != nil || state != want {
+			t.Errorf("%+v, %v, want it free when no lease is left: %+v", state, err, want)
+		}
+	})
+}
+
 // A holder that dies counts until its lease is over, and a waiter takes its place then.
 func TestLimitAfterACrash(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {

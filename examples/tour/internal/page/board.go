@@ -17,6 +17,7 @@ type picture struct {
 	Refused  int       `json:"refused"`
 	Lanes    []*lane   `json:"lanes"`
 	Products []product `json:"products"`
+	Payments provider  `json:"payments"`
 	Redis    string    `json:"redis,omitempty"`    // why it cannot be asked
 	Database string    `json:"database,omitempty"` // likewise
 }
@@ -37,6 +38,7 @@ type row struct {
 	Since   int64  `json:"since,omitempty"` // of the phase
 	Until   int64  `json:"until,omitempty"` // the end of the lease; 0 until it is known
 	Token   int64  `json:"token,omitempty"`
+	Pay     string `json:"pay,omitempty"` // where a held one is with its payment: queued, pays, paid
 }
 
 // product is what the servers say.
@@ -50,6 +52,14 @@ type product struct {
 	Sold    int    `json:"sold"`
 	Twice   int    `json:"twice"`
 	Fence   int64  `json:"fence"` // the largest token that the database has seen
+}
+
+// provider is what Redis says of the places at the payment provider.
+type provider struct {
+	Holders int   `json:"holders"`
+	Limit   int   `json:"limit"` // 0 where nobody pays
+	Until   int64 `json:"until"` // the end of the first lease
+	Waiting int   `json:"waiting"`
 }
 
 // entry is a line of the log.
@@ -260,10 +270,19 @@ func (b *board) report(replica string, r report) {
 				at.Until = r.Until
 			}
 		case "lost":
+			e.Text = "lost after " + took + "; the payment and the write after it do not look, and go on"
 			if current {
+				if at.Pay == "queued" {
+					e.Text = "lost after " + took + ", before it could pay"
+				}
 				at.Phase, at.Since, at.Until = "lost", r.At, 0
 			}
-			e.Text = "lost after " + took + "; the payment and the write after it do not look, and go on"
+		case "queued", "pays", "paid":
+			if current {
+				at.Pay = r.What
+			}
+		case "displaced":
+			e.Text = "lost its place at the payment provider after " + took
 		case "released":
 			if at.Token == r.Token {
 				*at = row{Product: r.Product}

@@ -50,6 +50,8 @@ func TestPageInABrowser(t *testing.T) {
 	b.must("Page.navigate", map[string]any{"url": s.url}, nil)
 
 	b.until("a bar for a lease", `[...document.querySelectorAll("[data-phase=held] .bar")].some(e => e.getBoundingClientRect().width > 0)`)
+	b.until("two payments, and one that waits", `[...document.querySelectorAll("[data-phase=held] .says")].some(e => e.textContent.endsWith("left, waits to pay")) &&
+		/^2 of 2In line\d+ \(replica-.*First lease\d\.\d s left$/.test(document.querySelector("[aria-label=payments] dl").textContent.slice("Holders".length))`)
 	var before, after map[string]string
 	b.eval(places, &before)
 	b.click("Pause replica-1")

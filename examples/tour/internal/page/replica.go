@@ -35,7 +35,7 @@ type report struct {
 // reporter writes reports.
 type reporter struct {
 	gate   *gate
-	names  map[string]string // of the products, by lock key
+	names  map[string]string // of the products and the payments, by lock key
 	mu     sync.Mutex        // guards out
 	out    io.Writer
 	failed error
@@ -60,6 +60,9 @@ func (rp *reporter) say(r report) {
 func (rp *reporter) trace() *holdfast.Trace {
 	hook := func(what string) func(holdfast.Event) {
 		return func(e holdfast.Event) {
+			if rp.names[e.Key] == payments && what != "redis" {
+				return // pay tells of its place, and for which product that is
+			}
 			r := report{What: what, Product: e.Key, Token: e.Token, Elapsed: e.Elapsed.Milliseconds()}
 			if e.TimeLeft > 0 && what == "renewed" {
 				r.Until = time.Now().Add(e.TimeLeft).UnixMilli()
@@ -109,6 +112,38 @@ func (rp *reporter) inside(r *shop.Replica) gin.HandlerFunc {
 	}
 }
 
+const (
+	payments = "payments" // the key of the places at the payment provider
+	atOnce   = 2          // places, which all replicas share
+)
+
+// pay runs a payment in one of the places. To the gate the wait for one is no work: it may last until payments of this very
+// replica end, and a pause holds those up.
+func (rp *reporter) pay(ctx context.Context, locker *holdfast.Locker, product string, payment func() error) (err error) {
+	token := holdfast.Held(ctx)[0].Token()
+	say := func(what string) { rp.say(report{What: what, Product: product, Token: token}) }
+	rp.gate.leave()
+	place, err := locker.Acquire(ctx, payments, holdfast.WithLimit(atOnce), holdfast.WithTrace(&holdfast.Trace{
+		Waiting: func(holdfast.Event) { say("queued") },
+		Lost: func(e holdfast.Event) {
+			rp.say(report{What: "displaced", Product: product, Elapsed: e.Elapsed.Milliseconds()})
+		},
+	}))
+	rp.gate.enter()
+	if err != nil {
+		return err
+	}
+	// What is paid is paid: the sale does not ask what became of the place.
+	defer func() { _ = place.Release(context.WithoutCancel(ctx)) }()
+	if err := holdfast.Err(place.Context(ctx)); err != nil {
+		return err // the replica was paused before the payment began
+	}
+	say("pays")
+	rp.gate.pay(func() { err = payment() })
+	say("paid")
+	return err
+}
+
 // Play is what a process has to be told to be a replica of the page.
 const Play = "page"
 
@@ -122,7 +157,9 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 	for _, p := range r.Products {
 		rp.names[r.Prefix+":"+holdfast.Key("product", p)] = p
 	}
+	rp.names[r.Prefix+":"+payments] = payments
 	closing := make(chan struct{})
+	var locker *holdfast.Locker // from Inside on, which is before the first request
 	replica, err := s.StartReplica(context.Background(), shop.Plan{
 		Name:    r.Name,
 		Scene:   r.Scene,
@@ -131,11 +168,9 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 		Deaf:    true,
 		Lock:    []holdfast.Option{holdfast.WithTTL(r.Lease), holdfast.WithTrace(rp.trace())},
 		Outside: []gin.HandlerFunc{rp.outside},
-		Inside:  rp.inside,
-		Charge: func(context.Context, string) error { // as deaf as the write after it
-			var err error
-			g.pay(func() { err = atWork(r.Payment, closing) })
-			return err
+		Inside:  func(r *shop.Replica) gin.HandlerFunc { locker = r.Locker; return rp.inside(r) },
+		Charge: func(ctx context.Context, product string) error {
+			return rp.pay(ctx, locker, product, func() error { return atWork(r.Payment, closing) }) // as deaf as the write after it
 		},
 	})
 	if err != nil {

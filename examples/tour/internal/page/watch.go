@@ -40,7 +40,7 @@ func (w *watch) close() error {
 func (w *watch) run(ctx context.Context) {
 	for shop.Sleep(ctx, lookEvery) == nil {
 		seen := make([]product, len(w.products))
-		redisErr := w.askRedis(ctx, seen)
+		paying, redisErr := w.askRedis(ctx, seen)
 		databaseErr := w.askDatabase(ctx, seen)
 		if ctx.Err() != nil {
 			return
@@ -56,6 +56,9 @@ func (w *watch) run(ctx context.Context) {
 				}
 				w.board.picture.Products[i] = p
 			}
+			if redisErr == nil {
+				w.board.picture.Payments = paying
+			}
 			w.board.picture.Redis, w.board.picture.Database = text(redisErr), text(databaseErr)
 		})
 	}
@@ -68,11 +71,11 @@ func text(err error) string {
 	return err.Error()
 }
 
-func (w *watch) askRedis(ctx context.Context, seen []product) error {
+func (w *watch) askRedis(ctx context.Context, seen []product) (paying provider, err error) {
 	for i, name := range w.products {
 		s, err := w.locker.Inspect(ctx, holdfast.Key("product", name))
 		if err != nil {
-			return err
+			return paying, err
 		}
 		p := &seen[i]
 		p.Name, p.Held, p.Holder, p.Token, p.Waiting = name, s.Held, s.Label, s.Token, s.Waiting
@@ -80,7 +83,8 @@ func (w *watch) askRedis(ctx context.Context, seen []product) error {
 			p.Until = time.Now().Add(s.TimeLeft).UnixMilli()
 		}
 	}
-	return nil
+	s, err := w.locker.Inspect(ctx, payments)
+	return provider{s.Holders, s.Limit, time.Now().Add(s.TimeLeft).UnixMilli(), s.Waiting}, err
 }
 
 func (w *watch) askDatabase(ctx context.Context, seen []product) error {

@@ -19,8 +19,8 @@ type Replica struct {
 	Name   string
 	URL    string
 	Books  *Store
+	Locker *holdfast.Locker
 	client *redis.Client
-	locker *holdfast.Locker
 	server *http.Server
 	served chan error
 }
@@ -46,7 +46,7 @@ func (s *Servers) StartReplica(ctx context.Context, p Plan) (_ *Replica, err err
 		}
 	}()
 	options := append([]holdfast.Option{holdfast.WithPrefix(s.Prefix + ":"), holdfast.WithLabel(p.Name)}, p.Lock...)
-	if r.locker, err = holdfast.New(r.client, options...); err != nil {
+	if r.Locker, err = holdfast.New(r.client, options...); err != nil {
 		return nil, err
 	}
 	if r.Books, err = s.Store(p.Scene); err != nil {
@@ -54,7 +54,7 @@ func (s *Servers) StartReplica(ctx context.Context, p Plan) (_ *Replica, err err
 	}
 	middleware := p.Outside
 	if p.Locked {
-		middleware = append(middleware, onePerProduct(r.locker))
+		middleware = append(middleware, onePerProduct(r.Locker))
 	}
 	if p.Inside != nil {
 		middleware = append(middleware, p.Inside(r))
@@ -86,8 +86,8 @@ func (r *Replica) Stop(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	if r.locker != nil {
-		if err := r.locker.Shutdown(ctx); err != nil {
+	if r.Locker != nil {
+		if err := r.Locker.Shutdown(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("locker: %w", err))
 		}
 	}
