@@ -9,7 +9,8 @@
 //
 // Use [Locker.Do] where you can: its function cannot go on with the wrong context. [Locker.Acquire] returns the lock
 // itself and waits until its context ends; [Locker.TryAcquire] does not wait. All three renew the lease until the lock is
-// released. [WithLimit] lets n calls hold the lock together, and [WithShared] any number, as readers. [Locker.Claim] is for
+// released. [WithLimit] lets n calls hold the lock together, and [WithShared] any number, as readers. [Locker.DoAll] holds several
+// locks, and [Locker.Lead] runs a function on one replica at a time. [Locker.Claim] is for
 // what is due at a time, such as a cron job: of all replicas that claim a tick one gets it, however short the work is and
 // however much their clocks differ. [NewRedLock] takes locks on independent masters.
 //

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/robfig/cron/v3"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/robfig/cron/v3"
 )
 

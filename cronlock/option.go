@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
 // Option configures a [Guard], or one of its jobs: those of the job win.

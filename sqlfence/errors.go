@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
 // The errors that a caller may have to branch on. Arguments that can never work match [holdfast.ErrInvalid]; a lock in the

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
 const (
