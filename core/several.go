@@ -12,20 +12,19 @@ import (
 
 const maxKeys = 64
 
-// DoAll runs fn while it holds the locks of all keys: a transfer between two accounts, say. It takes them in the order of their
-// bytes everywhere, so that calls of DoAll never wait for each other in a circle, whatever the order of keys, which may name
-// one twice. It wants 1 to 64.
+// DoAll runs fn while it holds the locks of all keys, 1 to 64 of them: for a transfer between two accounts, say. Calls of DoAll
+// never wait for each other in a circle, whatever the order of keys.
 //
-// All locks are asked for at once: where they are free, DoAll has them after one round trip. Else it keeps those in front of the
-// first that is held, gives back the others, waits in line for that one, and asks for the rest again. So it holds nothing behind
-// the key that it waits for. [WithWait] bounds the waiting for all of them together; with WithWait(0) the first that is held
-// ends the call. The keys may be in any slots of a Cluster.
+// DoAll asks for all locks at once: if they are free it has them after one round trip. Else it keeps those in front of the
+// first that somebody holds, in the order of their bytes, gives back the others, waits in line for that one, and asks for the
+// rest again. So it holds nothing behind the key that it waits for. [WithWait] bounds the waiting for all of them together; with
+// WithWait(0) the first that is held ends the call. The keys may be in any slots of a Cluster.
 //
-// fn's context carries all locks, for [Held] and for package sqlfence, and ends when one of them is lost. When fn returns or
-// panics all are released.
+// fn's context carries all locks, for [Held] and for package sqlfence, and ends when one of them is lost. DoAll releases all
+// when fn returns or panics.
 //
-// A call within fn, or one whose context holds a lock already, can wait in a circle as ever: that of a key in front of one
-// that is held. WithWait, or a deadline, ends it.
+// A call whose context holds a lock already, as one within fn does, can still wait in a circle, if its key comes before one that
+// is held. WithWait, or a deadline, ends that.
 //
 // Errors: those of [Locker.Do], which name the key; after one of acquiring nothing is held. [ErrLost] also where one was lost
 // while DoAll waited for another.
