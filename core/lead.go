@@ -15,27 +15,26 @@ const (
 	leadWell      = time.Minute // a term that lasted as long was no failure to start
 )
 
-// Lead runs fn on one replica at a time, for as long as ctx lasts: a poller, a consumer, the relay of an outbox. It waits to
-// hold the lock of name, runs fn, and when fn has returned stands again, until ctx ends. fn must return when its context
-// ends, which it does with the leadership:
+// Lead runs fn on one replica at a time: a poller, a consumer, the relay of an outbox. Every replica calls it. One has the lock
+// of name and runs fn, the others wait in line. fn must return when its context ends, which it does with the leadership.
 //
-//   - fn returns nil: Lead releases and returns nil. This replica is through with it.
-//   - fn returns an error: Lead releases, so that the next in line leads within a round trip, and stands again after 1 s, and twice as
-//     long after each further failure, to 30 s, less up to a quarter at random. A [Trace] is told of the error by Released.
-//   - The leadership is lost: fn's context ends, with an [ErrLost] as its cause. Once fn has returned, whatever it returns, Lead
-//     stands again at once.
-//   - Redis is away: Lead goes on trying, with the same pauses.
-//   - ctx ends, or [Locker.Shutdown] begins: so does fn's context. Once fn has returned, Lead releases and returns.
-//   - fn panics: Lead releases and goes on panicking.
+//   - If fn returns nil, Lead releases the lock and returns nil: this replica is through with it.
+//   - If fn returns an error, Lead releases the lock, so that the next in line leads within a round trip, and waits again after
+//     1 s, and twice as long after each further failure, up to 30 s, less a random quarter at most. Released of a [Trace] has the error.
+//   - If the leadership is lost, fn's context ends with an [ErrLost] as its cause. Once fn has returned, whatever it returns,
+//     Lead waits again at once.
+//   - If Redis is away, Lead goes on trying, with the same pauses.
+//   - If ctx ends, or [Locker.Shutdown] begins, so does fn's context end. Once fn has returned, Lead releases the lock and returns.
+//   - If fn panics, Lead releases the lock and goes on panicking.
 //
-// Lead never releases, nor returns, while fn runs. So a leader whose fn does not look at its context goes on beside the next: write
-// under package sqlfence, or compare tokens, and what it writes then is refused. The term is the fencing token, that of
-// Held(ctx)[0]. Who leads tells [Locker.Inspect], by [WithLabel]. After a crash the next one leads when the lease is over,
-// 15 s by default, see [WithTTL].
+// Lead never releases while fn runs, nor does it return. So an fn that does not look at its context may go on beside the next leader:
+// write under package sqlfence, and what it writes then is refused. The term is the fencing token, Held(ctx)[0].Token().
+// [Locker.Inspect] says who leads, by [WithLabel]. After a crash the next one leads when the lease is over, 15 s by default, see
+// [WithTTL].
 //
-// Errors: ctx.Err(), within what Acquire or Release would return; [ErrClosed]; [ErrSelfDeadlock] where ctx holds the lock of name
-// already; [ErrInvalid], also for [WithWait], [WithoutRenewal], [WithReentryID], [WithLimit] and [WithShared], which make no sense
-// here. After nil from fn those of [Lock.Release].
+// Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] where ctx holds the lock of name already; those of
+// [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithWait], [WithoutRenewal], [WithReentryID], [WithLimit] and
+// [WithShared], which make no sense here.
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")
