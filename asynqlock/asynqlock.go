@@ -13,8 +13,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// longestKey is the length of the longest key that holdfast.Key makes.
-const longestKey = 256
+const (
+	// longestKey is the length of the longest key that holdfast.Key makes.
+	longestKey = 256
+
+	// mostLocks is what DoAll takes.
+	mostLocks = 64
+)
 
 // Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
 //
@@ -31,9 +36,8 @@ const longestKey = 256
 // HMGET, HSET, HDEL, LPOS, LREM, RPUSH, ZREM, ZADD, GET and SET. Where an ACL denies it, tasks are not woken, and come back when
 // their delay is over.
 type Guard struct {
-	locker   *holdfast.Locker
-	resource string
-	part     Part
+	locker *holdfast.Locker
+	target
 	config
 }
 
@@ -48,19 +52,17 @@ type Guard struct {
 // [holdfast.ErrInvalid]. Mistakes are a nil or empty argument, a Locker on several masters without WithRedis, a value that an
 // option cannot have, and options that contradict each other or the Locker's.
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *Guard {
-	g := &Guard{locker: locker, resource: resource, part: part, config: defaults()}
-	if resource == "" {
-		g.refuse("no resource")
-	}
-	if part == nil {
-		g.refuse("no part: Field wants a name, Parts at least one part, and none of them nil")
-	}
+	g := &Guard{locker: locker, target: target{resource, part}, config: defaults()}
+	g.judge(&g.mistakes, "")
 	for _, o := range opts {
 		if o == nil {
 			g.refuse("a nil option")
 			continue
 		}
 		o.guard(&g.config)
+	}
+	if n := 1 + len(g.also); n > mostLocks {
+		g.refuse("WithAlso makes it %d locks of a task: want at most %d", n, mostLocks)
 	}
 	g.maxDeferral, g.maxDelay = g.busy.bounds()
 	if g.maxDeferral <= 0 {
@@ -132,7 +134,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if ctx.Value(configured{}) == nil {
 		return errNotConfigured
 	}
-	key, err := g.key(t)
+	keys, err := g.keys(t)
 	if unnamed := (*keyError)(nil); errors.As(err, &unnamed) {
 		g.tell(ctx, unnamedHook, Event{Task: t, Err: err})
 		return g.decide(ctx, t, err)
@@ -140,13 +142,24 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if err != nil {
 		return err
 	}
-	ran, err := g.run(ctx, key, g.busy.wait, t, next)
-	switch {
-	case ran:
+	ran, err := g.run(ctx, keys, g.busy.wait, t, next)
+	if ran {
 		return err
-	case errors.Is(err, holdfast.ErrSelfDeadlock):
+	}
+	outcome := g.refused(ctx, keys, t, next, err)
+	if len(keys) > 1 {
+		g.passOn(ctx, keys, err, outcome)
+	}
+	return outcome
+}
+
+// refused is for a task that has not run.
+func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next asynq.Handler, err error) error {
+	key := busyKey(keys, err)
+	switch {
+	case errors.Is(err, holdfast.ErrSelfDeadlock) && len(keys) == 1:
 		return next.ProcessTask(ctx, t) // the same Guard twice, or another one for the same key
-	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid):
+	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid) || errors.Is(err, holdfast.ErrSelfDeadlock):
 		return err // asynq does not wait for the outcome of an ended context
 	case g.failOpen && errors.Is(err, holdfast.ErrUnavailable):
 		g.tell(ctx, unlockedHook, Event{Task: t, Key: key, Err: err})
@@ -158,14 +171,14 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 		g.tell(ctx, failedHook, Event{Task: t, Key: key, Err: err})
 		return g.decide(ctx, t, fmt.Errorf("asynqlock: %w", err))
 	}
-	return g.giveWay(ctx, key, t, next, err)
+	return g.giveWay(ctx, keys, t, next, err)
 }
 
-// run has the handler work under the lock if it can be had, and holds it until the handler returns, whatever becomes
+// run has the handler work under the locks if they can be had, and holds it until the handler returns, whatever becomes
 // of its context: asynq gives up a handler that outlives its timeout, or a shutdown, and the task runs again
 // elsewhere beside it.
-func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
-	var name string // of the lock in Redis, which has the Locker's prefix
+func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
+	var names []string // of the locks in Redis, which have the Locker's prefix
 	var listens func() bool
 	r, result := refOf(ctx), errPanicked
 	defer func() {
@@ -179,7 +192,9 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 				g.forget(ctx, r)
 			}
 		}
-		g.wake(ctx, name, own) // after the release, and also behind a panic
+		for _, name := range names {
+			g.wake(ctx, name, own) // after the release, and also behind a panic
+		}
 	}()
 	if deadline, ok := ctx.Deadline(); ok {
 		// When the context ends, asynq counts a failure of the handler, and does not listen any more.
@@ -188,17 +203,34 @@ func (g *Guard) run(ctx context.Context, key string, wait time.Duration, t *asyn
 	}
 	var abandoned error
 	task := ctx
-	err = g.locker.Do(ctx, key, func(ctx context.Context) error {
-		lock := holdfast.Held(ctx)[0]
+	work := func(ctx context.Context) error {
+		locks := holdfast.Held(ctx)[:1]
+		if len(keys) > 1 {
+			locks = taken(task, ctx)
+		}
+		for _, lock := range locks {
+			names = append(names, lock.Key())
+		}
 		listens = context.AfterFunc(task, func() { g.forget(task, r) }) // asynq counts a failure
-		name, ran = lock.Key(), true
+		ran = true
 		result = next.ProcessTask(ctx, t)
-		if err := lock.Err(); errors.Is(err, holdfast.ErrClosed) {
-			abandoned = err // a Shutdown of the Locker gave it up; the release does not tell
+		for _, lock := range locks {
+			if err := lock.Err(); errors.Is(err, holdfast.ErrClosed) {
+				abandoned = err // a Shutdown of the Locker gave it up; the release does not tell
+			}
 		}
 		return nil
-	}, append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(wait))...)
+	}
+	opts := append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(wait))
+	if len(keys) == 1 {
+		err = g.locker.Do(ctx, keys[0], work, opts...)
+	} else { // under those that an outer Guard has it goes on, and waits for the others
+		err = g.locker.DoAll(ctx, keys, work, append(opts, holdfast.WithReentrancy())...)
+	}
+	key := keys[0]
 	switch {
+	case !ran && errors.Is(err, holdfast.ErrLost): // one went while it waited for another: nothing ran
+		return false, fmt.Errorf("%w: %v", holdfast.ErrUnavailable, err)
 	case !ran:
 		return false, err
 	case abandoned != nil:

@@ -26,9 +26,9 @@ const (
 // are retries left, and archives the task if there are none, failure or not: where none are left, a task of the same
 // content takes its place. And the deadline of a task runs on: where it would be over, the task waits here instead,
 // for as long as there is a chance.
-func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asynq.Handler, busy error) error {
+func (g *Guard) giveWay(ctx context.Context, keys []string, t *asynq.Task, next asynq.Handler, busy error) error {
 	r, now := refOf(ctx), time.Now()
-	d := &DeferredError{Key: key, Since: now, Delay: g.delay(busy), cause: busy}
+	d := &DeferredError{Key: busyKey(keys, busy), Since: now, Delay: g.delay(busy), cause: busy}
 	rec, err := g.record(ctx, r)
 	switch {
 	case errors.Is(err, asynq.ErrTaskNotFound):
@@ -39,36 +39,43 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 			d.Since = rec.since
 		}
 		if rec.woken {
-			ran, err := g.run(ctx, key, wokenWait, t, next)
+			ran, err := g.run(ctx, keys, wokenWait, t, next)
 			if ran || ctx.Err() != nil {
 				return err
 			}
 			time.Sleep(settling)
-			busy, d.cause, d.Delay, rec.goesOn = err, err, g.delay(err), false
+			busy, d.Key, d.cause, d.Delay, rec.goesOn = err, busyKey(keys, err), err, g.delay(err), false
 		}
 		if deadline := time.Unix(int64(rec.number(deadlineField)), 0); deadline.Unix() > 0 && now.Add(d.Delay+forwarding).After(deadline) {
-			ran, err := g.run(ctx, key, time.Until(deadline), t, next)
+			ran, err := g.run(ctx, keys, time.Until(deadline), t, next)
 			if ran || ctx.Err() != nil {
 				return err
 			}
-			busy = err
+			busy, d.Key = err, busyKey(keys, err)
 		}
 	}
 	if now.Sub(d.Since) > g.maxDeferral {
 		g.forget(ctx, r)
-		g.tell(ctx, failedHook, Event{Task: t, Key: key, Since: d.Since, Err: busy})
+		g.tell(ctx, failedHook, Event{Task: t, Key: d.Key, Since: d.Since, Err: busy})
 		return g.decide(ctx, t, fmt.Errorf("asynqlock: %v since %s is too long: %w", g.maxDeferral, d.Since.UTC().Format(time.RFC3339), busy))
 	}
-	event := Event{Task: t, Key: key, Since: d.Since, Delay: d.Delay, Err: busy}
+	event := Event{Task: t, Key: d.Key, Since: d.Since, Delay: d.Delay, Err: busy}
 	if r.retried < r.limit {
 		known := rec != nil && rec.goesOn || g.remember(ctx, r, formatState(d.Since, r.retried, d.failure))
-		if known && g.note(ctx, busy, r.queue, r.id, d) {
+		for range keys {
+			if !known || !g.note(ctx, busy, r.queue, r.id, d) {
+				break
+			}
 			// The lock may have been released before there was a note for its releaser. So look again, behind it.
-			ran, err := g.run(ctx, key, 0, t, next)
+			ran, err := g.run(ctx, keys, 0, t, next)
 			if ran || ctx.Err() != nil {
 				return err
 			}
-			d.cause, event.Err = err, err
+			noted := d.Key
+			busy, d.Key, d.cause = err, busyKey(keys, err), err
+			if event.Key, event.Err = d.Key, err; d.Key == noted {
+				break
+			}
 		}
 		g.tell(ctx, deferredHook, event)
 		return d
@@ -83,7 +90,7 @@ func (g *Guard) giveWay(ctx context.Context, key string, t *asynq.Task, next asy
 	}
 	g.tell(ctx, handedOnHook, event)
 	g.note(ctx, busy, r.queue, successor, d)
-	if state, err := g.locker.Inspect(ctx, key); err == nil && !state.Held {
+	if state, err := g.locker.Inspect(ctx, d.Key); err == nil && !state.Held {
 		g.wake(ctx, state.Key, "")
 	}
 	d.replaced = true

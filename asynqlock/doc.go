@@ -12,8 +12,8 @@
 //	err = scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil))
 //	err = scheduler.Start()
 //
-// The lock's key is holdfast.Key("account", id). The id is a field of the JSON payload, or what any [Part] finds. The handler's
-// context is the lock's: it ends when the lock is lost, and carries the token for a fence.
+// The lock's key is holdfast.Key("account", id). The id is a field of the JSON payload, or what any [Part] finds; [WithAlso]
+// adds the lock of another. The handler's context is the lock's: it ends when the lock is lost, and carries the token.
 //
 // # Guarantees
 //

@@ -300,3 +300,25 @@ func ExampleWithLimit() {
 	// true
 	// <nil>
 }
+
+// A transfer has both accounts, whichever way the money goes.
+func ExampleWithAlso() {
+	rdb, closeAll := newExampleRedis()
+	defer closeAll()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	guard := asynqlock.New(locker, "account", asynqlock.Field("from"), asynqlock.WithAlso("account", asynqlock.Field("to")))
+	err = runTask(guard, func(ctx context.Context, _ *asynq.Task) error {
+		for _, lock := range holdfast.Held(ctx) {
+			fmt.Println(lock.Key())
+		}
+		return nil
+	}, asynq.NewTask("transfer", []byte(`{"from": 2, "to": 1}`)))
+	fmt.Println(err)
+	// Output:
+	// account:2
+	// account:1
+	// <nil>
+}

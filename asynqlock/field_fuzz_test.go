@@ -68,7 +68,7 @@ func FuzzField(f *testing.F) {
 		key := func(payload []byte, part Part) (string, string) {
 			task := asynq.NewTask("pay", payload)
 			want, ok := said(payload, name)
-			g := &Guard{resource: "account", part: part}
+			g := &Guard{target: target{"account", part}}
 			key, err := g.key(task)
 			if ok != (err == nil) {
 				t.Fatalf("%q in %q: got key %q, %v, want %q", name, payload, key, err, want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,13 +141,18 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"all at once": {func() {
 			asynqlock.New(nil, "", part, asynqlock.WithBusy(asynqlock.Wait(-1).MaxDelay(0).MaxDeferral(-1)), nil, asynqlock.WithRedis(nil))
 		}, []string{"no Locker", "no resource", "MaxDelay(0s)", "nil option", "MaxDeferral(-1ns)", "Wait(-1ns)", "WithRedis(nil)"}},
-		"no handler":            {func() { asynqlock.New(l, "account", part).Wrap(nil) }, []string{"Wrap"}},
-		"nil function":          {func() { asynqlock.New(l, "account", part).Wrap(asynq.HandlerFunc(nil)) }, []string{"Wrap"}},
-		"nil mux":               {func() { asynqlock.New(l, "account", part).Wrap((*asynq.ServeMux)(nil)) }, []string{"Wrap"}},
-		"scheduler, no locker":  {func() { asynqlock.NewScheduler(nil) }, []string{"no Locker"}},
-		"scheduler, several":    {func() { asynqlock.NewScheduler(several) }, []string{"WithRedis"}},
-		"scheduler, option":     {scheduler(nil), []string{"nil option"}},
-		"scheduler, Redis":      {scheduler(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
+		"no handler":           {func() { asynqlock.New(l, "account", part).Wrap(nil) }, []string{"Wrap"}},
+		"nil function":         {func() { asynqlock.New(l, "account", part).Wrap(asynq.HandlerFunc(nil)) }, []string{"Wrap"}},
+		"nil mux":              {func() { asynqlock.New(l, "account", part).Wrap((*asynq.ServeMux)(nil)) }, []string{"Wrap"}},
+		"scheduler, no locker": {func() { asynqlock.NewScheduler(nil) }, []string{"no Locker"}},
+		"scheduler, several":   {func() { asynqlock.NewScheduler(several) }, []string{"WithRedis"}},
+		"scheduler, option":    {scheduler(nil), []string{"nil option"}},
+		"scheduler, Redis":     {scheduler(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
+		"also nothing":         {func() { asynqlock.New(newLocker(t), "account", part, asynqlock.WithAlso("", nil)) }, []string{`WithAlso(""): no resource`, `WithAlso(""): no part`}},
+		"too many": {func() {
+			asynqlock.New(newLocker(t), "account", part, slices.Repeat([]asynqlock.Option{asynqlock.WithAlso("account", part)}, 64)...)
+		},
+			[]string{"65 locks", "at most 64"}},
 		"scheduler, location":   {scheduler(asynqlock.WithLocation(nil)), []string{"WithLocation(nil)"}},
 		"scheduler, lateness":   {scheduler(asynqlock.WithLateness(0)), []string{"WithLateness(0s)"}},
 		"scheduler, claim":      {scheduler(asynqlock.WithClaim(holdfast.WithTickWindow(0, 0))), []string{"WithClaim", "WithTickWindow"}},

@@ -35,6 +35,7 @@ func (m mistakes) err(act string) error {
 type config struct {
 	mistakes
 	lock        []holdfast.CallOption
+	also        []target
 	redis       redis.UniversalClient
 	busy        Policy
 	maxDeferral time.Duration // as the policy says
@@ -216,6 +217,28 @@ func WithLock(opts ...holdfast.CallOption) Option {
 // [holdfast.WithLimit]: one more task finds the key busy, as [WithBusy] says, and a task that ends wakes one that gave way. A
 // request or a cron job that locks the same key without a limit runs alone. From 1, the default, to 1000.
 func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
+
+// WithAlso adds a lock: a task then runs under that of [New] and those of all WithAlso, taken together as [holdfast.Locker.DoAll]
+// does it, so that tasks that name the same things in any order never wait for each other in a circle. A transfer:
+//
+//	asynqlock.New(locker, "account", asynqlock.Field("from"), asynqlock.WithAlso("account", asynqlock.Field("to")))
+//
+// All other options count for each of the locks, and [Wait] for all of them together. A task gives way at the first key that is
+// busy, which its error names, and is woken when that is free; if it finds another one busy then, it gives way there, and has the
+// next task for the first one woken. A run that ends wakes a task at each of its keys. A task that was refused has held its free
+// keys for an instant, and looks after whom it kept out; where that fails, such a task comes back after its delay. Two parts
+// may name the same lock. There may be 63 WithAlso.
+//
+// Under an outer Guard that has some of the locks, a task waits for the others, which can make a circle with such tasks of
+// another order: it ends as the wait does. One that has a lock [WithLimit] there, and wants it alone here, fails with
+// [holdfast.ErrSelfDeadlock].
+func WithAlso(resource string, part Part) Option {
+	return option(func(c *config) {
+		t := target{resource, part}
+		t.judge(&c.mistakes, fmt.Sprintf("WithAlso(%q): ", resource))
+		c.also = append(c.also, t)
+	})
+}
 
 // WithRedis names the Redis that asynq has. It is for a Guard and for a Scheduler. Default: the Locker's.
 func WithRedis(client redis.UniversalClient) interface {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/core"
@@ -72,8 +73,37 @@ func Parts(parts ...Part) Part {
 	}
 }
 
+// target is what a lock is of: the resource, and the part that tells one of it from the others.
+type target struct {
+	resource string
+	part     Part
+}
+
+func (g target) judge(m *mistakes, where string) {
+	if g.resource == "" {
+		m.refuse("%sno resource", where)
+	}
+	if g.part == nil {
+		m.refuse("%sno part: Field wants a name, Parts at least one part, and none of them nil", where)
+	}
+}
+
+// keys are those of a task's locks, each once.
+func (g *Guard) keys(t *asynq.Task) (keys []string, err error) {
+	for _, target := range append([]target{g.target}, g.also...) {
+		key, err := target.key(t)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
+}
+
 // key is the lock's key for this task.
-func (g *Guard) key(t *asynq.Task) (string, error) {
+func (g target) key(t *asynq.Task) (string, error) {
 	parts, err := g.part(t)
 	if err != nil {
 		return "", err

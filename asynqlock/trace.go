@@ -43,7 +43,7 @@ type Trace struct {
 // other fields that a hook's comment does not name are zero.
 type Event struct {
 	Task  *asynq.Task
-	Key   string        // of the lock, without the Locker's prefix
+	Key   string        // of the lock, without the Locker's prefix; with WithAlso of the one that is busy, or else the first
 	Since time.Time     // of the first deferral
 	Delay time.Duration // of this one
 

@@ -182,3 +182,23 @@ func ExampleWithLimit() {
 	// 429 Too Many Requests
 	// 200 exported
 }
+
+// A transfer has both accounts, whichever way the money goes.
+func ExampleWithAlso() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+
+	router := gin.New()
+	both := ginlock.New(locker, "account", ginlock.Query("from"), ginlock.WithAlso("account", ginlock.Query("to")))
+	router.POST("/transfers", both, func(c *gin.Context) {
+		c.String(http.StatusOK, fmt.Sprint(len(holdfast.Held(c.Request.Context())), " locks"))
+	})
+	fmt.Println(post(router, "/transfers?from=2&to=1"))
+
+	payout, _ := locker.Acquire(context.Background(), holdfast.Key("account", "1"))
+	fmt.Println(post(router, "/transfers?from=2&to=1"))
+	_ = payout.Release(context.Background())
+	// Output:
+	// 200 2 locks
+	// 409 Conflict
+}

@@ -18,6 +18,9 @@ const (
 
 	// longestKey is the length of the longest key that holdfast.Key makes.
 	longestKey = 256
+
+	// mostLocks is what DoAll takes.
+	mostLocks = 64
 )
 
 // New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), with the parts
@@ -98,19 +101,28 @@ const (
 //		...
 //	})
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gin.HandlerFunc {
-	m := &middleware{locker: locker, resource: resource, part: part, config: defaults()}
+	m := &middleware{locker: locker, target: target{resource, part}, config: defaults()}
 	if err := m.configure(opts); err != nil {
 		panic(err)
 	}
 	m.lock = m.lockOptions()
+	if len(m.also) > 0 {
+		m.lock = append(m.lock, holdfast.WithReentrancy()) // a chain goes on under the locks that it has, and waits for the others
+		return m.handleAll
+	}
 	return m.handle
 }
 
 type middleware struct {
-	locker   *holdfast.Locker
+	locker *holdfast.Locker
+	target
+	config
+}
+
+// target is what a lock is of: the resource, and the part that tells one of it from the others.
+type target struct {
 	resource string
 	part     Part
-	config
 }
 
 // configure applies opts and reports all that is wrong with them and with the other arguments of New.
@@ -119,18 +131,16 @@ func (m *middleware) configure(opts []Option) error {
 	if m.locker == nil {
 		wrong = append(wrong, "the locker is nil")
 	}
-	if m.resource == "" {
-		wrong = append(wrong, "the resource is empty")
-	}
-	if m.part == nil {
-		wrong = append(wrong, "the part is nil: Param, Query, Header, Value and JSON want a name, and Parts at least one part and none that is nil")
-	}
+	wrong = append(wrong, m.wrong()...)
 	for i, o := range opts {
 		if o == nil {
 			wrong = append(wrong, fmt.Sprintf("option %d of %d is nil", i+1, len(opts)))
 		} else if err := o.apply(&m.config); err != nil {
 			wrong = append(wrong, err.Error())
 		}
+	}
+	if n := 1 + len(m.also); n > mostLocks {
+		wrong = append(wrong, fmt.Sprintf("WithAlso makes it %d locks of a request: want at most %d", n, mostLocks))
 	}
 	if m.locker != nil {
 		if err := m.check(); err != nil {
@@ -141,6 +151,16 @@ func (m *middleware) configure(opts []Option) error {
 		return nil
 	}
 	return invalid("ginlock: New: %s", strings.Join(wrong, "; "))
+}
+
+func (t target) wrong() (wrong []string) {
+	if t.resource == "" {
+		wrong = append(wrong, "the resource is empty")
+	}
+	if t.part == nil {
+		wrong = append(wrong, "the part is nil: Param, Query, Header, Value and JSON want a name, and Parts at least one part and none that is nil")
+	}
+	return wrong
 }
 
 // check has the Locker judge the options of the lock. The key is as long as one can get, so that a prefix that leaves no
@@ -162,12 +182,7 @@ func (e *invalidError) Error() string        { return e.reason }
 func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 func (m *middleware) handle(c *gin.Context) {
-	if c.FullPath() == "" {
-		// gin has set the status already and writes its default body when the aborted chain has not.
-		c.Abort()
-		if c.Writer.Status() == http.StatusOK {
-			c.Status(http.StatusNotFound)
-		}
+	if unmatched(c) {
 		return
 	}
 	key, err := m.key(c)
@@ -179,27 +194,47 @@ func (m *middleware) handle(c *gin.Context) {
 	lock, err := m.locker.Acquire(ctx, key, m.lock...)
 	switch {
 	case err == nil:
-		m.hold(c, lock)
+		m.hold(c, lock.Context(ctx), func(ctx context.Context) error { return release(ctx, lock) })
 	case errors.Is(err, holdfast.ErrSelfDeadlock):
 		c.Next() // under the lock that the request has already
-	case m.failOpen && errors.Is(err, holdfast.ErrUnavailable) && ctx.Err() == nil:
-		m.tell(c, unlocked, err)
-		c.Next()
 	default:
-		m.refuse(c, err)
+		m.without(c, err)
 	}
 }
 
+// unmatched answers a request that has no route.
+func unmatched(c *gin.Context) bool {
+	if c.FullPath() != "" {
+		return false
+	}
+	// gin has set the status already and writes its default body when the aborted chain has not.
+	c.Abort()
+	if c.Writer.Status() == http.StatusOK {
+		c.Status(http.StatusNotFound)
+	}
+	return true
+}
+
+// without is for a request that could not have its locks.
+func (m *middleware) without(c *gin.Context, err error) {
+	if m.failOpen && errors.Is(err, holdfast.ErrUnavailable) && c.Request.Context().Err() == nil {
+		m.tell(c, unlocked, err)
+		c.Next()
+		return
+	}
+	m.refuse(c, err)
+}
+
 // key is the lock's key for this request.
-func (m *middleware) key(c *gin.Context) (string, error) {
-	parts, err := m.part(c)
+func (t target) key(c *gin.Context) (string, error) {
+	parts, err := t.part(c)
 	if err != nil {
 		return "", err
 	}
 	if len(parts) == 0 {
 		return "", &keyError{what: "nothing"}
 	}
-	all := []string{m.resource}
+	all := []string{t.resource}
 	for _, p := range parts {
 		if p == "" {
 			// A key without it would be one lock for all such requests.
@@ -210,11 +245,14 @@ func (m *middleware) key(c *gin.Context) (string, error) {
 	return holdfast.Key(all...), nil
 }
 
-// hold runs the rest of the chain under lock and releases it, also when the chain panics.
-func (m *middleware) hold(c *gin.Context, lock *holdfast.Lock) {
+// hold runs the rest of the chain with ctx, that of its locks, and releases them, also when the chain panics. The release is
+// bounded, and detached from the request, which may be over.
+func (m *middleware) hold(c *gin.Context, ctx context.Context, release func(context.Context) error) {
 	request, status, returned := c.Request, c.Writer.Status(), false
 	defer func() {
-		err := release(request.Context(), lock)
+		bound, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), releaseBound)
+		defer cancel()
+		err := release(bound)
 		restore(c, request)
 		if err == nil {
 			return
@@ -230,17 +268,15 @@ func (m *middleware) hold(c *gin.Context, lock *holdfast.Lock) {
 			m.answer(c, err)
 		}
 	}()
-	c.Request = request.WithContext(lock.Context(request.Context()))
+	c.Request = request.WithContext(ctx)
 	c.Next()
 	returned = true
 }
 
-// release ends the hold, detached from the request, which may be over. Its error matches holdfast.ErrLost wherever
+// release ends the hold. Its error matches holdfast.ErrLost wherever
 // the lock's context ended before the chain did, also when a Shutdown did that: that frees the key, if at all,
 // only now, and without an error.
 func release(ctx context.Context, lock *holdfast.Lock) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound)
-	defer cancel()
 	ended := lock.Err()
 	err := lock.Release(ctx)
 	if errors.Is(ended, holdfast.ErrClosed) {

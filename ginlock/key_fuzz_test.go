@@ -32,7 +32,7 @@ func newKeyed(scoped bool) *keyed {
 		route := func(c *gin.Context) ([]string, error) { return []string{c.Request.Method, c.FullPath()}, nil }
 		part = Parts(route, part)
 	}
-	m := &middleware{resource: "order", part: part}
+	m := &middleware{target: target{"order", part}}
 	read := func(c *gin.Context) { k.key, k.err = m.key(c) }
 	for _, route := range []string{"/orders/:tenant/:id", "/invoices/:tenant/:id"} {
 		k.POST(route, read)

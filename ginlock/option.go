@@ -2,6 +2,7 @@ package ginlock
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -22,6 +23,7 @@ type config struct {
 	traces       []*Trace
 	failOpen     bool
 	limited      bool
+	also         []target
 }
 
 func defaults() config {
@@ -95,6 +97,29 @@ func WithLock(opts ...holdfast.CallOption) Option {
 func WithLimit(n int) Option {
 	return option(func(c *config) error {
 		c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), n > 1
+		return nil
+	})
+}
+
+// WithAlso adds a lock: the chain then runs under that of [New] and those of all WithAlso, taken together as
+// [holdfast.Locker.DoAll] does it: requests that name the same things in any order never wait for each other in a circle. A
+// transfer:
+//
+//	ginlock.New(locker, "account", ginlock.JSON("from"), ginlock.WithAlso("account", ginlock.JSON("to")))
+//
+// All other options count for each of the locks, and the wait of [WithBusy] for all of them together. The first that cannot be
+// had refuses the request, and so does the first part without a value; the error names the key. Two parts may name the same
+// lock. There may be 63 WithAlso.
+//
+// A chain that already has some of the locks waits for the others, which can make a circle with other such chains: that ends
+// with the wait. Where it has one [WithLimit] and this middleware wants it alone, it would wait for itself: that is a 500.
+func WithAlso(resource string, part Part) Option {
+	t := target{resource, part}
+	return option(func(c *config) error {
+		if wrong := t.wrong(); len(wrong) > 0 {
+			return invalid("WithAlso(%q): %s", resource, strings.Join(wrong, "; "))
+		}
+		c.also = append(c.also, t)
 		return nil
 	})
 }

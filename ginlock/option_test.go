@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -217,6 +218,9 @@ func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 			"contradiction":       {l, "order", byID, lock(holdfast.WithoutRenewal()), []string{"WithoutRenewal"}},
 			"re-entry":            {l, "order", byID, lock(holdfast.WithReentryID("x")), []string{"WithReentryID is for one call"}},
 			"useless wait":        {l, "order", byID, lock(holdfast.WithWait(-1)), []string{"WithWait(-1ns)"}},
+			"also no resource":    {l, "order", byID, []ginlock.Option{ginlock.WithAlso("", byID)}, []string{`WithAlso("")`, "resource"}},
+			"also no part":        {l, "order", byID, []ginlock.Option{ginlock.WithAlso("customer", ginlock.Param(""))}, []string{`WithAlso("customer")`, "part is nil"}},
+			"too many":            {l, "order", byID, slices.Repeat([]ginlock.Option{ginlock.WithAlso("order", byID)}, 64), []string{"65 locks", "at most 64"}},
 			"all of it": {l, "", nil, []ginlock.Option{nil, ginlock.WithTrace(nil), ginlock.WithBusy(ginlock.Wait(-time.Second)), ginlock.WithErrorHandler(nil),
 				ginlock.WithLock(holdfast.WithTTL(0))}, []string{"resource", "part", "option 1 of 5", "WithTrace", "WithBusy", "WithErrorHandler", "WithTTL(0s)"}},
 			"also without a locker": {nil, "", byID, []ginlock.Option{ginlock.WithTrace(nil)}, []string{"locker", "resource", "WithTrace"}},
@@ -241,6 +245,7 @@ func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 			}()
 		}
 		ginlock.New(l, "order", byID, ginlock.WithLock(holdfast.WithLabel("api"), holdfast.WithTTL(time.Second)), ginlock.WithBusy(ginlock.Policy{}))
+		ginlock.New(l, "order", byID, slices.Repeat([]ginlock.Option{ginlock.WithAlso("order", byID)}, 63)...)
 		synctest.Wait()
 		if n := b.Commands().Total(); n != 0 {
 			t.Errorf("%d commands sent", n)

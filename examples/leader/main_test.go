@@ -1,27 +1,45 @@
 package main
 
 import (
-	"fmt"
-	"strings"
+	"os"
+	"regexp"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 )
 
-func TestNextLeaderGoesOn(t *testing.T) {
-	for name, redis := range map[string]func(){
-		"embedded": func() { t.Setenv("REDIS_ADDR", "") },
-		"another":  func() { exampletest.Redis(t) },
-	} {
-		redis()
-		got := exampletest.Start(t, run).Wait()
-		for id := 1; id <= 6; id++ {
-			if n := strings.Count(got, fmt.Sprintf("sends message %d\n", id)); n != 1 {
-				t.Errorf("%s: message %d was sent %d times:\n%s", name, id, n, got)
+// TestMain is a replica too, which run starts.
+func TestMain(m *testing.M) {
+	if os.Getenv("REPLICA") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+var want = regexp.MustCompile(`^(replica \d) sends row 1
+(replica \d) is killed
+(replica \d) sends row 2
+(replica \d) sends row 3
+(replica \d) sends row 4
+(replica \d) was refused after (replica \d) wrote
+$`)
+
+func TestNextReplicaTakesOver(t *testing.T) {
+	for _, name := range []string{"embedded", "Redis"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("REDIS_ADDR", "")
+			if name == "Redis" {
+				exampletest.Redis(t)
 			}
-		}
-		if n := strings.Count(got, " leads no more\n"); n != 1 || strings.Index(got, " leads no more") > strings.Index(got, "message 3") {
-			t.Errorf("%s: %d leaders died:\n%s", name, n, got)
-		}
+			got := exampletest.Start(t, run).Wait()
+			who := want.FindStringSubmatch(got)
+			if who == nil {
+				t.Fatalf("got\n%s", got)
+			}
+			if who[1] != who[2] || who[3] == who[1] || who[4] != who[3] || who[5] == who[1] || who[5] == who[3] || who[6] != who[3] || who[7] != who[5] {
+				t.Errorf("got\n%s", got)
+			}
+		})
 	}
 }

@@ -1,9 +1,10 @@
-// Transfer moves money between accounts, under the locks of both, in any direction at once.
+// Transfer moves money between two accounts under the locks of both, and the database refuses what arrives late.
 //
 //	go run ./examples/transfer
 //
-// It prints how many transfers were made, and the sum of the accounts, which none of them changes. Redis and the database are
-// embedded (miniredis and SQLite in memory), unless REDIS_ADDR names another Redis.
+// Transfers go both ways at once and never wait for each other in a circle. It prints what the accounts have then, and that a
+// transfer with old tokens was refused. Redis and the database are embedded (miniredis and SQLite in memory), unless REDIS_ADDR
+// names a Redis.
 package main
 
 import (
@@ -15,7 +16,6 @@ import (
 	"log"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
@@ -43,7 +43,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	locker, err := holdfast.New(rdb, holdfast.WithWait(10*time.Second)) // bounds the wait for both accounts together
+	locker, err := holdfast.New(rdb)
 	if err != nil {
 		return err
 	}
@@ -57,48 +57,51 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1) // for SQLite in memory, where each connection would be a database of its own
+	db.SetMaxOpenConns(1) // in memory, each connection would be a database of its own
 	fence, err := sqlfence.New(sqlfence.SQLite)
 	if err != nil {
 		return err
 	}
-	_, err = db.ExecContext(ctx, fence.DDL()+"; CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INT);"+
-		"INSERT INTO accounts VALUES ('ann', 100), ('bob', 100), ('eve', 100)")
+	// In earnest, a migration.
+	_, err = db.ExecContext(ctx, fence.DDL()+"; CREATE TABLE accounts (id TEXT PRIMARY KEY, cents INT);"+
+		"INSERT INTO accounts VALUES ('anna', 10000), ('ben', 10000)")
 	if err != nil {
 		return err
 	}
 
-	// transfer holds the locks of both accounts, whichever comes first. The context has both, and the fence guards both: if
-	// either was lost to another holder, the database refuses the whole.
-	transfer := func(ctx context.Context, from, to string, amount int) error {
-		keys := []string{holdfast.Key("account", from), holdfast.Key("account", to)}
-		return locker.DoAll(ctx, keys, func(ctx context.Context) error {
-			return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - $1 WHERE id = $2", amount, from)
-				if err == nil {
-					_, err = tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount, to)
-				}
-				return err
-			})
+	// move writes what the current holder of all locks in ctx alone may write: WithTx compares the token of each.
+	move := func(ctx context.Context, from, to string, cents int) error {
+		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE accounts SET cents = cents + CASE id WHEN ? THEN -? ELSE ? END WHERE id IN (?, ?)", from, cents, cents, from, to)
+			return err
 		})
 	}
-	// In a circle, and back: locks taken in the order of the arguments would wait for each other for ever.
-	ways := [][2]string{{"ann", "bob"}, {"bob", "eve"}, {"eve", "ann"}, {"bob", "ann"}, {"eve", "bob"}, {"ann", "eve"}}
-	errs := make(chan error, 10*len(ways))
+	transfer := func(from, to string, cents int) error {
+		keys := []string{holdfast.Key("account", from), holdfast.Key("account", to)} // in any order
+		return locker.DoAll(ctx, keys, func(ctx context.Context) error { return move(ctx, from, to, cents) })
+	}
 	var all sync.WaitGroup
-	for i := range cap(errs) {
-		way := ways[i%len(ways)]
-		all.Go(func() { errs <- transfer(ctx, way[0], way[1], 1+i%7) })
+	names, errs := []string{"anna", "ben"}, make([]error, 20)
+	for i := range errs {
+		all.Go(func() { errs[i] = transfer(names[i%2], names[(i+1)%2], 300-200*(i%2)) })
 	}
 	all.Wait()
-	for range cap(errs) {
-		err = errors.Join(err, <-errs)
-	}
-	if err != nil {
+	// One more holder is paused before it writes. Its leases end, which the end of DoAll stands for here, and the next one writes.
+	late := ctx
+	err = locker.DoAll(ctx, []string{"account:anna", "account:ben"}, func(ctx context.Context) error {
+		for _, lock := range holdfast.Held(ctx) {
+			late = sqlfence.WithToken(late, lock.Key(), lock.Token())
+		}
+		return nil
+	})
+	if err := errors.Join(append(errs, err, transfer("anna", "ben", 0))...); err != nil {
 		return err
 	}
-	var sum int
-	err = db.QueryRowContext(ctx, "SELECT sum(balance) FROM accounts").Scan(&sum)
-	fmt.Fprintf(out, "%d transfers, and the accounts have %d together\n", cap(errs), sum)
+	if err := move(late, "anna", "ben", 5000); !errors.Is(err, sqlfence.ErrStale) {
+		return fmt.Errorf("the late transfer was not refused: %v", err)
+	}
+	var anna, ben int
+	err = db.QueryRowContext(ctx, "SELECT (SELECT cents FROM accounts WHERE id = 'anna'), (SELECT cents FROM accounts WHERE id = 'ben')").Scan(&anna, &ben)
+	fmt.Fprintf(out, "the late transfer was refused; anna has %d cents, ben has %d\n", anna, ben)
 	return err
 }

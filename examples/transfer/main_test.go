@@ -6,15 +6,18 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 )
 
-const want = "60 transfers, and the accounts have 300 together\n"
+const want = "the late transfer was refused; anna has 8000 cents, ben has 12000\n"
 
-func TestTransfersInAnyDirection(t *testing.T) {
-	t.Setenv("REDIS_ADDR", "")
-	if got := exampletest.Start(t, run).Wait(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	exampletest.Redis(t)
-	if got := exampletest.Start(t, run).Wait(); got != want {
-		t.Errorf("got %q, want %q", got, want)
+func TestTransfers(t *testing.T) {
+	for _, name := range []string{"embedded", "Redis"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("REDIS_ADDR", "")
+			if name == "Redis" {
+				exampletest.Redis(t)
+			}
+			if got := exampletest.Start(t, run).Wait(); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
 	}
 }
