@@ -59,6 +59,9 @@ func Work(o Orders, in io.Reader, out io.Writer) error {
 	}
 	if o.Several > 0 {
 		all = []func(*worker){(*worker).transfer, (*worker).transfer}
+		if _, ok := l.(ours); ok {
+			all = append(all, (*worker).lead)
+		}
 	}
 	for i, each := range all {
 		w := &worker{Orders: o, journal: j, locks: l, loop: i, stop: stop, rnd: rand.New(rand.NewPCG(o.Seed, uint64(o.ID*100+i)))}
@@ -228,6 +231,42 @@ func (w *worker) transfer() {
 		w.journal.done(Entry{Op: op, Out: out})
 	}
 }
+
+// lead stands for election, leads for a while, and stands again where that was lost.
+func (w *worker) lead() {
+	time.Sleep(w.upTo(4 * time.Millisecond))
+	e := Entry{What: Several, Key: fmt.Sprintf("lead:%d", w.epoch()), Waits: true}
+	ctx, cancel := context.WithTimeout(context.Background(), w.Several)
+	defer cancel()
+	op := w.begin(e)
+	err := w.locks.(ours).Lead(ctx, e.Key, func(ctx context.Context) error {
+		h := &hold{handle: leadership{holdfast.Held(ctx)[0], ctx}, op: op, key: e.Key}
+		w.journal.done(Entry{Op: op, Out: Granted, Token: h.Token()})
+		w.look(h)
+		value, ok := w.read(h)
+		w.stay(h)
+		if ok {
+			w.write(h, value) // whether it leads yet or not
+		}
+		w.look(h)
+		w.begin(Entry{What: Releasing, Of: op}) // which Lead does, and does not say when
+		op = w.begin(e)
+		return nil
+	})
+	out := Unknown
+	if errors.Is(err, holdfast.ErrNotAcquired) {
+		out = Stuck
+	}
+	w.journal.done(Entry{Op: op, Out: out})
+}
+
+// leadership counts while its context is live.
+type leadership struct {
+	*holdfast.Lock
+	ctx context.Context
+}
+
+func (l leadership) Err() error { return l.ctx.Err() }
 
 // permit takes a permit.
 func (w *worker) permit() {
