@@ -234,6 +234,7 @@ func (w *worker) transfer() {
 
 // lead stands for election, leads for a while, and stands again where that was lost.
 func (w *worker) lead() {
+	w.Long = 2 // so that a worker that is stopped often leads
 	time.Sleep(w.upTo(4 * time.Millisecond))
 	e := Entry{What: Several, Key: fmt.Sprintf("lead:%d", w.epoch()), Waits: true}
 	ctx, cancel := context.WithTimeout(context.Background(), w.Several)
