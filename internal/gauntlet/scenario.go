@@ -37,7 +37,7 @@ func pass(format string, args ...any) verdict { return verdict{passes, fmt.Sprin
 func fail(format string, args ...any) verdict { return verdict{fails, fmt.Sprintf(format, args...)} }
 
 // scenarios is all of them, in the order of a lock's life.
-var scenarios = slices.Concat(acquiring, releasing, leases, losses, guards, waiting, masters, several)
+var scenarios = slices.Concat(acquiring, releasing, leases, losses, guards, waiting, keys, masters, several)
 
 // try runs the scenario, and again where it did not get to what it is about, as on a busy machine.
 func (s scenario) try(lib library, patience time.Duration) (v verdict) {

@@ -26,6 +26,8 @@ var controls = []struct {
 	{"reader beside a writer", "shared", scene{lock: "own limit", nodes: 1, limits: true, faults: []fault{stop}}},
 	{"tokens of readers do not count", "shared", scene{lock: "local tokens", nodes: 1, limits: true, faults: []fault{kill}}},
 	{"reader kept alive by others", "shared", scene{lock: "revived", nodes: 1, limits: true, tries: true, faults: []fault{rarely}, long: 1e6, lease: short, longer: 4 * time.Second}},
+	{"keys as named", "progress", scene{lock: "keys as named", nodes: 1, several: 3 * time.Second, crew: 4, long: 1e6, lease: time.Minute}},
+	{"keeps what is above the refused key", "progress", scene{lock: "keeps above", nodes: 1, several: 3 * time.Second, crew: 4, long: 1e6, lease: time.Minute}},
 	{"no quarantine", "mutex", scene{lock: Holdfast, nodes: 5, faults: []fault{crash}, exposed: true, long: 2, lease: 3 * time.Second}},
 }
 
@@ -66,9 +68,10 @@ func (s scene) find(t *testing.T, model string, seed uint64, length time.Duratio
 func TestPlainLockPasses(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]scene{
-		"mutex":  {nodes: 1, faults: []fault{stop, kill, slow}, long: 8},
-		"limits": {nodes: 1, faults: []fault{stop, kill}, long: 8, limits: true, lease: brief},
-		"tries":  {nodes: 1, faults: []fault{stop, rarely}, limits: true, tries: true, lease: short, longer: 2 * time.Second},
+		"mutex":   {nodes: 1, faults: []fault{stop, kill, slow}, long: 8},
+		"limits":  {nodes: 1, faults: []fault{stop, kill}, long: 8, limits: true, lease: brief},
+		"several": {nodes: 1, several: 10 * time.Second, crew: 4, long: 1e6, lease: time.Minute},
+		"tries":   {nodes: 1, faults: []fault{stop, rarely}, limits: true, tries: true, lease: short, longer: 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,7 +24,7 @@ func Fence() porcupine.Model {
 			if in.Does == Grant {
 				old := s.Issued
 				s.Issued = in.Token
-				return in.Token > old, s
+				return in.Token > old && (in.Follows == 0 || in.Follows == old), s
 			}
 			if in.Token < s.Mark {
 				return out.Refused, s
@@ -73,6 +73,7 @@ const (
 type FenceInput struct {
 	Does         Act
 	Token        int64
+	Follows      int64 // of a grant: the token before, if that is known
 	Value, Based int64 // of a write: the new value, and the one that its holder has read
 }
 

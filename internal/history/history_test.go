@@ -40,6 +40,7 @@ var scenes = []struct {
 	{"one/links", scene{nodes: 1, faults: []fault{cut, slow, storm}}},
 	{"one/crashes", scene{nodes: 1, faults: []fault{crash}, durable: true}},
 	{"one/amnesia", scene{nodes: 1, faults: []fault{crash, flush}}},
+	{"several/processes", scene{nodes: 1, several: hang / 2, crew: 6, faults: []fault{stop, kill}, lease: brief}},
 	{"limits/processes", scene{nodes: 1, limits: true, faults: []fault{stop, kill}, lease: brief, long: 20}},
 	{"limits/tries", scene{nodes: 1, limits: true, tries: true, faults: []fault{stop, rarely}, lease: short, longer: 2 * time.Second}},
 	{"limits/links", scene{nodes: 1, limits: true, faults: []fault{cut, slow, storm}}},
@@ -71,7 +72,14 @@ func (w *world) judge(quiet bool) (map[string]*Tally, []Breach) {
 		t.Fatal(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tallies)) {
-		if w.limits != (name == "permit" || name == "shared") {
+		judges := []string{"mutex", "fence", "reentry", "claim"}
+		switch {
+		case w.several > 0:
+			judges = []string{"mutex", "fence", "progress"}
+		case w.limits:
+			judges = []string{"permit", "shared"}
+		}
+		if !slices.Contains(judges, name) {
 			delete(tallies, name)
 			continue
 		}

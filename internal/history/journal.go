@@ -53,6 +53,7 @@ const (
 	Reentrant What = "reentrant"
 	Permitted What = "permit"
 	Sharing   What = "shared"
+	Several   What = "several" // one entry for each key of a call
 	Releasing What = "release"
 	Claiming  What = "claim"
 	Reading   What = "read"
@@ -61,7 +62,7 @@ const (
 
 // acquires tells whether it is the acquisition of a lock.
 func (w What) acquires() bool {
-	return w == Locking || w == Reentrant || w == Permitted || w == Sharing
+	return w == Locking || w == Reentrant || w == Permitted || w == Sharing || w == Several
 }
 
 // An Outcome is what a call came to.
@@ -74,6 +75,7 @@ const (
 	Lost     Outcome = "lost"
 	Unknown  Outcome = "unknown" // it may have taken effect, at any time, or never
 	Nothing  Outcome = "nothing" // it has had no effect
+	Stuck    Outcome = "stuck"   // it waited for longer than anything but a hang takes
 )
 
 // journal writes entries, one write to each.

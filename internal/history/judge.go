@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -35,7 +36,7 @@ func (t *Tally) Add(o Tally) {
 
 // Models are those that a record is judged by, by name.
 var Models = map[string]porcupine.Model{"mutex": Mutex(), "fence": Fence(), "reentry": Reentry(), "claim": Claim(),
-	"permit": Permit(), "shared": Shared()}
+	"permit": Permit(), "shared": Shared(), "progress": Progress()}
 
 // limit is how long one history may take to judge. Most take some milliseconds.
 const limit = time.Minute
@@ -120,6 +121,12 @@ func (r *Record) Histories() (map[string]map[string][]porcupine.Operation, map[s
 	unseen := r.ghosts(all, orphans)
 	for _, o := range all {
 		switch o.What {
+		case Several:
+			if out := o.out(); out == Granted || out == Stuck {
+				tallies["progress"].count(o)
+				add("progress", o.Key, operation(o, false, ProgressInput{Stuck: out == Stuck}, nil, o.At, o.back()))
+			}
+			fallthrough
 		case Locking:
 			r.addLock(o, unseen, tallies["mutex"], func(op porcupine.Operation) { add("mutex", o.Key, op) })
 			if o.out() == Granted {
@@ -146,7 +153,28 @@ func (r *Record) Histories() (map[string]map[string][]porcupine.Operation, map[s
 		}
 	}
 	r.addClaims(all, tallies["claim"], func(key string, op porcupine.Operation) { add("claim", key, op) })
+	for _, ops := range histories["fence"] {
+		chain(ops)
+	}
 	return histories, tallies
+}
+
+// chain tells each grant which one is before it. There is no other order in which tokens rise, and where many wait at once a
+// search for it would not end.
+func chain(ops []porcupine.Operation) {
+	var grants []*porcupine.Operation
+	for i := range ops {
+		if ops[i].Input.(FenceInput).Does == Grant {
+			grants = append(grants, &ops[i])
+		}
+	}
+	token := func(o *porcupine.Operation) int64 { return o.Input.(FenceInput).Token }
+	slices.SortFunc(grants, func(a, b *porcupine.Operation) int { return cmp.Compare(token(a), token(b)) })
+	for i, o := range grants[min(1, len(grants)):] {
+		in := o.Input.(FenceInput)
+		in.Follows = token(grants[i])
+		o.Input = in
+	}
 }
 
 func (t *Tally) count(o *op) {

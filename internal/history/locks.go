@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
@@ -13,6 +14,8 @@ import (
 // locks is what a worker tests: holdfast, or one that is broken.
 type locks interface {
 	acquire(ctx context.Context, key string, waits bool, how manner) (handle, error)
+	// several runs fn while it holds all keys, with a handle for each.
+	several(ctx context.Context, keys []string, fn func([]handle)) error
 	claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error)
 	close() error
 }
@@ -100,6 +103,17 @@ func (l ours) acquire(ctx context.Context, key string, waits bool, how manner) (
 		return nil, err
 	}
 	return lock, nil
+}
+
+func (l ours) several(ctx context.Context, keys []string, fn func([]handle)) error {
+	return l.DoAll(ctx, keys, func(ctx context.Context) error {
+		all := make([]handle, len(keys))
+		for _, lock := range holdfast.Held(ctx) {
+			all[slices.Index(keys, lock.Key())] = lock
+		}
+		fn(all)
+		return nil
+	})
 }
 
 func (l ours) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {

@@ -73,6 +73,8 @@ func TestModels(t *testing.T) {
 			at(7, 8, grant(6)), at(9, 10, read(6), is(50)), at(11, 12, write(6, 60, 50), ok)}},
 		{"fence", "granted at once", true, ops{at(1, 4, grant(6)), at(2, 3, grant(5))}},
 		{"fence", "a token that falls", false, ops{at(1, 2, grant(6)), at(3, 4, grant(5))}},
+		{"fence", "after the token before", true, ops{at(1, 4, FenceInput{Does: Grant, Token: 6, Follows: 5}), at(2, 5, grant(5))}},
+		{"fence", "before the token before", false, ops{at(1, 2, FenceInput{Does: Grant, Token: 6, Follows: 5}), at(3, 4, grant(5))}},
 		{"fence", "a token twice", false, ops{at(1, 4, grant(6)), at(2, 3, grant(6))}},
 		{"fence", "a stale write is refused", true, ops{at(1, 2, read(6), is(0)), at(3, 4, write(5, 50, 0), no)}},
 		{"fence", "a stale write is taken", false, ops{at(1, 2, read(6), is(0)), at(3, 4, write(5, 50, 0), ok)}},
@@ -128,6 +130,9 @@ func TestModels(t *testing.T) {
 		{"shared", "a writer refused by nobody", false, ops{at(1, 2, in(1, all, 5)), at(3, 4, out(1)), at(5, 6, full(1))}},
 		{"shared", "a writer with the token of a reader", false, ops{at(1, 2, in(1, all, 5)), at(3, 4, out(1)), at(5, 6, in(2, 1, 5))}},
 		{"shared", "a reader with the token of a writer", false, ops{at(1, 2, in(1, 1, 5)), at(3, 4, out(1)), at(5, 6, in(2, all, 5))}},
+
+		{"progress", "all have their keys", true, ops{at(1, 4, ProgressInput{}), at(2, 3, ProgressInput{})}},
+		{"progress", "one is stuck", false, ops{at(1, 4, ProgressInput{}), at(2, 9, ProgressInput{Stuck: true})}},
 
 		{"claim", "each once", true, ops{at(1, 2, won(10)), at(3, 4, taken(10)), at(5, 6, won(20))}},
 		{"claim", "at once", true, ops{at(1, 4, taken(10)), at(2, 3, won(10))}},

@@ -3,7 +3,9 @@ package history
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +27,8 @@ type flaws struct {
 	shallow bool // the first release of several by one owner frees the lock
 	surplus bool // one more than the limit is let in
 	selfish bool // a call looks at its own limit alone, and not at the least of those inside
+	named   bool // several keys are taken in the order in which they are named
+	greedy  bool // of several keys those behind the one that is waited for are kept
 	revives bool // each that enters lengthens the leases of all inside
 }
 
@@ -38,6 +42,8 @@ var plain = map[string]flaws{
 	"one too many":     {surplus: true},
 	"own limit":        {selfish: true},
 	"revived":          {revives: true},
+	"keys as named":    {named: true},
+	"keeps above":      {greedy: true},
 }
 
 var (
@@ -135,6 +141,53 @@ func (l *plainLocks) acquire(ctx context.Context, key string, waits bool, how ma
 		}
 		return &plainLock{plainLocks: l, key: key, owner: owner, limited: how.limit > 0, tenure: tenure, token: token, until: sent.Add(l.ttl * 9 / 10)}, nil
 	}
+}
+
+func (l *plainLocks) several(ctx context.Context, keys []string, fn func([]handle)) (err error) {
+	order := slices.Clone(keys)
+	if !l.named {
+		slices.Sort(order)
+	}
+	held := map[string]handle{}
+	defer func() {
+		for _, h := range held {
+			if e := h.Release(context.WithoutCancel(ctx)); err == nil {
+				err = e
+			}
+		}
+	}()
+	take := func(key string, waits bool) error {
+		h, err := l.acquire(ctx, key, waits, manner{})
+		if err == nil {
+			held[key] = h
+		}
+		return err
+	}
+	for len(held) < len(keys) {
+		refused := ""
+		for _, key := range order {
+			if held[key] != nil || refused != "" && !l.greedy {
+				continue
+			}
+			err := take(key, false)
+			if errors.Is(err, holdfast.ErrNotAcquired) && refused == "" {
+				refused = key
+			} else if err != nil && !errors.Is(err, holdfast.ErrNotAcquired) {
+				return err
+			}
+		}
+		if refused != "" {
+			if err := take(refused, true); err != nil {
+				return err
+			}
+		}
+	}
+	var all []handle
+	for _, key := range keys {
+		all = append(all, held[key])
+	}
+	fn(all)
+	return nil
 }
 
 func (l *plainLocks) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {

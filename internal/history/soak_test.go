@@ -38,6 +38,10 @@ func cells() (all []cell) {
 	}
 	limits.faults, limits.tries, limits.lease, limits.longer = []fault{stop, rarely}, true, short, 2*time.Second
 	all = append(all, cell{name: "limits/tries", scene: limits})
+	for _, f := range []fault{stop, kill, crash} {
+		s := scene{lock: Holdfast, nodes: 1, several: hang / 2, crew: 16, faults: []fault{f}, durable: f.name == crash.name}
+		all = append(all, cell{name: "several/" + f.name, scene: s})
+	}
 	for _, c := range controls {
 		all = append(all, cell{name: "control/" + strings.ReplaceAll(c.name, " ", "-"), scene: c.scene, control: c.model})
 	}
@@ -107,6 +111,8 @@ func (c *cell) soak(t *testing.T, n uint64) map[string]*Tally {
 	switch {
 	case c.control != "":
 		length = 2 * time.Second
+	case strings.HasPrefix(c.name, "several/"):
+		length = 15 * time.Second
 	case strings.HasSuffix(c.name, "five/amnesia"):
 		length = 10 * time.Second
 	}

@@ -3,12 +3,15 @@ package history
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/core"
 )
 
 // Orders tell a worker what to do.
@@ -24,8 +27,9 @@ type Orders struct {
 	TTL        time.Duration
 	Long       int // one in so many stays is up to more than a lease
 	Quarantine time.Duration
-	Limits     bool // permits, readers and writers instead of all else
-	Tries      bool // with Limits: nobody waits
+	Limits     bool          // permits, readers and writers instead of all else
+	Tries      bool          // with Limits: nobody waits
+	Several    time.Duration // if any, several keys at a time instead of all else; a call that waits for longer is stuck
 
 	// Apart has no call pass a lock on to another of the process: where servers forget, that goes on until a renewal.
 	Apart bool
@@ -52,6 +56,12 @@ func Work(o Orders, in io.Reader, out io.Writer) error {
 	all := []func(*worker){(*worker).lock, (*worker).lock, (*worker).reenter, (*worker).reenter, (*worker).claim}
 	if o.Limits {
 		all = []func(*worker){(*worker).permit, (*worker).permit, (*worker).permit, (*worker).share, (*worker).share, (*worker).share}
+	}
+	if o.Several > 0 {
+		all = []func(*worker){(*worker).transfer, (*worker).transfer}
+		if _, ok := l.(ours); ok {
+			all = append(all, (*worker).lead)
+		}
 	}
 	for i, each := range all {
 		w := &worker{Orders: o, journal: j, locks: l, loop: i, stop: stop, rnd: rand.New(rand.NewPCG(o.Seed, uint64(o.ID*100+i)))}
@@ -169,6 +179,95 @@ func (w *worker) reenter() {
 		held = held[1:]
 	}
 }
+
+// transfer takes two or three of ten locks, in any order, and writes to their registers.
+func (w *worker) transfer() {
+	time.Sleep(w.upTo(4 * time.Millisecond))
+	epoch, patience, patient := w.epoch(), w.Several, !w.one(8)
+	if !patient {
+		patience = w.upTo(w.TTL / 2)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var keys []string
+	var begun, ends []int
+	for _, i := range w.rnd.Perm(10)[:2+w.rnd.IntN(2)] {
+		e := Entry{What: Several, Key: fmt.Sprintf("several:%d:%d", epoch, i), Waits: true}
+		keys, begun = append(keys, e.Key), append(begun, w.begin(e))
+	}
+	err := w.locks.several(ctx, keys, func(all []handle) {
+		var held []*hold
+		values, ok := make([]int64, len(all)), make([]bool, len(all))
+		for i, got := range all {
+			w.journal.done(Entry{Op: begun[i], Out: Granted, Token: got.Token()})
+			held = append(held, &hold{handle: got, op: begun[i], key: keys[i]})
+		}
+		for i, h := range held {
+			w.look(h)
+			values[i], ok[i] = w.read(h)
+		}
+		w.stay(held...)
+		for i, h := range held {
+			if ok[i] {
+				w.write(h, values[i])
+			}
+		}
+		for _, h := range held {
+			w.look(h)
+			ends = append(ends, w.begin(Entry{What: Releasing, Of: h.op}))
+		}
+	})
+	out := Unknown // some may have been held for a while, and of several releases that fail nobody knows which
+	switch {
+	case ends == nil && patient && errors.Is(err, holdfast.ErrNotAcquired):
+		out = Stuck
+	case ends != nil && err == nil && !w.passing():
+		out = Released
+	}
+	if ends == nil {
+		ends = begun
+	}
+	for _, op := range ends {
+		w.journal.done(Entry{Op: op, Out: out})
+	}
+}
+
+// lead stands for election, leads for a while, and stands again where that was lost.
+func (w *worker) lead() {
+	w.Long = 2 // so that a worker that is stopped often leads
+	time.Sleep(w.upTo(4 * time.Millisecond))
+	e := Entry{What: Several, Key: fmt.Sprintf("lead:%d", w.epoch()), Waits: true}
+	ctx, cancel := context.WithTimeout(context.Background(), w.Several)
+	defer cancel()
+	op := w.begin(e)
+	err := w.locks.(ours).Lead(ctx, e.Key, func(ctx context.Context) error {
+		h := &hold{handle: leadership{holdfast.Held(ctx)[0], ctx}, op: op, key: e.Key}
+		w.journal.done(Entry{Op: op, Out: Granted, Token: h.Token()})
+		w.look(h)
+		value, ok := w.read(h)
+		w.stay(h)
+		if ok {
+			w.write(h, value) // whether it leads yet or not
+		}
+		w.look(h)
+		w.begin(Entry{What: Releasing, Of: op}) // which Lead does, and does not say when
+		op = w.begin(e)
+		return nil
+	})
+	out := Unknown
+	if errors.Is(err, holdfast.ErrNotAcquired) {
+		out = Stuck
+	}
+	w.journal.done(Entry{Op: op, Out: out})
+}
+
+// leadership counts while its context is live.
+type leadership struct {
+	*holdfast.Lock
+	ctx context.Context
+}
+
+func (l leadership) Err() error { return l.ctx.Err() }
 
 // permit takes a permit.
 func (w *worker) permit() {

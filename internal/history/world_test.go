@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ const (
 	hang    = time.Minute             // longer than anything but a hang takes
 	lease   = 1200 * time.Millisecond // a command may take a quarter of it, on a machine that has other things to do
 	epoch   = 2 * time.Second
-	workers = 3 // at a time
+	workers = 3 // at a time, unless the scene says so
 
 	// quarantine covers the lease, and ripe is when servers vote under it: their age is known to the second.
 	quarantine = 6500 * time.Millisecond
@@ -37,11 +38,15 @@ type scene struct {
 	uneven   bool // the first worker holds long, the others do not
 	limits   bool // see Orders
 	tries    bool
+	several  time.Duration // see Orders
+	crew     int           // workers
 	longer   time.Duration // than usual it is played, and a key is used
 }
 
 // ttl is the lease, unless the scene says so.
 func (s scene) ttl() time.Duration { return cmp.Or(s.lease, lease) }
+
+func (s scene) workers() int { return cmp.Or(s.crew, workers) }
 
 // world is a scene that is played.
 type world struct {
@@ -50,12 +55,12 @@ type world struct {
 	seed    uint64
 	servers []*servertest.Server
 	admins  []*redis.Client
-	slots   [workers][]*servertest.FaultProxy // one to a server
+	slots   [][]*servertest.FaultProxy // of the workers, one to a server
 	orders  Orders
 	record  Record
 
 	mu       sync.Mutex // guards what follows
-	running  [workers]*process
+	running  []*process
 	gone     []*process
 	lastID   int
 	happened map[string]int // faults
@@ -65,7 +70,8 @@ type world struct {
 // model, if it is to.
 func (s scene) play(t *testing.T, seed uint64, length time.Duration, enough bool) *world {
 	t.Helper()
-	w := &world{scene: s, t: t, seed: seed, happened: map[string]int{}}
+	w := &world{scene: s, t: t, seed: seed, happened: map[string]int{},
+		slots: make([][]*servertest.FaultProxy, s.workers()), running: make([]*process, s.workers())}
 	w.open()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	over, stop := context.WithTimeout(context.Background(), length+s.longer)
@@ -135,14 +141,14 @@ func (w *world) open() {
 	}
 	t.Cleanup(func() { registers.Close(true) })
 	w.record = Record{Registers: registers, Quorum: w.nodes > 1}
-	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch + w.longer, TTL: w.ttl(), Long: max(w.long, 1), Limits: w.limits, Tries: w.tries}
+	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch + w.longer, TTL: w.ttl(), Long: max(w.long, 1), Limits: w.limits, Tries: w.tries, Several: w.several}
 	if !w.proxied() {
 		w.record.Remains = w.ttl() + time.Second
 	}
 	w.orders.Apart = !w.durable && !w.quarantined() && w.forgetful()
 	if w.long == 0 {
 		w.orders.Long = 25
-		if w.limits { // where all wait behind one that waits for a long one
+		if w.limits || w.several > 0 { // where all wait behind one that waits for a long one
 			w.orders.Long = 100
 		}
 	}
@@ -157,7 +163,7 @@ func (w *world) open() {
 			}
 		}
 	})
-	for i := range workers {
+	for i := range w.running {
 		w.hire(i)
 	}
 }
@@ -210,7 +216,7 @@ func (w *world) hire(slot int) {
 func (w *world) victim(rnd *rand.Rand) (slot int, p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	slot = rnd.IntN(workers)
+	slot = rnd.IntN(len(w.running))
 	if rnd.IntN(4) > 0 {
 		latest := Stamp(0)
 		for i, p := range w.running {
@@ -251,10 +257,13 @@ func (w *world) enough() bool {
 		}
 		p.mu.Unlock()
 	}
-	if w.limits {
-		return over == workers || sum[Permitted] >= 10 && sum[Sharing] >= 10
+	if w.several > 0 {
+		return over == len(w.running) || sum[Several] >= 20
 	}
-	return over == workers || sum[Locking] >= 10 && sum[Reentrant] >= 5 && sum[Claiming] >= 5
+	if w.limits {
+		return over == len(w.running) || sum[Permitted] >= 10 && sum[Sharing] >= 10
+	}
+	return over == len(w.running) || sum[Locking] >= 10 && sum[Reentrant] >= 5 && sum[Claiming] >= 5
 }
 
 // close ends the workers and completes the record.
@@ -268,10 +277,37 @@ func (w *world) close() {
 		}
 	}
 	leaving.Wait()
+	if w.several > 0 && w.lock == Holdfast {
+		w.leftovers()
+	}
 	w.record.Registers.Close(false)
 	for _, p := range w.all() {
 		w.record.Logs = append(w.record.Logs, p.log)
 	}
+}
+
+// leftovers fails the test for a lock that outlives those who took it by more than a lease, and for anything that stays.
+func (w *world) leftovers() {
+	ctx, admin, left := context.Background(), w.admins[0], []string(nil)
+	for end := time.Now().Add(hang); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		all, err := admin.Keys(ctx, "*").Result()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		left = nil
+		for _, key := range all {
+			switch ttl := admin.PTTL(ctx, key).Val(); {
+			case ttl == -1:
+				w.t.Errorf("SEED=%d: %s stays for ever", w.seed, key)
+			case ttl > 0 && !strings.Contains(key, ":~"):
+				left = append(left, key)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	w.t.Errorf("SEED=%d: left behind: %v", w.seed, left)
 }
 
 // forgot notes that a server may have forgotten its data since.
