@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -161,7 +161,7 @@ func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next 
 		return next.ProcessTask(ctx, t) // the same Guard twice, or another one for the same key
 	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid) || errors.Is(err, holdfast.ErrSelfDeadlock):
 		return err // asynq does not wait for the outcome of an ended context
-	case g.failOpen && errors.Is(err, holdfast.ErrUnavailable):
+	case g.failOpen && errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, errGone):
 		g.tell(ctx, unlockedHook, Event{Task: t, Key: key, Err: err})
 		return next.ProcessTask(ctx, t)
 	case g.busy.kind == skip && errors.Is(err, holdfast.ErrNotAcquired):
@@ -230,7 +230,7 @@ func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *a
 	key := keys[0]
 	switch {
 	case !ran && errors.Is(err, holdfast.ErrLost): // one went while it waited for another: nothing ran
-		return false, fmt.Errorf("%w: %v", holdfast.ErrUnavailable, err)
+		return false, fmt.Errorf("%w: %w: %v", holdfast.ErrUnavailable, errGone, err)
 	case !ran:
 		return false, err
 	case abandoned != nil:

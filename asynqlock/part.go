@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/hibiken/asynq"
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
 // Part takes from a task what tells one lock of a resource from the others: usually one string, none of them empty.

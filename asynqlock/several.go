@@ -1,23 +1,31 @@
 package asynqlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
+
+var errGone = errors.New("lost while another was waited for")
 
 // busyKey is the one of keys that err is about.
 func busyKey(keys []string, err error) string {
-	key := keys[0]
-	if held := (*holdfast.HeldError)(nil); len(keys) > 1 && errors.As(err, &held) {
-		i := slices.IndexFunc(keys, func(k string) bool { return strings.HasSuffix(held.Key, k) }) // behind the Locker's prefix
-		key = keys[max(i, 0)]
+	var held *holdfast.HeldError
+	if len(keys) == 1 || !errors.As(err, &held) {
+		return keys[0]
 	}
-	return key
+	key := ""
+	for _, k := range keys {
+		if strings.HasSuffix(held.Key, k) && len(k) > len(key) { // behind the Locker's prefix
+			key = k
+		}
+	}
+	return cmp.Or(key, keys[0])
 }
 
 // taken are the locks of inner that outer has not. The outer Guard wakes for those.

@@ -225,7 +225,7 @@ func TestSeveralLocksOfATask(t *testing.T) {
 func TestLossBeforeTheRunIsNoLoss(t *testing.T) {
 	bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 		leave := s.hold(s.locker(), 2)
-		s.serve(s.guard(s.locker(), also(), asynqlock.WithBusy(asynqlock.Wait(time.Minute))), succeed)
+		s.serve(s.guard(s.locker(), also(), asynqlock.WithFailOpen(), asynqlock.WithBusy(asynqlock.Wait(time.Minute))), succeed)
 		s.enqueue(transfer(1, 2))
 		time.Sleep(2 * time.Second)
 		b.Redis.Del("account:1")

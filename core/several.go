@@ -3,6 +3,7 @@ package holdfast
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -75,6 +76,7 @@ type several struct {
 }
 
 func (s *several) take() error {
+	began := s.locker.env.Now().Mono
 	until := time.Duration(-1) // the end of the wait; before the first refusal it has not begun
 	for {
 		var refused error
@@ -85,9 +87,14 @@ func (s *several) take() error {
 			}
 		}
 		wait := s.cfg.wait
-		if now := s.locker.env.Now().Mono; wait < 0 || until < 0 {
+		now := s.locker.env.Now().Mono
+		if until < 0 {
 			until = now + wait
-		} else {
+			if refused != nil && !errors.Is(refused, ErrNotAcquired) {
+				until = began + wait // Redis has been given that time
+			}
+		}
+		if wait > 0 {
 			wait = max(0, until-now)
 		}
 		if wait == 0 && refused != nil {
