@@ -470,7 +470,7 @@ func TestLimitOnSeveralMasters(t *testing.T) {
 // Many processes with limits of all kinds, at random, with links that are cut and keys that are deleted.
 func TestLimitStorm(t *testing.T) {
 	most := 0
-	for seed := range seeds(t, 2) {
+	for seed := range seeds(t, 4) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			in := &inside{t: t}

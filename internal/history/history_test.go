@@ -25,7 +25,7 @@ func seed(t *testing.T, fallback uint64) uint64 {
 // brief is a lease that a worker is often stopped for longer than. It is for links without a proxy.
 const brief = 600 * time.Millisecond
 
-// scenes of the normal run, which has several faults in one; the soak has each alone. The one that has to wait for its
+// scenes of the normal run, which has several faults in one; the soak has each alone, and what takes longer: links and crashes under limits, and calls that only try. The one that has to wait for its
 // servers comes first.
 var scenes = []struct {
 	name string
@@ -42,9 +42,6 @@ var scenes = []struct {
 	{"one/amnesia", scene{nodes: 1, faults: []fault{crash, flush}}},
 	{"several/processes", scene{nodes: 1, several: hang / 2, crew: 6, faults: []fault{stop, kill}, lease: brief}},
 	{"limits/processes", scene{nodes: 1, limits: true, faults: []fault{stop, kill}, lease: brief, long: 20}},
-	{"limits/tries", scene{nodes: 1, limits: true, tries: true, faults: []fault{stop, rarely}, lease: short, longer: 2 * time.Second}},
-	{"limits/links", scene{nodes: 1, limits: true, faults: []fault{cut, slow, storm}}},
-	{"limits/crashes", scene{nodes: 1, limits: true, faults: []fault{crash}, durable: true}},
 	{"limits/amnesia", scene{nodes: 1, limits: true, faults: []fault{crash, flush, del}}},
 }
 
