@@ -23,9 +23,9 @@ func TestBundleDoesWhatItsCallsDo(t *testing.T) {
 		m.SetTime(time.UnixMicro(1_700_000_000_000_001)) // whose tokens have a 0 in the middle
 		rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 		defer rdb.Close()
-		testBundle(t, rdb, 250, func(s string) string { return s })
+		testBundle(t, rdb, rounds(250), func(s string) string { return s })
 	})
-	t.Run("redis", func(t *testing.T) { testBundle(t, servertest.Redis(t).Client(), 500, mask) })
+	t.Run("redis", func(t *testing.T) { testBundle(t, servertest.Redis(t).Client(), rounds(500), mask) })
 }
 
 // What is no common case does not travel in a bundle.

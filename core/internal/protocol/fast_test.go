@@ -21,9 +21,9 @@ func TestFastPathsDoWhatIsBehindThem(t *testing.T) {
 		m.SetTime(time.UnixMicro(1_700_000_000_000_001)) // whose tokens have a 0 in the middle
 		rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 		defer rdb.Close()
-		testFast(t, rdb, 1000, func(s string) string { return s })
+		testFast(t, rdb, rounds(1000), func(s string) string { return s })
 	})
-	t.Run("redis", func(t *testing.T) { testFast(t, servertest.Redis(t).Client(), 2000, mask) })
+	t.Run("redis", func(t *testing.T) { testFast(t, servertest.Redis(t).Client(), rounds(2000), mask) })
 }
 
 func testFast(t *testing.T, rdb *redis.Client, rounds int, mask func(string) string) {
