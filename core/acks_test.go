@@ -269,7 +269,7 @@ func TestAcksAreNotHandedOverWithinAProcess(t *testing.T) {
 	})
 }
 
-// Who joins the holders of an id waits for the replicas too, and leaves the lock with the others where they lag.
+// A call that joins the holders of an id waits for the replicas too, and leaves the lock with the others where they lag.
 func TestReplicaAcksWithAReentryID(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 10*time.Millisecond)

@@ -135,7 +135,7 @@ func TestReleasedLockCancelsItsContext(t *testing.T) {
 	})
 }
 
-// Whoever asks for the context of a lock while it ends gets one that ends too.
+// A call that asks for the context of a lock while it ends gets one that ends too.
 func TestContextOfALockThatEndsMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)

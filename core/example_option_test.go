@@ -219,7 +219,7 @@ func ExampleLogTrace() {
 	// msg="holdfast: released" key=report
 }
 
-// Who has the lock, for people.
+// The label says for people which process has the lock.
 func ExampleWithLabel() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()

@@ -84,7 +84,7 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 	})
 }
 
-// Who forgets a lock learns from Shutdown which.
+// A program that forgets a lock learns from Shutdown which.
 func TestForcedShutdownNamesTheLocks(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b, holdfast.WithPrefix("shop:"))

@@ -22,7 +22,7 @@ import (
 // names a limit of its own, and another when it is deployed anew. HOLDFAST_SCHEDULES says how many runs of it there are, SEED
 // where to begin, to repeat one; make soak goes on for DURATION.
 func TestSimulation(t *testing.T) {
-	n, seed := uint64(20), uint64(1)
+	n, seed := uint64(10), uint64(1)
 	var until, report time.Time
 	if s := os.Getenv("HOLDFAST_SCHEDULES"); s != "" {
 		n, _ = strconv.ParseUint(s, 10, 64)

@@ -204,7 +204,7 @@ func TestQueueYields(t *testing.T) {
 	}
 }
 
-// Whoever leaves the queue, those behind go on, and a place in line is not given up.
+// When a call leaves the queue those behind go on, and a place in line is not given up.
 func TestQueueCancellation(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		holder, r, late := newReplica(t, b), newReplica(t, b), newReplica(t, b)

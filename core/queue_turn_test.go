@@ -147,7 +147,7 @@ func TestQueueOfDifferentLeasesInAnOutage(t *testing.T) {
 	})
 }
 
-// Whoever gets a lock that was extended gets a lease of its own length.
+// The next holder of a lock that was extended gets a lease of its own length.
 func TestQueueBehindAnExtendedLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)

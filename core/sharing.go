@@ -7,7 +7,7 @@ import "errors"
 // handed over within the process, join it without a command. Then a call begins a tenure of its own, behind a writer who waits:
 // readers that come and go would keep it out for ever else.
 //
-// The tenure is renewed for all at once, and whoever leaves last releases it. A hold that was lost counts until its Release, as
+// The tenure is renewed for all at once, and the last to leave releases it. A hold that was lost counts until its Release, as
 // something that has not noticed may still run under it. Where that never comes, the lease runs out.
 type sharing struct {
 	queue *queue
@@ -88,7 +88,7 @@ func (s *sharing) leaves(h *hold, err error) {
 func (s *sharing) dies() {
 	s.alive--
 	s.queue.alive--
-	if s.queue.latest == s && s.alive == 0 {
+	if s.queue.latest == s && (s.alive == 0 || s.lost) {
 		s.queue.latest = nil
 	}
 	s.queue.end()

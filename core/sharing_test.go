@@ -333,6 +333,11 @@ func TestReadersThatComeAndGo(t *testing.T) {
 		meanwhile := &whenAsked{Context: background, n: 1, f: func() {
 			b.Redis.Del("k")
 			wantIs(t, two.Extend(background, time.Minute), holdfast.ErrLost)
+			four := acquire(t, r.Locker, "k", holdfast.WithShared()) // of a tenure of its own, though one is about to join the lost one
+			if four.Err() != nil || four.Token() <= two.Token() {
+				t.Errorf("token %d after %d: %v", four.Token(), two.Token(), four.Err())
+			}
+			release(t, four)
 		}}
 		three, err := r.Acquire(meanwhile, "k", holdfast.WithShared())
 		if err != nil {

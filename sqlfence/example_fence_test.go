@@ -67,7 +67,7 @@ func ExampleWithToken() {
 	// sqlfence: token 6 for "order:42" is stale: the database has seen 7
 }
 
-// Whoever reads first, and outside of the guarded transaction, shuts out the holder before: from here on it writes nothing.
+// A holder that reads first, and outside of the guarded transaction, shuts out the one before: from here on it writes nothing.
 func ExampleFence_Advance() {
 	_, db := newFake()
 	defer db.Close()

@@ -63,7 +63,7 @@ func brokenCommits(t *testing.T, c *cell, f *faults, driver string, run transact
 		if !certain && !errors.Is(err, sqlfence.ErrCommitUnknown) || runs != 1 {
 			t.Errorf("%s: got %v after %d runs, want %v after one", tt.name, err, runs, sqlfence.ErrCommitUnknown)
 		}
-		// Who gets past the guard has waited for the end of it.
+		// A transaction that gets past the guard has waited for the end of it.
 		if err := c.fence.Advance(within(t), c.db, mark(resource, 1)); err != nil && !errors.Is(err, sqlfence.ErrStale) {
 			t.Errorf("%s: %v", tt.name, err)
 		}

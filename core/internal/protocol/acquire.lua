@@ -66,7 +66,7 @@ local function refuse(left)
     local entry, first, counted, inbox = string.match(place, '^(%d+) (%d+) (%d) (.+)$')
     if inbox ~= '-' and mute(now) then deaf = 2 end
     if not heard(inbox, counted) then deaf = 1 end
-    -- Who cannot be told looks by itself, and is not passed over.
+    -- A waiter that cannot be told looks by itself, and is not passed over.
     if deaf > 0 then inbox = '-' end
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
     local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' ' .. ms(limit) .. ' ' .. counted .. ' ' .. inbox
