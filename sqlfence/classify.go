@@ -59,6 +59,16 @@ func (d Dialect) transient(err error) bool {
 	return false
 }
 
+// noRows tells whether a result was empty. The error of pgx before 5.7 wraps nothing.
+func noRows(err error) bool {
+	return errors.Is(err, sql.ErrNoRows) || err.Error() == "no rows in result set"
+}
+
+// changed tells whether a statement failed because another transaction has committed since this one's snapshot.
+func (d Dialect) changed(err error) bool {
+	return d == Postgres && sqlState(err) == "40001" || d == MySQL && number(err, "Number") == 1020
+}
+
 // advised adds what to do where an error of the database says that the guard's table or the dialect is wrong: whatever the
 // dialect, as the database may be another one.
 func (f *Fence) advised(err error) error {

@@ -72,6 +72,7 @@ type statements struct {
 	create string
 	raise  string // resource, token
 	read   string // hex of the resource, resource: the result, where raise does not return it
+	share  string // as read, or resource alone: locks the row for transactions beside others of its kind; empty if there is no such lock
 	look   string // resource: without a lock, for monitoring
 }
 
@@ -79,6 +80,7 @@ func (d Dialect) statements(table string) statements {
 	table = d.quote(table)
 	switch d {
 	case Postgres:
+		turn := `hashtextextended($1::text, '` + table + `'::regclass::oid::bigint)`
 		tag := "$sqlfence$"
 		for strings.Contains(table, tag) { // names have dollars, and this one would end the body
 			tag = tag[:len(tag)-1] + "_$"
@@ -97,8 +99,16 @@ func (d Dialect) statements(table string) statements {
     ) WITH (fillfactor = 70);
   END IF;
 END ` + tag,
-			raise: `INSERT INTO ` + table + ` AS f (resource, token) VALUES ($1, $2)` +
+			// A share of a row is granted past those who wait to write it: with enough of them a new holder would wait for ever.
+			// The queue of an advisory lock is fair, and so it is in front of the row. It is for the turn alone. What
+			// shuts a stale holder out is the row, also where two names share a hash or a program does not take the lock.
+			raise: `INSERT INTO ` + table + ` AS f (resource, token) SELECT $1::text, $2::bigint` +
+				` FROM pg_advisory_xact_lock(` + turn + `)` +
 				` ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token) RETURNING token`,
+			// The wait for the turn is over before the row is locked, and what is locked is its newest version: at READ
+			// COMMITTED it is read anew, at other levels PostgreSQL fails a statement that finds one newer than its snapshot.
+			share: `SELECT token FROM ` + table + ` WHERE resource = $1` +
+				` AND (SELECT true FROM pg_advisory_xact_lock_shared(` + turn + `)) FOR SHARE`,
 			look: `SELECT token FROM ` + table + ` WHERE resource = $1`,
 		}
 	case MySQL:
@@ -113,7 +123,9 @@ END ` + tag,
 			// looked at for its name, because a connection whose character_set_connection is not that of the
 			// client stores other bytes, "?" for all that it cannot say: then the guard fails.
 			read: `SELECT IF(HEX(resource) = ?, token, 0) FROM ` + table + ` WHERE resource = ? FOR UPDATE`,
-			look: `SELECT token FROM ` + table + ` WHERE resource = ?`,
+			// InnoDB has whoever wants a share wait behind one that waits to write.
+			share: `SELECT IF(HEX(resource) = ?, token, 0) FROM ` + table + ` WHERE resource = ? LOCK IN SHARE MODE`,
+			look:  `SELECT token FROM ` + table + ` WHERE resource = ?`,
 		}
 	default:
 		return statements{

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Fence has the statements for one database. It keeps no state and may be used concurrently; make it with [New].
+// Fence has the statements for one database. It may be used concurrently; make it with [New].
 type Fence struct {
-	dialect Dialect
-	sql     statements
+	dialect   Dialect
+	sql       statements
+	advancing turns // of rows, for WithParallel
 	config
 }
 
@@ -81,7 +84,8 @@ type Tx interface {
 
 // Guard makes the transaction one of the current holder, or ends it. For each lock and token that ctx carries, or for the
 // marks given instead, it raises the guard row to the token and locks the row. Until the transaction ends, no other
-// transaction for the resource gets past its guard; one with a smaller token never will.
+// transaction for the resource gets past its guard; one with a smaller token never will. [WithParallel] lets those of the same
+// token pass.
 //
 // Guard must be the first statement of the transaction, at every isolation level. After an earlier read the tokens still
 // keep their order, but the holder before may have changed what was read: an update is lost. Guard the outermost
@@ -103,34 +107,73 @@ func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	}
 	err := suitable(tx)
 	if err == nil {
-		err = f.guard(ctx, func(m Mark) (int64, error) { return f.raise(ctx, tx, m) }, marks)
+		err = f.guard(ctx, plain(ctx, tx), marks)
 	}
 	return rolledBack(err, tx.Rollback)
 }
 
-// guard raises the rows of marks by means of raise, and refuses what is stale.
-func (f *Fence) guard(ctx context.Context, raise func(Mark) (int64, error), explicit []Mark) error {
+// conn is a transaction as this package needs it, whatever library it comes from.
+type conn struct {
+	tx       any
+	exec     func(query string, args ...any) error
+	number   func(query string, args ...any) (int64, error) // the only one of the result; sql.ErrNoRows if there is none
+	commit   func() error
+	rollback func() error
+}
+
+// plain is a transaction of database/sql.
+func plain(ctx context.Context, tx Tx) conn {
+	return conn{
+		tx: tx,
+		exec: func(query string, args ...any) error {
+			_, err := tx.ExecContext(ctx, query, args...)
+			return err
+		},
+		number:   func(query string, args ...any) (int64, error) { return one(tx.QueryContext(ctx, query, args...)) },
+		commit:   tx.Commit,
+		rollback: tx.Rollback,
+	}
+}
+
+// guard raises the rows of the marks and refuses what is stale.
+func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 	all, err := f.prepare(ctx, explicit)
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	for _, m := range all {
-		current, err := raise(m)
-		if err != nil {
+		current, err := f.raise(c, m)
+		switch {
+		case err != nil:
 			return because(ctx, failed("guard "+m.Resource, f.advised(err)))
-		}
-		if current > m.Token {
-			return &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
-		}
-		if current < m.Token {
+		case current > m.Token:
+			err := &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
+			f.trace.emit(ctx, refused, Event{Marks: all, Elapsed: time.Since(began), Err: err})
+			return err
+		case current < m.Token && m.Parallel:
+			return &behindError{m.Resource, m.Token}
+		case current < m.Token:
 			// A table that is not ours, a trigger, a type that rounds, a changed name: whatever it is, nothing is guarded.
 			return failed("guard "+m.Resource, errNotRaised)
 		}
 	}
+	f.trace.emit(ctx, guarded, Event{Marks: all, Elapsed: time.Since(began)})
 	return nil
 }
 
 var errNotRaised = errors.New("the guard row does not keep the token: is the table the one that DDL creates, and character_set_connection the client's?")
+
+// behindError says that a guard row has not been raised yet, and has to be, before transactions can go past it in parallel.
+type behindError struct {
+	resource string
+	token    int64
+}
+
+func (e *behindError) Error() string {
+	return fmt.Sprintf("sqlfence: the database has not seen token %d for %q: with WithParallel call Advance before the first Guard, or take WithTx or BeginTx, which do", e.token, e.resource)
+}
+func (e *behindError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 // prepare checks all that can be checked without the database.
 func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
@@ -148,14 +191,27 @@ func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	return all, err
 }
 
-func (f *Fence) raise(ctx context.Context, tx Tx, m Mark) (int64, error) {
-	if f.sql.read == "" {
-		return one(tx.QueryContext(ctx, f.sql.raise, m.Resource, m.Token))
+// raise returns the token that the row has once it is locked. Without Parallel the row has been raised.
+func (f *Fence) raise(c conn, m Mark) (int64, error) {
+	hex := fmt.Sprintf("%X", m.Resource)
+	switch {
+	case m.Parallel && f.sql.share != "":
+		args := []any{m.Resource}
+		if f.sql.read != "" {
+			args = []any{hex, m.Resource}
+		}
+		current, err := c.number(f.sql.share, args...)
+		if find(err, noRows) {
+			return 0, nil
+		}
+		return current, err
+	case f.sql.read == "":
+		return c.number(f.sql.raise, m.Resource, m.Token)
 	}
-	if _, err := tx.ExecContext(ctx, f.sql.raise, m.Resource, m.Token); err != nil {
+	if err := c.exec(f.sql.raise, m.Resource, m.Token); err != nil {
 		return 0, err
 	}
-	return one(tx.QueryContext(ctx, f.sql.read, fmt.Sprintf("%X", m.Resource), m.Resource))
+	return c.number(f.sql.read, hex, m.Resource)
 }
 
 // one reads the only number of a result to its end: an error of the statement may come after its rows.
@@ -222,7 +278,7 @@ func (f *Fence) Current(ctx context.Context, db interface {
 	case isNil(db):
 		return 0, invalid("nil database")
 	}
-	if err := (Mark{resource, 1}).check(); err != nil {
+	if err := (Mark{Resource: resource, Token: 1}).check(); err != nil {
 		return 0, err
 	}
 	token, err := one(db.QueryContext(ctx, f.sql.look, resource))

@@ -151,16 +151,16 @@ func TestBadMarks(t *testing.T) {
 	fake, db := newDB(t)
 	f := newFence(t, sqlfence.Postgres)
 	bad := map[string][]sqlfence.Mark{
-		"no resource":  {{"", 1}},
-		"too long":     {{strings.Repeat("k", 513), 1}},
-		"NUL":          {{"a\x00b", 1}},
-		"no UTF-8":     {{"a\xffb", 1}},
-		"token 0":      {{"r", 0}},
-		"token -1":     {{"r", -1}},
-		"token 2^53":   {{"r", 1 << 53}},
-		"token max":    {{"r", math.MaxInt64}},
-		"contradicted": {{"r", 1}, {"q", 1}, {"r", 2}},
-		"second":       {{"r", 1}, {"", 1}},
+		"no resource":  {{Resource: "", Token: 1}},
+		"too long":     {{Resource: strings.Repeat("k", 513), Token: 1}},
+		"NUL":          {{Resource: "a\x00b", Token: 1}},
+		"no UTF-8":     {{Resource: "a\xffb", Token: 1}},
+		"token 0":      {{Resource: "r", Token: 0}},
+		"token -1":     {{Resource: "r", Token: -1}},
+		"token 2^53":   {{Resource: "r", Token: 1 << 53}},
+		"token max":    {{Resource: "r", Token: math.MaxInt64}},
+		"contradicted": {{Resource: "r", Token: 1}, {Resource: "q", Token: 1}, {Resource: "r", Token: 2}},
+		"second":       {{Resource: "r", Token: 1}, {Resource: "", Token: 1}},
 	}
 	for name, marks := range bad {
 		tx := begin(t, db)
@@ -172,7 +172,7 @@ func TestBadMarks(t *testing.T) {
 			t.Errorf("%s: Advance: got %v, want %v", name, err, holdfast.ErrInvalid)
 		}
 	}
-	good := []sqlfence.Mark{{strings.Repeat("k", 512), 1<<53 - 1}, {"r", 1}, {"r", 1}}
+	good := []sqlfence.Mark{{Resource: strings.Repeat("k", 512), Token: 1<<53 - 1}, {Resource: "r", Token: 1}, {Resource: "r", Token: 1}}
 	if err := f.Advance(background, db, good...); err != nil || fake.count("raise") != 2 {
 		t.Errorf("got %v and %s, want each guarded once", err, fake.ops())
 	}
@@ -224,7 +224,7 @@ func TestBadArguments(t *testing.T) {
 		"row with SQL":         edit(func(r *sqlfence.Row) { r.Key = "id = id OR id" }),
 		"row without a column": edit(func(r *sqlfence.Row) { r.Fence = "" }),
 		"row without an ID":    edit(func(r *sqlfence.Row) { r.ID = nil }),
-		"row without a token":  edit(func(r *sqlfence.Row) { r.Token = 0 }),
+		"row with a token < 0": edit(func(r *sqlfence.Row) { r.Token = -1 }),
 		"row of no Tx":         f.ExecRow(ctx, nil, row, "UPDATE orders"),
 		"pgx on SQLite":        sqlfence.WithPgx(ctx, f, beginPgx, nothingPgx),
 		"pgx without begin":    sqlfence.WithPgx(ctx, newFence(t, sqlfence.Postgres), nil, nothingPgx),

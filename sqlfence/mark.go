@@ -19,6 +19,7 @@ const (
 type Mark struct {
 	Resource string // 1 to 512 bytes of UTF-8 without NUL: for a lock, its Key
 	Token    int64  // 1 to 2^53-1
+	Parallel bool   // as WithParallel does for those of a context
 }
 
 func (m Mark) check() error {
@@ -58,7 +59,27 @@ type carried struct {
 // token.
 func WithToken(ctx context.Context, resource string, token int64) context.Context {
 	outer, _ := ctx.Value(tokenKey{}).(*carried)
-	return context.WithValue(ctx, tokenKey{}, &carried{Mark{resource, token}, outer})
+	return context.WithValue(ctx, tokenKey{}, &carried{Mark{Resource: resource, Token: token}, outer})
+}
+
+type parallelKey struct{}
+
+// WithParallel returns a context under which the guarded transactions of one holder run beside each other, for the locks and
+// tokens that ctx carries now: for a leader's or a cron job's lock around the work on many orders. Locks that are added to the
+// context later are guarded one transaction at a time, as ever.
+//
+// A transaction of a newer token waits for those that are open then, and those that come after it wait behind it, and are
+// refused: so it waits for the longest of them at most. A transaction that is not parallel waits like that too.
+// What is read can be changed by another transaction of the same holder, as without a guard: that is the price. The
+// first call for a token advances the guard row in a transaction of its own, see [Fence.Advance]. SQLite, with its one
+// writer, takes no notice.
+func WithParallel(ctx context.Context) context.Context {
+	carried, _ := inContext(ctx)
+	all := map[string]bool{}
+	for _, m := range carried {
+		all[m.Resource] = true
+	}
+	return context.WithValue(ctx, parallelKey{}, all)
 }
 
 // marks returns what there is to guard, in the order of the resources, so that two transactions that guard several
@@ -74,7 +95,14 @@ func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	if len(found) == 0 {
 		return nil, ErrNoToken
 	}
-	slices.SortStableFunc(found, func(a, b Mark) int { return strings.Compare(a.Resource, b.Resource) })
+	slices.SortFunc(found, func(a, b Mark) int {
+		if c := strings.Compare(a.Resource, b.Resource); c != 0 || a.Parallel == b.Parallel {
+			return c
+		} else if b.Parallel {
+			return -1
+		}
+		return 1
+	})
 	for i, m := range found {
 		if err := m.check(); err != nil {
 			return nil, err
@@ -83,7 +111,8 @@ func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
 			return nil, invalid("two tokens for %q: %d and %d", m.Resource, found[i-1].Token, m.Token)
 		}
 	}
-	return slices.Compact(found), nil
+	// What is given twice, and once not in parallel, is not.
+	return slices.CompactFunc(found, func(a, b Mark) bool { return a.Resource == b.Resource }), nil
 }
 
 // inContext returns the tokens that ctx carries, and the keys of locks that it passes over: holders that are together may have
@@ -102,7 +131,11 @@ func inContext(ctx context.Context) (found []Mark, shared []string) {
 			shared = append(shared, lock.Key())
 			continue
 		}
-		found = append(found, Mark{lock.Key(), lock.Token()})
+		found = append(found, Mark{Resource: lock.Key(), Token: lock.Token()})
+	}
+	parallel, _ := ctx.Value(parallelKey{}).(map[string]bool)
+	for i, m := range found {
+		found[i].Parallel = parallel[m.Resource]
 	}
 	return found, shared
 }

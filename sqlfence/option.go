@@ -14,6 +14,7 @@ type config struct {
 	table     string
 	retries   int
 	transient func(error) bool
+	trace     *Trace
 }
 
 type option func(*config) error

@@ -10,20 +10,30 @@ type PgxTx[R interface{ Scan(dest ...any) error }] interface {
 	Rollback(ctx context.Context) error
 }
 
+func pgxConn[R interface{ Scan(dest ...any) error }](ctx context.Context, tx PgxTx[R]) conn {
+	return conn{
+		tx: tx,
+		number: func(query string, args ...any) (n int64, err error) {
+			err = tx.QueryRow(ctx, query, args...).Scan(&n)
+			return n, err
+		},
+		commit:   func() error { return tx.Commit(ctx) },
+		rollback: func() error { return rollbackPgx(ctx, tx.Rollback) },
+	}
+}
+
 // GuardPgx is [Fence.Guard] for a transaction of pgx; a pool or a connection is none. The fence must be for [Postgres]. A
 // transaction begun on another transaction is a savepoint: guard the outer one.
 func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, tx PgxTx[R], marks ...Mark) error {
 	if isNil(tx) {
 		return invalid("nil transaction")
 	}
+	c := pgxConn(ctx, tx)
 	err := f.isPostgres()
 	if err == nil {
-		err = f.guard(ctx, func(m Mark) (current int64, err error) {
-			err = tx.QueryRow(ctx, f.sql.raise, m.Resource, m.Token).Scan(&current)
-			return current, err
-		}, marks)
+		err = f.guard(ctx, c, marks)
 	}
-	return rolledBack(err, func() error { return rollbackPgx(ctx, tx.Rollback) })
+	return rolledBack(err, c.rollback)
 }
 
 // WithPgx is [Fence.WithTx] for pgx. begin starts the transaction:
@@ -33,40 +43,47 @@ func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fe
 // begin must not be the Begin of another transaction: that makes a savepoint, whose Commit commits nothing, and WithPgx
 // refuses it. For options, begin is a function that calls pool.BeginTx. With a fn that returns nil at once WithPgx is
 // [Fence.Advance].
-func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, begin func(context.Context) (T, error), fn func(tx T) error) error {
+func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, begin func(context.Context) (T, error), fn func(tx T) error, marks ...Mark) error {
 	if begin == nil || fn == nil {
 		return invalid("nil function")
 	}
 	if err := f.isPostgres(); err != nil {
 		return err
 	}
-	all, err := f.prepare(ctx, nil)
+	all, err := f.prepare(ctx, marks)
 	if err != nil {
 		return err
 	}
-	return f.repeat(ctx, f.retryable, func() error {
-		if err := live(ctx); err != nil {
-			return err
-		}
+	return with(ctx, f, func() (T, conn, error) {
 		tx, err := begin(ctx)
 		if err != nil {
-			return because(ctx, failed("begin", err))
+			return tx, conn{}, err
 		}
-		defer func() { _ = rollbackPgx(ctx, tx.Rollback) }() // nothing after a commit
-		if err := suitable(tx); err != nil {
-			return err
-		}
-		if err := GuardPgx[R](ctx, f, tx, all...); err != nil {
-			return err
-		}
-		if err := fn(tx); err != nil {
-			return err
-		}
-		if err := live(ctx); err != nil {
-			return err
-		}
-		return f.committed(tx.Commit(ctx))
-	})
+		return tx, pgxConn[R](ctx, tx), nil
+	}, fn, all, f.retryable)
+}
+
+// ExecRowPgx is [Fence.ExecRow] for a transaction of pgx.
+func ExecRowPgx[T interface {
+	PgxTx[R]
+	Exec(ctx context.Context, sql string, args ...any) (C, error)
+}, R interface{ Scan(dest ...any) error }, C any](ctx context.Context, f *Fence, tx T, row Row, query string, args ...any) error {
+	if isNil(tx) {
+		return invalid("nil transaction")
+	}
+	c := pgxConn[R](ctx, tx)
+	c.exec = func(query string, args ...any) error {
+		_, err := tx.Exec(ctx, query, args...)
+		return err
+	}
+	err := f.isPostgres()
+	if err == nil {
+		err = suitable(tx)
+	}
+	if err == nil {
+		err = f.execRow(ctx, c, row, query, args)
+	}
+	return rolledBack(err, c.rollback)
 }
 
 func (f *Fence) isPostgres() error {

@@ -1,10 +1,12 @@
 package sqlfence
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Row names one row that carries its own fence: an integer column with the token of its last writer, not null.
@@ -13,7 +15,9 @@ type Row struct {
 	Key   string // the column that identifies the row: two rows with one ID are refused
 	ID    any    // its value
 	Fence string // the column of the token
-	Token int64  // the writer's: holdfast.Held(ctx)[0].Token()
+	Token int64  // the writer's; 0 takes the one that the context carries for Resource
+
+	Resource string // a lock's Key. Without it and Token, the context must carry one token alone
 }
 
 // ExecRow runs a statement that writes one row together with its fence column, and checks that the row carries the
@@ -49,12 +53,12 @@ func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args 
 	}
 	err := suitable(tx)
 	if err == nil {
-		err = f.execRow(ctx, tx, row, query, args)
+		err = f.execRow(ctx, plain(ctx, tx), row, query, args)
 	}
 	return rolledBack(err, tx.Rollback)
 }
 
-func (f *Fence) execRow(ctx context.Context, tx Tx, row Row, query string, args []any) error {
+func (f *Fence) execRow(ctx context.Context, c conn, row Row, query string, args []any) error {
 	switch {
 	case f == nil || f.dialect == 0:
 		return invalid("a Fence that New did not make")
@@ -65,15 +69,13 @@ func (f *Fence) execRow(ctx context.Context, tx Tx, row Row, query string, args 
 	case row.ID == nil:
 		return invalid("row of %s without an ID", row.Table)
 	}
-	if err := checkToken(row.Table, row.Token); err != nil {
+	err := row.token(ctx)
+	if err := cmp.Or(live(ctx), err); err != nil {
 		return err
 	}
-	if err := live(ctx); err != nil {
-		return err
-	}
-	current, err := f.writeRow(ctx, tx, row, query, args)
+	current, err := f.writeRow(ctx, c, row, query, args)
 	if err == nil && current < row.Token {
-		current, err = f.writeRow(ctx, tx, row, query, args)
+		current, err = f.writeRow(ctx, c, row, query, args)
 	}
 	switch {
 	case err != nil:
@@ -86,12 +88,35 @@ func (f *Fence) execRow(ctx context.Context, tx Tx, row Row, query string, args 
 	return nil
 }
 
+// token finds the row's, if it is not given.
+func (r *Row) token(ctx context.Context) error {
+	if r.Token != 0 {
+		return checkToken(r.Table, r.Token)
+	}
+	found, _ := inContext(ctx)
+	if r.Resource != "" {
+		found = slices.DeleteFunc(found, func(m Mark) bool { return m.Resource != r.Resource })
+	}
+	switch {
+	case len(found) == 0 && r.Resource != "":
+		return fmt.Errorf("%w (for %q)", ErrNoToken, r.Resource)
+	case len(found) > 1 && r.Resource == "":
+		return invalid("the context carries %d tokens: say by Row.Resource which is that of the row in %s", len(found), r.Table)
+	}
+	all, err := marks(ctx, found)
+	if err != nil {
+		return err
+	}
+	r.Token = all[0].Token
+	return nil
+}
+
 // writeRow runs the statement and returns the token that the row has then. The row is locked from then on.
-func (f *Fence) writeRow(ctx context.Context, tx Tx, row Row, query string, args []any) (int64, error) {
-	if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+func (f *Fence) writeRow(ctx context.Context, c conn, row Row, query string, args []any) (int64, error) {
+	if err := c.exec(query, args...); err != nil {
 		return 0, because(ctx, failed("write "+row.Table, err))
 	}
-	current, err := one(tx.QueryContext(ctx, f.dialect.rowToken(row), row.ID))
+	current, err := c.number(f.dialect.rowToken(row), row.ID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, failed(fmt.Sprintf("write %s %v", row.Table, row.ID), err)
 	}

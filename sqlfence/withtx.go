@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -26,50 +28,80 @@ type DB interface {
 // fn must neither commit nor roll back.
 //
 // If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
-// itself. Keep fn short: the guarded transactions of one resource run one after the other. The context bounds the wait for
-// them, and so does the database, see [Dialect].
+// itself. Keep fn short: the guarded transactions of one resource run one after the other, but for those of one holder with
+// [WithParallel]. The context bounds the wait for them, and so does the database, see [Dialect].
 //
 // Before COMMIT WithTx looks at the locks in ctx and at ctx itself once more. Pass the lock's context: then a
-// loss also breaks off the statements. The marks come from ctx, as with [Fence.Guard]; for a token by itself
-// use [WithToken]. opts may be nil.
+// loss also breaks off the statements. All locks and tokens of ctx are guarded, unless marks are given: then those alone. For a
+// token by itself there is [WithToken]. opts may be nil.
 //
 // Errors: those of Guard; [ErrCommitUnknown]; fn's error, as it is; else the database's error.
-func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error) error {
+func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error, marks ...Mark) error {
 	if fn == nil {
 		return invalid("nil function")
 	}
-	all, err := f.begins(ctx, db, opts, nil)
+	all, err := f.begins(ctx, db, opts, marks)
 	if err != nil {
 		return err
 	}
-	return f.repeat(ctx, f.retryable, func() error { return f.once(ctx, db, opts, all, f.kept(ctx, fn)) })
+	return with(ctx, f, beginSQL(ctx, db, opts), fn, all, f.retryable)
 }
 
-// kept is fn within a savepoint where the database ends a transaction under a caller that takes no notice: MySQL at a
-// deadlock, and at a statement that commits by itself. What runs after that is committed statement by statement, without
-// the guard, and COMMIT has nothing to say about it. The savepoint is then gone as well.
-func (f *Fence) kept(ctx context.Context, fn func(tx *sql.Tx) error) func(tx *sql.Tx) error {
-	if f.dialect != MySQL {
-		return fn
+// With is [Fence.WithTx] for a library with transactions of its own. begin starts one and returns it in both its forms:
+//
+//	// sqlx
+//	func(ctx context.Context) (*sqlx.Tx, sqlfence.Tx, error) {
+//		tx, err := db.BeginTxx(ctx, nil)
+//		return tx, tx, err
+//	}
+//	// bun
+//	func(ctx context.Context) (bun.Tx, sqlfence.Tx, error) {
+//		tx, err := db.BeginTx(ctx, nil)
+//		return tx, tx.Tx, err
+//	}
+//	// gorm; or see package gormfence
+//	func(ctx context.Context) (*gorm.DB, sqlfence.Tx, error) {
+//		tx := db.WithContext(ctx).Begin()
+//		if tx.Error != nil {
+//			return nil, nil, tx.Error
+//		}
+//		return tx, tx.Statement.ConnPool.(sqlfence.Tx), nil
+//	}
+//
+// ent's is sqlx's, with the feature sql/execquery. With commits and rolls back by the Tx, and calls begin again for each
+// attempt. begin must not start a savepoint, whose Commit commits nothing.
+func With[T any](ctx context.Context, f *Fence, begin func(context.Context) (T, Tx, error), fn func(tx T) error, marks ...Mark) error {
+	if begin == nil || fn == nil {
+		return invalid("nil function")
 	}
-	return func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "SAVEPOINT sqlfence_guard"); err != nil {
-			return because(ctx, failed("savepoint", err))
-		}
-		if err := fn(tx); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT sqlfence_guard")
+	all, err := f.prepare(ctx, marks)
+	if err != nil {
+		return err
+	}
+	return with(ctx, f, func() (T, conn, error) {
+		t, tx, err := begin(ctx)
 		switch {
-		case err == nil:
-			return nil
-		case find(err, func(err error) bool { return number(err, "Number") == 1305 }):
-			err = &unknownError{fmt.Errorf("the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w", err)}
-		default:
-			err = failed("release savepoint", err)
+		case err != nil:
+			return t, conn{}, err
+		case isNil(tx):
+			return t, conn{}, invalid("begin returned a nil transaction")
 		}
-		return because(ctx, err)
+		return t, plain(ctx, tx), nil
+	}, fn, all, f.retryable)
+}
+
+// BeginTx begins a transaction and guards it, by all locks and tokens of ctx or by marks: for code that commits by itself. It
+// is the begin of db and [Fence.Guard] in one, and for [WithParallel] the Advance before. The caller commits or rolls back; it
+// gets COMMIT's error as the driver has it, and no check of the locks before.
+//
+// Errors: those of Guard; no transaction is open then.
+func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks ...Mark) (*sql.Tx, error) {
+	all, err := f.begins(ctx, db, opts, marks)
+	if err != nil {
+		return nil, err
 	}
+	tx, _, err := start(ctx, f, beginSQL(ctx, db, opts), all)
+	return tx, err
 }
 
 // Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a holder's
@@ -84,9 +116,26 @@ func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
 		return err
 	}
 	again := func(err error) bool { return f.retryable(err) || errors.Is(err, ErrCommitUnknown) }
-	return f.repeat(ctx, again, func() error {
-		return f.once(ctx, db, nil, all, func(*sql.Tx) error { return nil })
-	})
+	return with(ctx, f, beginSQL(ctx, db, nil), func(*sql.Tx) error { return nil }, alone(all), again)
+}
+
+func beginSQL(ctx context.Context, db DB, opts *sql.TxOptions) func() (*sql.Tx, conn, error) {
+	return func() (*sql.Tx, conn, error) {
+		tx, err := db.BeginTx(ctx, opts)
+		if err != nil {
+			return nil, conn{}, err
+		}
+		return tx, plain(ctx, tx), nil
+	}
+}
+
+// alone are marks that wait for everybody.
+func alone(marks []Mark) []Mark {
+	all := slices.Clone(marks)
+	for i := range all {
+		all[i].Parallel = false
+	}
+	return all
 }
 
 func (f *Fence) begins(ctx context.Context, db DB, opts *sql.TxOptions, explicit []Mark) ([]Mark, error) {
@@ -99,27 +148,141 @@ func (f *Fence) begins(ctx context.Context, db DB, opts *sql.TxOptions, explicit
 	return f.prepare(ctx, explicit)
 }
 
-// once is one attempt. It ends the transaction however fn ends, a panic and runtime.Goexit included.
-func (f *Fence) once(ctx context.Context, db DB, opts *sql.TxOptions, all []Mark, fn func(*sql.Tx) error) error {
-	if err := live(ctx); err != nil {
-		return err
+// start begins a guarded transaction.
+func start[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark) (T, conn, error) {
+	t, c, err := open(ctx, f, begin, all)
+	var behind *behindError
+	if !errors.As(err, &behind) {
+		return t, c, err
 	}
-	tx, err := db.BeginTx(ctx, opts)
+	// The row has to be raised, and to raise what others share, from a share, is to wait for one that waits for us. So this one has
+	// let go. Of the calls that find the row behind one raises it: another would wait for the first's transaction. So each looks
+	// once more when its turn has come.
+	leave, err := f.advancing.enter(ctx, behind.resource)
 	if err != nil {
-		return because(ctx, failed("begin", err))
+		return t, c, err
 	}
-	defer func() { _ = tx.Rollback() }() // nothing after a commit
-	if err := f.Guard(ctx, tx, all...); err != nil {
-		return err
+	defer leave()
+	if t, c, err = open(ctx, f, begin, all); !errors.As(err, &behind) {
+		return t, c, err
 	}
-	if err := fn(tx); err != nil {
-		return err
+	shared := slices.DeleteFunc(slices.Clone(all), func(m Mark) bool { return !m.Parallel })
+	t, advance, err := open(ctx, f, begin, alone(shared))
+	if err != nil {
+		return t, c, err
 	}
-	// Drivers disagree on what COMMIT does under a context that has ended, so it does not come to that.
+	defer func() { _ = advance.rollback() }() // nothing after a commit
+	if err := f.commit(ctx, advance); err != nil && !errors.Is(err, ErrCommitUnknown) {
+		return t, c, err
+	}
+	return open(ctx, f, begin, all)
+}
+
+// turns lets one call of each key in at a time.
+type turns struct {
+	mu  sync.Mutex
+	all map[string]chan struct{} // of those that are in, closed when they leave
+}
+
+func (t *turns) enter(ctx context.Context, key string) (leave func(), err error) {
+	for {
+		t.mu.Lock()
+		before, busy := t.all[key]
+		if !busy {
+			if t.all == nil {
+				t.all = map[string]chan struct{}{}
+			}
+			mine := make(chan struct{})
+			t.all[key] = mine
+			t.mu.Unlock()
+			return func() {
+				t.mu.Lock()
+				delete(t.all, key)
+				t.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		t.mu.Unlock()
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return nil, live(ctx)
+		}
+	}
+}
+
+// open is one attempt at that. A transaction that could not be guarded has been rolled back.
+func open[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark) (none T, _ conn, err error) {
+	if err := live(ctx); err != nil {
+		return none, conn{}, err
+	}
+	t, c, err := begin()
+	if err != nil {
+		return none, conn{}, because(ctx, failed("begin", err))
+	}
+	returned := false
+	defer func() {
+		if !returned { // a hook or a driver panicked
+			_ = c.rollback()
+		}
+	}()
+	if err = suitable(c.tx); err == nil {
+		err = f.guard(ctx, c, all)
+	}
+	returned = true
+	if err != nil {
+		return none, conn{}, rolledBack(err, c.rollback)
+	}
+	return t, c, nil
+}
+
+// with runs fn in a guarded transaction and commits it, as often as it takes. It ends the transaction however fn ends, a panic
+// and runtime.Goexit included.
+func with[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), fn func(T) error, all []Mark, again func(error) bool) error {
+	return f.repeat(ctx, all, again, func() (ran bool, err error) {
+		t, c, err := start(ctx, f, begin, all)
+		if err != nil {
+			return false, err
+		}
+		defer func() { _ = c.rollback() }() // nothing after a commit
+		if err := f.kept(ctx, c, func() error { return fn(t) }); err != nil {
+			return true, err
+		}
+		return true, f.commit(ctx, c)
+	})
+}
+
+// commit does not send COMMIT under a context that has ended: drivers disagree on what it does then.
+func (f *Fence) commit(ctx context.Context, c conn) error {
 	if err := live(ctx); err != nil {
 		return err
 	}
-	return f.committed(tx.Commit())
+	return f.committed(c.commit())
+}
+
+// kept runs fn within a savepoint where the database ends a transaction under a caller that takes no notice: MySQL at a
+// deadlock, and at a statement that commits by itself. What runs after that is committed statement by statement, without
+// the guard, and COMMIT has nothing to say about it. The savepoint is then gone as well.
+func (f *Fence) kept(ctx context.Context, c conn, fn func() error) error {
+	if f.dialect != MySQL {
+		return fn()
+	}
+	if err := c.exec("SAVEPOINT sqlfence_guard"); err != nil {
+		return because(ctx, failed("savepoint", err))
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	err := c.exec("RELEASE SAVEPOINT sqlfence_guard")
+	switch {
+	case err == nil:
+		return nil
+	case find(err, func(err error) bool { return number(err, "Number") == 1305 }):
+		err = &unknownError{fmt.Errorf("the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w", err)}
+	default:
+		err = failed("release savepoint", err)
+	}
+	return because(ctx, err)
 }
 
 const (
@@ -127,14 +290,26 @@ const (
 	lastPause  = 500 * time.Millisecond
 )
 
-// repeat runs attempt until it succeeds or fails for good.
-func (f *Fence) repeat(ctx context.Context, again func(error) bool, attempt func() error) error {
+// repeat runs attempt until it succeeds or fails for good. Where a transaction has met another one at the guard, before fn ran,
+// and failed for that at REPEATABLE READ or SERIALIZABLE, somebody else has committed and nothing is done twice. That is no
+// attempt of those that are counted: with many who wait in turn, ten would not do.
+func (f *Fence) repeat(ctx context.Context, all []Mark, again func(error) bool, attempt func() (ran bool, err error)) error {
 	pause := firstPause
-	for n := 0; ; n++ {
-		err := attempt()
+	for n, met := 0, 0; ; {
+		ran, err := attempt()
+		if errors.Is(err, ErrCommitUnknown) {
+			f.trace.emit(ctx, unknown, Event{Marks: all, Err: err})
+		}
 		if err == nil || n >= f.retries || !again(err) {
 			return err
 		}
+		if !ran && met < maxRetries && find(err, f.dialect.changed) {
+			met++
+			pause = firstPause
+		} else {
+			n++
+		}
+		f.trace.emit(ctx, retried, Event{Marks: all, Attempts: n + met, Err: err})
 		// At least half of the pause, so that there is one, and a random half, so that transactions that collided part.
 		timer := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {

@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -30,8 +31,13 @@ const (
 type guard func(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error
 
 func fenced(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error {
-	for _, m := range marks {
+	parallel := func(a, b sqlfence.Mark) int { return cmp.Compare(fmt.Sprint(b.Parallel), fmt.Sprint(a.Parallel)) }
+	marks = slices.SortedFunc(slices.Values(marks), parallel)
+	for i, m := range marks {
 		ctx = sqlfence.WithToken(ctx, m.Resource, m.Token)
+		if m.Parallel && (i == len(marks)-1 || !marks[i+1].Parallel) {
+			ctx = sqlfence.WithParallel(ctx)
+		}
 	}
 	return c.fence.WithTx(ctx, db, c.opts, fn)
 }
@@ -105,7 +111,7 @@ type round struct {
 	db        *sql.DB
 	guard     guard
 	disturb   bool // cancel contexts, abort, deadlock
-	raises    bool // the guard raises the mark by itself, also when the transaction fails
+	raises    bool // the guard raises the mark by itself, also when the transaction fails, as it does for parallel ones
 	resources [2]string
 	base      int64
 	tokens    atomic.Int64
@@ -166,11 +172,34 @@ func (r *holder) run() {
 				continue
 			}
 		}
+		if r.disturb && r.rand.IntN(2) == 0 {
+			r.beside(marks)
+			continue
+		}
 		for range 1 + r.rand.IntN(4) {
 			r.transaction(marks)
 			r.pause()
 		}
 	}
+}
+
+// beside runs transactions of one holder at once, most of them parallel.
+func (r *holder) beside(marks []sqlfence.Mark) {
+	var all sync.WaitGroup
+	for range 3 {
+		mine := slices.Clone(marks)
+		for i := range mine {
+			mine[i].Parallel = r.rand.IntN(4) > 0
+		}
+		one := &holder{r.round, rand.New(rand.NewPCG(r.rand.Uint64(), 0))}
+		all.Go(func() {
+			for range 1 + one.rand.IntN(3) {
+				one.transaction(mine)
+				one.pause()
+			}
+		})
+	}
+	all.Wait()
 }
 
 func (r *holder) transaction(marks []sqlfence.Mark) {
@@ -180,8 +209,10 @@ func (r *holder) transaction(marks []sqlfence.Mark) {
 	if r.disturb && r.rand.IntN(12) == 0 {
 		time.AfterFunc(upTo(r.rand, 6*time.Millisecond), cancel)
 	}
-	if r.raises {
-		r.h.advanced(marks)
+	for _, m := range marks {
+		if r.raises || m.Parallel {
+			r.h.advanced([]sqlfence.Mark{m})
+		}
 	}
 	e.err = r.guard(ctx, r.c, r.db, marks, func(tx *sql.Tx) error {
 		r.pause()
@@ -252,7 +283,7 @@ func testHistory(t *testing.T, c *cell) {
 		return breaks.Float64()
 	}
 	db := c.connect(t, f.dial)
-	db.SetMaxOpenConns(2 * holders)
+	db.SetMaxOpenConns(3 * holders)
 	var v verdict
 	end := time.Now().Add(spell(t))
 	for n := 0; v.commits == 0 || v.refusals == 0 || time.Now().Before(end); n++ {

@@ -292,6 +292,8 @@ func suite(t *testing.T, c *cell) {
 		{"NewerWaits", testNewerWaits},
 		{"RollbackRestores", testRollbackRestores},
 		{"AdvanceCloses", testAdvanceCloses},
+		{"Parallel", testParallel},
+		{"NewerGetsThrough", testNewerGetsThrough},
 		{"NothingIsLost", testNothingIsLost},
 		{"Resources", testResources},
 		{"ConcurrentDDL", testConcurrentDDL},

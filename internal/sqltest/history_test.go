@@ -190,16 +190,26 @@ func (c *cell) historyTables(t *testing.T) {
 	}
 }
 
-// work is what a transaction does for each of its resources: it reads the counter, and writes it back with one more.
+// work is what a transaction does for each of its resources: it reads the counter, and writes it back with one more, or has the
+// database add one if it is not alone.
 func (c *cell) work(ctx context.Context, tx *sql.Tx, id int64, marks []sqlfence.Mark, pause func()) error {
 	for _, m := range marks {
 		var value int64
-		if err := tx.QueryRowContext(ctx, c.q("SELECT value FROM h_counter WHERE resource = ?"), m.Resource).Scan(&value); err != nil {
+		if m.Parallel { // beside others of its token, so that the database has to count
+			pause()
+			if _, err := tx.ExecContext(ctx, c.q("UPDATE h_counter SET value = value + 1 WHERE resource = ?"), m.Resource); err != nil {
+				return err
+			}
+			if err := tx.QueryRowContext(ctx, c.q("SELECT value - 1 FROM h_counter WHERE resource = ?"), m.Resource).Scan(&value); err != nil {
+				return err
+			}
+		} else if err := tx.QueryRowContext(ctx, c.q("SELECT value FROM h_counter WHERE resource = ?"), m.Resource).Scan(&value); err != nil {
 			return err
-		}
-		pause()
-		if _, err := tx.ExecContext(ctx, c.q("UPDATE h_counter SET value = ? WHERE resource = ?"), value+1, m.Resource); err != nil {
-			return err
+		} else {
+			pause()
+			if _, err := tx.ExecContext(ctx, c.q("UPDATE h_counter SET value = ? WHERE resource = ?"), value+1, m.Resource); err != nil {
+				return err
+			}
 		}
 		_, err := tx.ExecContext(ctx, c.q("INSERT INTO h_entry (tx, resource, token, value) VALUES (?, ?, ?, ?)"), id, m.Resource, m.Token, value)
 		if err != nil {
