@@ -2,6 +2,7 @@ package sqlfence
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -74,10 +75,12 @@ type statements struct {
 	read   string // hex of the resource, resource: the result, where raise does not return it
 	share  string // as read, or resource alone: locks the row for transactions beside others of its kind; empty if there is no such lock
 	look   string // resource: without a lock, for monitoring
+	old    string // resource, token, token: the names of the next rows between the tokens
 }
 
 func (d Dialect) statements(table string) statements {
 	table = d.quote(table)
+	old := `SELECT resource FROM ` + table + ` WHERE resource > ? AND token >= ? AND token < ? ORDER BY resource LIMIT ` + strconv.Itoa(pruneBatch)
 	switch d {
 	case Postgres:
 		turn := `hashtextextended($1::text, '` + table + `'::regclass::oid::bigint)`
@@ -110,6 +113,8 @@ END ` + tag,
 			share: `SELECT token FROM ` + table + ` WHERE resource = $1` +
 				` AND (SELECT true FROM pg_advisory_xact_lock_shared(` + turn + `)) FOR SHARE`,
 			look: `SELECT token FROM ` + table + ` WHERE resource = $1`,
+			old: `SELECT resource FROM ` + table + ` WHERE resource > $1 AND token >= $2 AND token < $3` +
+				` ORDER BY resource LIMIT ` + strconv.Itoa(pruneBatch),
 		}
 	case MySQL:
 		return statements{
@@ -126,6 +131,7 @@ END ` + tag,
 			// InnoDB has whoever wants a share wait behind one that waits to write.
 			share: `SELECT IF(HEX(resource) = ?, token, 0) FROM ` + table + ` WHERE resource = ? LOCK IN SHARE MODE`,
 			look:  `SELECT token FROM ` + table + ` WHERE resource = ?`,
+			old:   old,
 		}
 	default:
 		return statements{
@@ -137,6 +143,7 @@ END ` + tag,
 			raise: `INSERT INTO ` + table + ` (resource, token) VALUES (?, ?)` +
 				` ON CONFLICT (resource) DO UPDATE SET token = max(token, excluded.token) RETURNING token`,
 			look: `SELECT token FROM ` + table + ` WHERE resource = ?`,
+			old:  old,
 		}
 	}
 }

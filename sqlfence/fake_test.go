@@ -19,7 +19,7 @@ type fakeDB struct {
 
 	mu   sync.Mutex
 	rows map[string]int64   // by resource, or table and id
-	log  []string           // begin, raise, read, savepoint, exec, release, commit, rollback
+	log  []string           // begin, raise, share, read, savepoint, exec, release, commit, rollback
 	fail map[string][]error // by the same names: what the next ones answer; early and late: in the place of rows, behind them
 	read func()             // what somebody else does before the next read
 }
@@ -147,7 +147,11 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 		}
 		return &fakeRows{[]int64{c.raise(args)}, c.db}, nil
 	}
-	if err := c.db.did("read"); err != nil {
+	op := "read"
+	if strings.Contains(query, "SHARE") {
+		op = "share"
+	}
+	if err := c.db.did(op); err != nil {
 		return nil, err
 	}
 	if read := c.db.read; read != nil {

@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -192,6 +194,31 @@ func TestWithTxRepeats(t *testing.T) {
 	}
 }
 
+// What a transaction meets at the guard is no attempt that counts: with many in line each of them would fail.
+func TestCollisionsAtTheGuardAreNotCounted(t *testing.T) {
+	for d, err := range map[sqlfence.Dialect]error{sqlfence.Postgres: stateError("40001"), sqlfence.MySQL: &mysqlError{1020}} {
+		bubble(t, func(t *testing.T) {
+			fake, db := newDB(t)
+			fake.fail["raise"] = slices.Repeat([]error{err}, 100)
+			if got := newFence(t, d, sqlfence.WithRetries(1)).WithTx(token(7), db, nil, write); got != nil || fake.count("begin") != 101 {
+				t.Errorf("got %v after %d attempts", got, fake.count("begin"))
+			}
+			fake.fail["raise"] = []error{err}
+			if got := newFence(t, d, sqlfence.WithRetries(0)).WithTx(token(7), db, nil, write); !errors.Is(got, err) {
+				t.Errorf("without retries: got %v, want %v", got, err)
+			}
+			fake.fail["exec"] = slices.Repeat([]error{err}, 100)
+			if got := newFence(t, d).WithTx(token(7), db, nil, write); !errors.Is(got, err) {
+				t.Errorf("in the function: got %v, want %v", got, err)
+			}
+			fake.fail = map[string][]error{"raise": slices.Repeat([]error{err}, 2000)}
+			if got := newFence(t, d).WithTx(token(7), db, nil, write); !errors.Is(got, err) {
+				t.Errorf("for ever: got %v, want %v", got, err)
+			}
+		})
+	}
+}
+
 func TestWithTxGivesUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		fake, db := newDB(t)
@@ -347,9 +374,22 @@ func (r fakePgxRow) Scan(dest ...any) error {
 		return r.err
 	}
 	var v [1]driver.Value
-	err := r.rows.Next(v[:])
+	if err := r.rows.Next(v[:]); err == io.EOF {
+		return errors.New("no rows in result set")
+	} else if err != nil {
+		return err
+	}
 	*dest[0].(*int64) = v[0].(int64)
-	return err
+	return nil
+}
+
+func (p fakePgx) Exec(ctx context.Context, query string, args ...any) (string, error) {
+	var named []driver.NamedValue
+	for _, a := range args {
+		named = append(named, driver.NamedValue{Value: a})
+	}
+	_, err := p.ExecContext(ctx, query, named)
+	return "UPDATE 1", err
 }
 
 func (p fakePgx) Commit(context.Context) error {

@@ -296,6 +296,7 @@ func suite(t *testing.T, c *cell) {
 		{"NewerGetsThrough", testNewerGetsThrough},
 		{"NothingIsLost", testNothingIsLost},
 		{"Resources", testResources},
+		{"Prune", testPrune},
 		{"ConcurrentDDL", testConcurrentDDL},
 		{"Advice", testAdvice},
 		{"Rows", testRows},
