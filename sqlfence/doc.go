@@ -5,9 +5,7 @@
 // the table sqlfence to its holder's token, and fails where that row has a larger one.
 //
 //	fence, err := sqlfence.New(sqlfence.Postgres) // or MySQL, or SQLite
-//	...
-//	_, err = db.ExecContext(ctx, fence.DDL()) // once, or in a migration
-//	...
+//	_, err = db.ExecContext(ctx, fence.DDL())     // once, or in a migration
 //	err = locker.Do(ctx, holdfast.Key("order", id), func(ctx context.Context) error {
 //		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = $1", id)
@@ -19,18 +17,22 @@
 //	}
 //
 // The tokens come from the context, which is that of a lock or descends from it. All of its locks are guarded, but for those
-// with [holdfast.WithLimit] or [holdfast.WithShared]. Once a lock in it is over, lost or released, every call with that
-// context fails. [Fence.Guard] is for a transaction that is begun elsewhere, [Tx] tells about other libraries, [WithPgx] is
-// for pgx, [Fence.ExecRow] for a row with a fence of its own. Set the database up as [Postgres], [MySQL] and [SQLite] say. In
-// tests [WithToken] stands in for a lock, and SQLite in memory, with one connection, for the database; a token smaller than a
-// committed one stands for a stale holder.
+// with [holdfast.WithLimit] or [holdfast.WithShared]; marks given to the call are guarded instead of them. Once a lock in the
+// context is over, lost or released, every call with that context fails.
+//
+// Transactions of one resource run one after the other. Under a lock around much work, a leader's or a cron job's, those of one
+// holder can run beside each other: see [WithParallel].
+//
+// [With] is for sqlx, GORM, bun and ent, [WithPgx] for pgx, [Fence.BeginTx] for code that commits by itself, [Fence.ExecRow] for a
+// row with a fence of its own. Set the database up as [Postgres], [MySQL] and [SQLite] say; [Fence.Prune] deletes old guard rows.
+// In tests [WithToken] stands in for a lock, and SQLite in memory, with one connection, for the database.
 //
 // # Guarantees
 //
 //   - Of the transactions guarded by one resource, none with an older token commits after one with a newer token has
 //     committed, whatever was paused in between. They commit in the order of their tokens.
-//   - Nothing is lost: what is read in [Fence.WithTx], or after [Fence.Guard] as the first statement, cannot be
-//     changed before this one ends by another transaction that is guarded by the same resource.
+//   - Nothing is lost: no other transaction guarded by the resource, or with WithParallel no other holder's, changes what is
+//     read in [Fence.WithTx], or after [Fence.Guard] as the first statement, before this one ends.
 //   - A holder is never refused because of itself, nor because of a token that was rolled back.
 //   - A failed guard has ended the transaction: ignoring its error does not commit.
 //   - Several resources are guarded in one order everywhere, without deadlocks among them.
@@ -41,7 +43,7 @@
 //     rollback to a savepoint before the guard, by programs that do not guard or that have another table ([WithTable]).
 //   - What is no transaction is not covered: e-mails, files, other services. Pass the token on, and compare it there.
 //   - A read on a replica may be old. Until the new holder's first commit the old one may write: see [Fence.Advance].
-//   - Guard rows must not be deleted or lost as long as old holders may be around: see [Fence.DDL].
+//   - Guard rows must not be lost as long as old holders may be around: see [Fence.DDL] and [Fence.Prune].
 //   - A holder that is paused in a guarded transaction blocks the next one at its guard, also past its lease. Bound that
 //     in the database.
 //
@@ -54,7 +56,5 @@
 //	holdfast.ErrLost    a lock in the context is over, lost or released: nothing is written
 //	holdfast.ErrInvalid arguments that can never work: nothing is written
 //	sql.ErrNoRows       ExecRow alone: the row is not there afterwards, and is rolled back
-//	any other           what the database said, or the function returned: rolled back
-//
-// Where the context ended, the error matches the context's too.
+//	any other           what the database said, or the function returned: rolled back; with the context's error if it ended
 package sqlfence

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
@@ -223,4 +224,34 @@ func Example_unitTest() {
 	// held: <nil>
 	// stale: true
 	// no lock: true
+}
+
+// A nightly job holds one lock around the work on all orders. Its transactions run beside each other, in as many connections.
+func ExampleWithParallel() {
+	locker, closeAll := newExampleLocker()
+	defer closeAll()
+	_, db := newFake()
+	defer db.Close()
+	fence, _ := sqlfence.New(sqlfence.Postgres)
+
+	err := locker.Do(context.Background(), "nightly", func(ctx context.Context) error {
+		ctx = sqlfence.WithParallel(ctx)
+		errs := make(chan error)
+		for range 4 {
+			go func() { errs <- fence.WithTx(ctx, db, nil, func(*sql.Tx) error { return nil }) }()
+		}
+		return errors.Join(<-errs, <-errs, <-errs, <-errs)
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// Once a day, rows of holders from more than a week ago go.
+func ExampleFence_Prune() {
+	fence, _ := sqlfence.New(sqlfence.Postgres)
+	prune := func(ctx context.Context, db *sql.DB) {
+		deleted, err := fence.Prune(ctx, db, 7*24*time.Hour)
+		fmt.Println(deleted, err)
+	}
+	_ = prune
 }

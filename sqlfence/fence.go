@@ -44,8 +44,15 @@ func New(dialect Dialect, opts ...Option) (*Fence, error) {
 // a DO block, with semicolons inside, which some migration tools have to be told; where the table exists it
 // needs no right to create one. Guarding needs SELECT, INSERT and UPDATE.
 //
-// Guard rows must never be deleted as long as old holders may be around, nor be lost with a restored backup or a failover to
-// a replica that was behind. There is one row per resource. On PostgreSQL 15 it takes 121 bytes for a name of 12, 190 for one
+// Guard rows must never be deleted as long as old holders may be around ([Fence.Prune] keeps to that), nor be lost with a
+// restored backup or a failover to a replica that was behind.
+//
+// A row whose token is too large, after a restore of Redis from the future or a slip with WithToken, refuses every holder until the
+// clock is past it. Stop who may hold an old lock, and set the row to the token of the lock's holder, or delete it:
+//
+//	UPDATE sqlfence SET token = 1767225600000000 WHERE resource = 'order:42'
+//
+// There is one row per resource. On PostgreSQL 15 it takes 121 bytes for a name of 12, 190 for one
 // of 36 and 257 for one of 62: pg_total_relation_size, the index included, over 50,000 rows, each raised four times in
 // transactions of their own.
 func (f *Fence) DDL() string { return f.sql.create }
