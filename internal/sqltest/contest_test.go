@@ -16,7 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/redis/go-redis/v9"
 )
 
 var errAbort = errors.New("the holder changed its mind")
@@ -111,6 +114,7 @@ type round struct {
 	db        *sql.DB
 	guard     guard
 	disturb   bool // cancel contexts, abort, deadlock
+	reads     context.Context // of a lock that readers share, which fences nothing
 	raises    bool // the guard raises the mark by itself, also when the transaction fails, as it does for parallel ones
 	resources [2]string
 	base      int64
@@ -120,9 +124,9 @@ type round struct {
 
 var rounds atomic.Int64
 
-func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool, name string, nth int) verdict {
+func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool, reads context.Context, name string, nth int) verdict {
 	n := rounds.Add(1)
-	r := &round{c: c, db: db, guard: g, disturb: disturb, raises: !disturb, base: []int64{0, time.Now().UnixMicro(), 1<<53 - 2 - issued}[nth%3]}
+	r := &round{c: c, db: db, guard: g, disturb: disturb, reads: reads, raises: !disturb, base: []int64{0, time.Now().UnixMicro(), 1<<53 - 2 - issued}[nth%3]}
 	r.h.advances = map[string]map[int64]bool{}
 	c.exec(t, "DELETE FROM h_entry")
 	c.exec(t, "DELETE FROM h_counter")
@@ -204,7 +208,11 @@ func (r *holder) beside(marks []sqlfence.Mark) {
 
 func (r *holder) transaction(marks []sqlfence.Mark) {
 	e := event{tx: rounds.Add(1)<<20 | r.h.txs.Add(1), marks: marks}
-	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	ctx := background
+	if r.rand.IntN(2) == 0 {
+		ctx = r.reads
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	if r.disturb && r.rand.IntN(12) == 0 {
 		time.AfterFunc(upTo(r.rand, 6*time.Millisecond), cancel)
@@ -282,12 +290,26 @@ func testHistory(t *testing.T, c *cell) {
 		defer mu.Unlock()
 		return breaks.Float64()
 	}
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := locker.Acquire(background, "report", holdfast.WithShared())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locker.Shutdown(background)
+	defer reader.Release(background)
+	reads := reader.Context(background)
 	db := c.connect(t, f.dial)
 	db.SetMaxOpenConns(3 * holders)
 	var v verdict
 	end := time.Now().Add(spell(t))
 	for n := 0; v.commits == 0 || v.refusals == 0 || time.Now().Before(end); n++ {
-		v.sum(c.round(t, db, fenced, true, "fence", n))
+		v.sum(c.round(t, db, fenced, true, reads, "fence", n))
 		if t.Failed() || v.violations() > 0 {
 			break
 		}
@@ -309,7 +331,7 @@ func testHistory(t *testing.T, c *cell) {
 		soaked := time.Now().Add(spell(t) / 8)
 		end := time.Now().Add(20 * time.Second)
 		for n := 0; v.stale() == 0 && time.Now().Before(end) || time.Now().Before(soaked); n++ {
-			v.sum(c.round(t, c.db, control.guard, false, control.name, n))
+			v.sum(c.round(t, c.db, control.guard, false, reads, control.name, n))
 		}
 		t.Logf("%s control: %v", control.name, v)
 		if v.stale() == 0 {

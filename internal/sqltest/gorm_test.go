@@ -41,14 +41,18 @@ func (sqliteDialector) RollbackTo(tx *gorm.DB, name string) error {
 }
 
 // gormSurfaces are those of gorm, with PrepareStmt and without.
-func gormSurfaces(t *testing.T, c *cell) {
-	var dialector gorm.Dialector = gormpostgres.New(gormpostgres.Config{Conn: c.db})
+func (c *cell) dialector() gorm.Dialector {
 	switch c.dialect {
 	case sqlfence.MySQL:
-		dialector = gormmysql.New(gormmysql.Config{Conn: c.db})
+		return gormmysql.New(gormmysql.Config{Conn: c.db})
 	case sqlfence.SQLite:
-		dialector = sqliteDialector{conn: c.db}
+		return sqliteDialector{conn: c.db}
 	}
+	return gormpostgres.New(gormpostgres.Config{Conn: c.db})
+}
+
+func gormSurfaces(t *testing.T, c *cell) {
+	dialector := c.dialector()
 	for _, prepare := range []bool{false, true} {
 		db, err := gorm.Open(dialector, &gorm.Config{PrepareStmt: prepare, Logger: logger.Discard})
 		if err != nil {

@@ -118,6 +118,7 @@ func surfaces(t *testing.T, c *cell, driver string) {
 	})
 	entSurface(t, c, driver)
 	gormSurfaces(t, c)
+	withSurfaces(t, c, driver, c.dialector())
 }
 
 // postgresSurfaces are those that exist for PostgreSQL only.
@@ -164,6 +165,13 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	})
 	t.Run("lib/pq repeats", func(t *testing.T) { c.testRepeats(t, pq) })
 	failing := failingCommits(t, c)
+	testFailedCommit(t, c, failing, "With", func(ctx context.Context, query string) error {
+		dbx := sqlx.NewDb(c.db, "pgx")
+		return sqlfence.With(ctx, c.fence, func(ctx context.Context) (*sqlx.Tx, sqlfence.Tx, error) {
+			tx, err := dbx.BeginTxx(ctx, nil)
+			return tx, tx, err
+		}, func(tx *sqlx.Tx) error { _, _ = tx.Exec(query); return nil })
+	})
 	for name, db := range map[string]*sql.DB{"pgx stdlib": c.db, "lib/pq": pq} {
 		testFailedCommit(t, c, failing, name, func(ctx context.Context, query string) error {
 			return c.fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error { _, _ = tx.Exec(query); return nil })
@@ -201,6 +209,7 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			return err
 		})
 	})
+	withPostgresSurfaces(t, c, pool)
 	testFailedCommit(t, c, failing, "pgx", func(ctx context.Context, query string) error {
 		return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(tx pgx.Tx) error { _, _ = tx.Exec(ctx, query); return nil })
 	})
