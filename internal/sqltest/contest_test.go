@@ -113,9 +113,9 @@ type round struct {
 	c         *cell
 	db        *sql.DB
 	guard     guard
-	disturb   bool // cancel contexts, abort, deadlock
+	disturb   bool            // cancel contexts, abort, deadlock
 	reads     context.Context // of a lock that readers share, which fences nothing
-	raises    bool // the guard raises the mark by itself, also when the transaction fails, as it does for parallel ones
+	raises    bool            // the guard raises the mark by itself, also when the transaction fails, as it does for parallel ones
 	resources [2]string
 	base      int64
 	tokens    atomic.Int64
