@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -144,16 +145,18 @@ func send(url, account, key, item string) (reply, error) {
 }
 
 // insist sends the request as a client does: again, as long as another one is under way.
-func insist(t *testing.T, url, account, key, item string) (got reply) {
+func insist(t *testing.T, url, account, key, item string) reply {
 	t.Helper()
-	await(t, "an answer other than 409", func() bool {
-		var err error
-		if got, err = send(url, account, key, item); err != nil {
-			t.Error(err)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		got, err := send(url, account, key, item)
+		if err != nil || got.status == http.StatusConflict && time.Now().After(deadline) {
+			t.Errorf("got %+v, %v, want an answer other than 409", got, err)
+			return got
 		}
-		return got.status != http.StatusConflict
-	})
-	return got
+		if got.status != http.StatusConflict {
+			return got
+		}
+	}
 }
 
 func start(t *testing.T, replicas int) (program *exampletest.Program, urls []string) {
@@ -306,5 +309,41 @@ func TestKilledBeforeCommit(t *testing.T) {
 		t.Errorf("got %+v, want an order that is made now", got)
 	}
 	wantOrders(t, db, 1)
+	program.Stop()
+}
+
+// TestForgottenRunsAgain deletes by the statements in the comment of answersDDL.
+func TestForgottenRunsAgain(t *testing.T) {
+	exampletest.Redis(t)
+	db := shop(t)
+	program, urls := start(t, 1)
+	insist(t, urls[0], "anna", `"old"`, "lamp")
+	if _, err := db.Exec("UPDATE answers SET made_at = datetime('now', '-2 days')"); err != nil {
+		t.Fatal(err)
+	}
+	insist(t, urls[0], "anna", `"new"`, "lamp")
+	source, err := os.ReadFile("answers.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deletes := regexp.MustCompile(`(?m)^//\t(DELETE .*)$`).FindAllSubmatch(source, -1)
+	if len(deletes) != 2 {
+		t.Fatalf("got %d statements, want 2", len(deletes))
+	}
+	for _, statement := range deletes {
+		if _, err := db.Exec(string(statement[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var guards int
+	if err := db.QueryRow("SELECT count(*) FROM sqlfence").Scan(&guards); err != nil || guards != 1 {
+		t.Errorf("got %d guard rows, %v, want that of the new request", guards, err)
+	}
+	if got := insist(t, urls[0], "anna", `"new"`, "lamp"); !got.replayed || got.body != "order 2\n" {
+		t.Errorf("the new one: got %+v, want it replayed", got)
+	}
+	if got := insist(t, urls[0], "anna", `"old"`, "lamp"); got.replayed || got.body != "order 3\n" {
+		t.Errorf("the old one: got %+v, want another order", got)
+	}
 	program.Stop()
 }
