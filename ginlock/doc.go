@@ -37,7 +37,8 @@
 // front too: behind, the lock would be released while the handler still works.
 //
 // A lock orders requests and does not remember them. A repeated Idempotency-Key runs again once the first request is
-// through. Store the outcome, under the lock, to answer from it.
+// through. Store the outcome, under the lock and in one transaction with the effect, to answer from it: examples/idempotency
+// does. A middleware cannot, as it does not have that transaction.
 //
 // Shut down the http.Server before the Locker. A Locker that is shut down under its handlers gives their locks up when its
 // patience ends.

@@ -79,7 +79,7 @@ func (f *Fence) advised(err error) error {
 	}
 	switch {
 	case find(err, func(err error) bool { return sqlState(err) == "42P01" || number(err, "Number") == 1146 }), find(err, text("no such table")):
-		return fmt.Errorf("%w (there is no table %s for the guard: run fence.DDL(), once or in a migration)", err, f.table)
+		return fmt.Errorf("%w (there is no table %s for the guard: run fence.DDL(), once or in a migration, see sqlfence/migrations)", err, f.table)
 	case find(err, func(err error) bool { return sqlState(err) == "42601" || number(err, "Number") == 1064 }),
 		find(err, text("syntax error", "unrecognized token", "no such function")):
 		return fmt.Errorf("%w (the fence is for %v: give New the dialect of this database)", err, f.dialect)

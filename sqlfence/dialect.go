@@ -17,6 +17,11 @@ const (
 	//
 	// A holder that is paused with a guarded transaction open blocks the next one, and the end of its lease does not end the
 	// transaction. idle_in_transaction_session_timeout does; lock_timeout bounds the wait for it. Tested on PostgreSQL 15.
+	//
+	// PgBouncer may pool by transaction, as a guard and what it protects are one, but not by statement. pgx prepares statements
+	// by default, which takes PgBouncer 1.21 with max_prepared_statements above 0, or else fails with 42P05: then set
+	// default_query_exec_mode=exec, or simple_protocol. Give the timeouts above to the role, by ALTER ROLE: a SET goes to
+	// whatever session there is.
 	Postgres Dialect = iota + 1
 
 	// MySQL is MySQL and MariaDB. The guard's table must be InnoDB, and so must the tables that are written. The default,

@@ -41,7 +41,8 @@
 //
 //   - Writes outside of the guarded transaction are not covered: on the pool, in another transaction or database, after a
 //     rollback to a savepoint before the guard, by programs that do not guard or that have another table ([WithTable]).
-//   - What is no transaction is not covered: e-mails, files, other services. Pass the token on, and compare it there.
+//   - What is no transaction is not covered: e-mails, files, other services. Pass the token on, and compare it there:
+//     RECIPES.md has how, for Redis, S3, DynamoDB, MongoDB and HTTP.
 //   - A read on a replica may be old. Until the new holder's first commit the old one may write: see [Fence.Advance].
 //   - Guard rows must not be lost as long as old holders may be around: see [Fence.DDL] and [Fence.Prune].
 //   - A holder that is paused in a guarded transaction blocks the next one at its guard, also past its lease. Bound that

@@ -233,6 +233,7 @@ func TestPostgres(t *testing.T) {
 		postgresSurfaces(t, c)
 		postgresCommits(t, c)
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
+		t.Run("Migrations", func(t *testing.T) { testMigrations(t, c) })
 		testModes(t, c, "pgx", "default_query_exec_mode=simple_protocol", "default_query_exec_mode=exec", "default_query_exec_mode=cache_describe")
 		testModes(t, c, "postgres", "binary_parameters=yes", "binary_parameters=no")
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
@@ -256,6 +257,7 @@ func TestMariaDB(t *testing.T) {
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
 		t.Run("GuardGone", func(t *testing.T) { testGuardGone(t, c) })
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
+		t.Run("Migrations", func(t *testing.T) { testMigrations(t, c) })
 		testModes(t, c, "mysql", "interpolateParams=true", "charset=latin1", "charset=utf8&interpolateParams=true", "sql_mode=%27%27", "autocommit=0",
 			"interpolateParams=true&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27", "sql_mode=%27ORACLE%27", "character_set_connection=latin1")
 		testBounds(t, c, "SET idle_write_transaction_timeout = 1", "SET innodb_lock_wait_timeout = 1")
@@ -278,6 +280,7 @@ func TestSQLite(t *testing.T) {
 		t.Run("PausedReplica", func(t *testing.T) { testPausedReplica(t, c, "sqlite") })
 		t.Run("Tasks", func(t *testing.T) { testTasks(t, c) })
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
+		t.Run("Migrations", func(t *testing.T) { testMigrations(t, c) })
 		testBounds(t, c, "", "PRAGMA busy_timeout = 200")
 	})
 }

@@ -1,0 +1,106 @@
+// Idempotency is an HTTP service that makes an order once, however often its client sends the request, and though a replica may
+// die between the order and its answer.
+//
+//	go run ./examples/idempotency
+//	curl -i -u anna:secret -H 'Idempotency-Key: "8e03978e-40d5"' -d lamp localhost:8080/orders
+//
+// Send it twice: the second answer is the first one again, with Idempotency-Replayed: true. It serves at LISTEN_ADDR,
+// localhost:8080 by default, until Ctrl-C, and prints each order that it makes. Redis and the database are embedded (miniredis
+// and SQLite in memory), unless REDIS_ADDR names a Redis, and DATABASE_URL a file:
+// file:orders.db?_txlock=immediate&_pragma=busy_timeout(10000).
+package main
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/ginlock"
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" { // a Redis inside of this process, to try it out
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true) // leases end as time goes by
+		if err := server.Start(); err != nil {
+			return err
+		}
+		defer server.Close()
+		addr = server.Addr()
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		return err
+	}
+	if err := locker.Ping(ctx); err != nil { // a wrong address or password shows here
+		return err
+	}
+	db, err := sql.Open("sqlite", cmp.Or(os.Getenv("DATABASE_URL"), ":memory:"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1) // in memory, each connection would be a database of its own
+	fence, err := sqlfence.New(sqlfence.SQLite)
+	if err != nil {
+		return err
+	}
+	// In earnest, a migration.
+	_, err = db.ExecContext(ctx, fence.DDL()+"; CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, account TEXT, item TEXT);"+answersDDL)
+	if err != nil {
+		return err
+	}
+
+	listener, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN_ADDR"), "localhost:8080"))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "listening on http://%s\n", listener.Addr())
+	// A client keeps its request's lock for as long as it takes to send the body: see ginlock.New.
+	server := &http.Server{Handler: router(locker, &answers{db, fence}, out), ReadTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(listener) }()
+
+	<-ctx.Done()
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	// First the server, which lets its handlers finish, and then the Locker that they need.
+	return errors.Join(server.Shutdown(patience), locker.Shutdown(patience))
+}
+
+func router(locker *holdfast.Locker, stored *answers, out io.Writer) http.Handler {
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.Use(gin.Recovery(), gin.BasicAuth(gin.Accounts{"anna": "secret", "ben": "secret"})) // in earnest, your authentication
+	// Clients choose their keys, and two may choose the same: the account belongs to it. Without a key it is a 400. A repeat
+	// that meets the first request waits for it a moment, and is then a 409, which tells the client when to try again.
+	request := ginlock.Parts(ginlock.Value(gin.AuthUserKey), ginlock.Header("Idempotency-Key"))
+	r.POST("/orders", ginlock.New(locker, "create-order", request), func(c *gin.Context) { createOrder(c, stored, out) })
+	return r
+}

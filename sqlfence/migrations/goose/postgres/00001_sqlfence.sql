@@ -1,0 +1,9 @@
+-- +goose Up
+CREATE TABLE IF NOT EXISTS sqlfence (
+  resource text COLLATE "C" PRIMARY KEY,
+  token bigint NOT NULL CHECK (token > 0)
+) WITH (fillfactor = 70);
+
+-- +goose Down
+-- The table stays: a database that forgets its tokens lets a holder write that was paused since then. See README.md.
+SELECT 1;
