@@ -42,7 +42,7 @@ func New(dialect Dialect, opts ...Option) (*Fence, error) {
 // DDL is one statement that creates the table of guard rows unless it exists, for a migration or for the start of a
 // program. Replicas may run it at the same time (on SQLite set a busy_timeout, as always). On PostgreSQL it is
 // a DO block, with semicolons inside, which some migration tools have to be told; where the table exists it
-// needs no right to create one. Guarding needs SELECT, INSERT and UPDATE. The folder migrations has the statement as files for
+// needs no right to create one. Guarding needs SELECT, INSERT and UPDATE, [Fence.Prune] DELETE too. The folder migrations has the statement as files for
 // goose and golang-migrate.
 //
 // Guard rows must never be deleted as long as old holders may be around ([Fence.Prune] keeps to that), nor be lost with a

@@ -55,10 +55,10 @@ type answers struct {
 	fence *sqlfence.Fence
 }
 
-// An answer and the guard row of its request have one name, the key of the lock. Publish how long you keep them, a day perhaps,
-// and then delete both in one transaction, the guard rows first:
+// An answer and the guard row of its request have one name, the key of the lock. Publish how long you keep answers, a day
+// perhaps, and delete the older ones. Guard rows go by fence.Prune(ctx, db, 7*24*time.Hour): later, as they are what stops a
+// handler that was paused for so long.
 //
-//	DELETE FROM sqlfence WHERE resource IN (SELECT request FROM answers WHERE made_at < datetime('now', '-1 day'));
 //	DELETE FROM answers WHERE made_at < datetime('now', '-1 day')
 const answersDDL = `
 CREATE TABLE IF NOT EXISTS answers (
