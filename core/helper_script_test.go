@@ -137,6 +137,8 @@ func shape(b *[]byte, depth int) any {
 func written(v any) []byte {
 	switch v := v.(type) {
 	case int:
+		return written(int64(v))
+	case int64:
 		return binary.BigEndian.AppendUint64([]byte{2}, uint64(v))
 	case string:
 		return append([]byte{3, byte(len(v))}, v...)

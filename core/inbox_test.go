@@ -378,7 +378,7 @@ func TestClientClosedUnderAWaiter(t *testing.T) {
 // Some managed services let no script PUBLISH. A lock is granted to nobody that could not be told: it stays free, and the
 // line as it is. From the second hand-over on waiters look by themselves, at the pace of polling, and each Locker says
 // once why that is slower.
-func TestServerThatLetsNoScriptPublish(t *testing.T) {
+func TestNoScriptMayPublish(t *testing.T) {
 	for _, cluster := range []bool{false, true} {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			refuse(b, "publish", "ERR This Redis command is not allowed from script")

@@ -14,11 +14,11 @@ import (
 // with an error of the package.
 func FuzzReplies(f *testing.F) {
 	seeds := []any{
-		0, 1, 2, 3, -1, -2, 1 << 52, math.MaxInt64, math.MinInt64, "", "1", nil, true, replyError("ERR x"), replyError("NOSCRIPT x"), replyError("WRONGTYPE x"), replyError(""), replyError("OOM x"),
-		[]any{}, []any{0}, []any{0, 10000, "you", 0, 1_700_000_000_000_000, "70 70 50", 0}, []any{0, -1, "you", 1, 1, "", 1}, []any{0, math.MaxInt64, "you", 2, 1, "70 0 50", 2}, []any{0, math.MinInt64, "", math.MaxInt64, math.MinInt64, "99999999999999999999", math.MaxInt64},
-		[]any{0, "1", "you", 0, 1, "", 0}, []any{"0", 1, "you", 0, 1, "", 0}, []any{0, 9_300_000_000_000, "AAAAAAAAAAAAAAAAAAAAAA:label", 0, 1, "", 0}, []any{0, 1, "you", 1, 1, "", nil}, []any{nil, nil, nil, nil, nil, nil, nil},
-		[]any{"", -2, 70, 0}, []any{"me", 10000, 70, 3}, []any{"me", -1, 70, -3}, []any{"me", 9_300_000_000_000, 70, math.MaxInt64}, []any{1, 2, 3, 4}, []any{"a", "b", "c", "d"}, []any{nil, nil, nil, nil},
-		[]any{-1, 1_700_000_000_000_000}, []any{-2, 1}, []any{-3, 1}, []any{"-1", 1}, []any{-1, math.MinInt64}, 7, -7,
+		0, 1, 2, 3, -1, -2, int64(1 << 52), int64(math.MaxInt64), int64(math.MinInt64), "", "1", nil, true, replyError("ERR x"), replyError("NOSCRIPT x"), replyError("WRONGTYPE x"), replyError(""), replyError("OOM x"),
+		[]any{}, []any{0}, []any{0, 10000, "you", 0, int64(1_700_000_000_000_000), "70 70 50", 0}, []any{0, -1, "you", 1, 1, "", 1}, []any{0, int64(math.MaxInt64), "you", 2, 1, "70 0 50", 2}, []any{0, int64(math.MinInt64), "", int64(math.MaxInt64), int64(math.MinInt64), "99999999999999999999", int64(math.MaxInt64)},
+		[]any{0, "1", "you", 0, 1, "", 0}, []any{"0", 1, "you", 0, 1, "", 0}, []any{0, int64(9_300_000_000_000), "AAAAAAAAAAAAAAAAAAAAAA:label", 0, 1, "", 0}, []any{0, 1, "you", 1, 1, "", nil}, []any{nil, nil, nil, nil, nil, nil, nil},
+		[]any{"", -2, 70, 0}, []any{"me", 10000, 70, 3}, []any{"me", -1, 70, -3}, []any{"me", int64(9_300_000_000_000), 70, int64(math.MaxInt64)}, []any{1, 2, 3, 4}, []any{"a", "b", "c", "d"}, []any{nil, nil, nil, nil},
+		[]any{-1, int64(1_700_000_000_000_000)}, []any{-2, 1}, []any{-3, 1}, []any{"-1", 1}, []any{-1, int64(math.MinInt64)}, 7, -7,
 	}
 	for _, s := range seeds {
 		w := written(s)

@@ -53,7 +53,7 @@ func TestTickScriptsInRandomOrder(t *testing.T) {
 					for i := range n {
 						sent = append(sent, func() {
 							lost := rnd.IntN(8) == 0
-							plan := fmt.Sprintf("%d %d %d %d 1", c.tick, ahead, behind, gap)
+							plan := fmt.Sprintf("%d %d %d %d 1", c.tick, ahead, int64(behind), gap)
 							r := rdb[i](holdfast.TickScript, mark, "{n}:~gone:"+c.id, c.id, plan).([]any)
 							if r[0] == int64(1) && !lost && !c.over {
 								if c.votes++; c.votes > n/2 {

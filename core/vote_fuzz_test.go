@@ -13,13 +13,13 @@ import (
 // Three masters that answer with anything: two of them have to say so in the form of the script, and with one token,
 // or there is no lock.
 func FuzzVotes(f *testing.F) {
-	start := int(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()) // of every bubble
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro() // of every bubble
 	granted := []any{1, start, "run", start}
 	seeds := []any{
-		granted, []any{1, start, "", start + 1}, []any{1, start, "run", math.MaxInt64}, []any{1, start, "run", math.MinInt64}, []any{1, math.MaxInt64, "run", start}, []any{1, "x", "run", start}, []any{1, start, 5, start},
-		[]any{0, start, "", 70, "you", 10000}, []any{0, start, "", 70, "", -1}, []any{0, start, "", 70, "you", 9_300_000_000_000}, []any{0, start, "", 70}, []any{0, start, "", 70, 5, "x"}, []any{0, start, "", math.MaxInt64, "you", math.MinInt64},
-		[]any{-1, start, "", 70}, []any{-2, start, "", 70}, []any{-3, start, "", start + 50}, []any{-3, start, "", math.MaxInt64}, []any{-3, start, "", math.MinInt64}, []any{-4, start, "", 70}, []any{-5, start, "other", 5000},
-		[]any{-5, start, "", -1}, []any{-5, start, "", math.MaxInt64}, []any{9, start, "", 70}, []any{nil, nil, nil, nil}, []any{}, nil, "", 1, true, replyError("NOSCRIPT x"), replyError("ERR x"), replyError("LOADING x"),
+		granted, []any{1, start, "", start + 1}, []any{1, start, "run", int64(math.MaxInt64)}, []any{1, start, "run", int64(math.MinInt64)}, []any{1, int64(math.MaxInt64), "run", start}, []any{1, "x", "run", start}, []any{1, start, 5, start},
+		[]any{0, start, "", 70, "you", 10000}, []any{0, start, "", 70, "", -1}, []any{0, start, "", 70, "you", int64(9_300_000_000_000)}, []any{0, start, "", 70}, []any{0, start, "", 70, 5, "x"}, []any{0, start, "", int64(math.MaxInt64), "you", int64(math.MinInt64)},
+		[]any{-1, start, "", 70}, []any{-2, start, "", 70}, []any{-3, start, "", start + 50}, []any{-3, start, "", int64(math.MaxInt64)}, []any{-3, start, "", int64(math.MinInt64)}, []any{-4, start, "", 70}, []any{-5, start, "other", 5000},
+		[]any{-5, start, "", -1}, []any{-5, start, "", int64(math.MaxInt64)}, []any{9, start, "", 70}, []any{nil, nil, nil, nil}, []any{}, nil, "", 1, true, replyError("NOSCRIPT x"), replyError("ERR x"), replyError("LOADING x"),
 	}
 	fine := written(20_000)
 	for i, s := range seeds {
@@ -28,7 +28,7 @@ func FuzzVotes(f *testing.F) {
 		f.Add(written(granted), written(granted), w, fine, written([]any{1, start, "run"}))
 		f.Add(written(granted), w, written(seeds[(i+7)%len(seeds)]), fine, written([]any{"me", 10000, 70, 3}))
 	}
-	for _, s := range []any{[]any{0, start, "", 70, "who"}, []any{-1, start, ""}, []any{-2, math.MinInt64, ""}, []any{"", -2, 70, 0}, []any{"me", -1, 70, 0}, []any{"me", math.MaxInt64, math.MinInt64, -1}, []any{1, start}, 1, 2, 3} {
+	for _, s := range []any{[]any{0, start, "", 70, "who"}, []any{-1, start, ""}, []any{-2, int64(math.MinInt64), ""}, []any{"", -2, 70, 0}, []any{"me", -1, 70, 0}, []any{"me", int64(math.MaxInt64), int64(math.MinInt64), -1}, []any{1, start}, 1, 2, 3} {
 		f.Add(written(granted), written(granted), written(granted), written(s), written(s))
 	}
 	f.Fuzz(func(t *testing.T, one, two, three, sustain, others []byte) {
