@@ -25,6 +25,6 @@ func TestMain(m *testing.M) {
 		_ = flag.Set("test.run", "^TestServer")
 	}
 	_ = flag.Set("test.parallel", "16")
-	debug.SetGCPercent(400)             // most of it is garbage of miniredis' Lua
+	debug.SetGCPercent(400) // most of it is garbage of miniredis' Lua
 	os.Exit(m.Run())
 }

@@ -73,6 +73,9 @@ type parallelKey struct{}
 // What is read can be changed by another transaction of the same holder, as without a guard: that is the price. The
 // first call for a token advances the guard row in a transaction of its own, see [Fence.Advance]. SQLite, with its one
 // writer, takes no notice.
+//
+// 16 connections with 2 ms of work each reach 0.8 to 0.9 of the transactions per second that they reach without a guard, and
+// 0.05 one at a time (PostgreSQL 15 and MariaDB 10.11 on one machine, go test -bench Parallel in internal/sqltest).
 func WithParallel(ctx context.Context) context.Context {
 	carried, _ := inContext(ctx)
 	all := map[string]bool{}
