@@ -89,6 +89,25 @@ func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
 	})
 }
 
+// BeginTx begins a transaction and guards it by the locks and tokens of ctx, or by marks: for a library that commits by itself.
+// End it with [Fence.Commit], or roll it back. Nothing is repeated. opts may be nil.
+//
+// Errors: those of [Fence.Guard]. The transaction is then over, and the one returned is nil.
+func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks ...Mark) (*sql.Tx, error) {
+	all, err := f.begins(ctx, db, opts, marks)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return nil, because(ctx, failed("begin", err))
+	}
+	if err := f.Guard(ctx, tx, all...); err != nil {
+		return nil, err
+	}
+	return tx, nil
+}
+
 func (f *Fence) begins(ctx context.Context, db DB, opts *sql.TxOptions, explicit []Mark) ([]Mark, error) {
 	switch {
 	case isNil(db):
