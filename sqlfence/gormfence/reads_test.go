@@ -64,16 +64,3 @@ func TestReads(t *testing.T) {
 		}
 	}
 }
-
-func FuzzReads(f *testing.F) {
-	for _, query := range []string{"SELECT 'a' -- b\n", "WITH x AS (/* */ SELECT `1`) SELECT E'\\''", "SELECT 1;;", "\\"} {
-		f.Add(query, true)
-		f.Add(query, false)
-	}
-	f.Fuzz(func(t *testing.T, query string, mysql bool) {
-		reads(query, mysql)
-		if reads("UPDATE items SET n = 1; "+query, mysql) {
-			t.Error("a write in front is taken for a read")
-		}
-	})
-}
