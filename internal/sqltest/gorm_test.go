@@ -159,6 +159,23 @@ func pluginSurfaces(t *testing.T, c *cell, db *gorm.DB, prefix string) {
 	update := func(db *gorm.DB, id int64, status string) error {
 		return db.Model(&item{ID: id}).Update("status", status).Error
 	}
+	nested := func(db *gorm.DB, id int64, status string) error {
+		return db.Transaction(func(tx *gorm.DB) error {
+			err := tx.Transaction(func(tx *gorm.DB) error {
+				if err := update(tx, id, "inner"); err != nil {
+					return err
+				}
+				return tx.Exec("UPDATE nowhere SET n = 1").Error // after this PostgreSQL lets only a rollback through
+			})
+			switch {
+			case err == nil:
+				return errors.New("the nested one succeeds")
+			case errors.Is(err, sqlfence.ErrStale): // on a connection, where the write is the first that is guarded
+				return err
+			}
+			return tx.Transaction(func(tx *gorm.DB) error { return update(tx, id, status) })
+		})
+	}
 	for name, write := range map[string]func(db *gorm.DB, id int64, status string) error{
 		"Update": update,
 		"Save":   func(db *gorm.DB, id int64, status string) error { return db.Save(&item{id, status}).Error },
@@ -203,19 +220,9 @@ func pluginSurfaces(t *testing.T, c *cell, db *gorm.DB, prefix string) {
 			}
 			return tx.Commit().Error
 		},
-		"nested": func(db *gorm.DB, id int64, status string) error {
-			return db.Transaction(func(tx *gorm.DB) error {
-				err := tx.Transaction(func(tx *gorm.DB) error {
-					if err := update(tx, id, "inner"); err != nil {
-						return err
-					}
-					return tx.Exec("UPDATE nowhere SET n = 1").Error // after this PostgreSQL lets only a rollback through
-				})
-				if err == nil {
-					return errors.New("the nested one succeeds")
-				}
-				return tx.Transaction(func(tx *gorm.DB) error { return update(tx, id, status) })
-			})
+		"nested": nested,
+		"Connection, nested": func(db *gorm.DB, id int64, status string) error {
+			return db.Connection(func(conn *gorm.DB) error { return nested(conn, id, status) })
 		},
 		"FOR UPDATE": func(db *gorm.DB, id int64, status string) error {
 			return db.Transaction(func(tx *gorm.DB) error {

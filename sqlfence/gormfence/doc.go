@@ -49,6 +49,4 @@
 // gorm returns them, in DB.Error too. They match [sqlfence.ErrStale], [sqlfence.ErrCommitUnknown], [sqlfence.ErrNoToken] and
 // [holdfast.ErrLost], as sqlfence describes them. Where a Begin failed, look at its Error at once: gorm's Commit hides it, and
 // with PrepareStmt its Rollback.
-//
-// [holdfast.ErrLost]: https://pkg.go.dev/github.com/holdfast-go/holdfast/core
 package gormfence

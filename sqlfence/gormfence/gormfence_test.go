@@ -41,8 +41,13 @@ type part struct {
 	Name   string
 }
 
-// BeforeSave writes too.
+type hookKey struct{}
+
+// BeforeSave writes too, or does what the context says.
 func (i *item) BeforeSave(tx *gorm.DB) error {
+	if do, ok := tx.Statement.Context.Value(hookKey{}).(func()); ok {
+		do()
+	}
 	if i.Status != "hook" {
 		return nil
 	}
@@ -119,7 +124,7 @@ func configs(t *testing.T, test func(t *testing.T, cfg gorm.Config)) {
 	for _, prepare := range []bool{false, true} {
 		for _, skip := range []bool{false, true} {
 			t.Run(fmt.Sprintf("prepare=%t,skip=%t", prepare, skip), func(t *testing.T) {
-				test(t, gorm.Config{PrepareStmt: prepare, SkipDefaultTransaction: skip})
+				test(t, gorm.Config{PrepareStmt: prepare, SkipDefaultTransaction: skip, TranslateError: skip})
 			})
 		}
 	}
@@ -442,6 +447,10 @@ func TestReadsPass(t *testing.T) {
 			if sql := db.Clauses(locking).Session(&gorm.Session{DryRun: true}).First(&it, 1).Statement.SQL.String(); !strings.Contains(sql, "FOR UPDATE") && it.ID != 1 {
 				t.Error(sql)
 			}
+			errs["nested"] = b.db.Transaction(func(tx *gorm.DB) error {
+				_ = tx.Transaction(func(tx *gorm.DB) error { return errors.New("aborted") })
+				return tx.First(&it, 1).Error
+			})
 			errs["read-only"] = db.Transaction(func(tx *gorm.DB) error { return tx.First(&it, 1).Error }, &sql.TxOptions{ReadOnly: true})
 			for what, err := range errs {
 				if err != nil {
@@ -626,6 +635,105 @@ func TestLocksAreLookedAtBeforeCommit(t *testing.T) {
 			if open := b.plain.Stats().InUse; open != 0 {
 				t.Fatalf("%s: %d connections are in use", name, open)
 			}
+		}
+	})
+}
+
+// A lock that goes while a statement runs: the driver speaks of the context alone.
+func TestLossWithinAStatement(t *testing.T) {
+	locker := newLocker(t)
+	configs(t, func(t *testing.T, cfg gorm.Config) {
+		b := open(t, cfg)
+		lock, err := locker.Acquire(t.Context(), "within")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := context.WithValue(lock.Context(t.Context()), hookKey{}, func() {
+			if err := lock.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := b.db.WithContext(ctx).Create(&item{Status: "late"}).Error; !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("got %v, want %v", err, holdfast.ErrLost)
+		}
+		if got := b.number(t, "SELECT count(*) FROM items"); got != 0 {
+			t.Error("it was committed")
+		}
+	})
+}
+
+// gorm lets a statement be used again, and the second use does not find what was left of the first.
+func TestAStatementIsUsedAgain(t *testing.T) {
+	configs(t, func(t *testing.T, cfg gorm.Config) {
+		b := open(t, cfg)
+		db := b.db.WithContext(within(t, "again", 7)).Table("items")
+		for _, query := range []string{
+			"INSERT INTO items (id) VALUES (1)", "INSERT INTO items (id) VALUES (2)", "SELECT 1", "INSERT INTO items (id) VALUES (3)",
+		} {
+			if err := db.Exec(query).Error; err != nil {
+				t.Errorf("%s: %v", query, err)
+			}
+		}
+		if got := b.number(t, "SELECT count(*) FROM items"); got != 3 {
+			t.Errorf("got %d rows, want 3", got)
+		}
+	})
+}
+
+// beginner is a pool as other plugins make them.
+type beginner struct {
+	*sql.DB
+	begun int
+	tx    func(*sql.Tx) gorm.ConnPool
+}
+
+func (b *beginner) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool, error) {
+	tx, err := b.DB.BeginTx(ctx, opts)
+	b.begun++
+	return b.tx(tx), err
+}
+
+func (b *beginner) GetDBConn() (*sql.DB, error) { return b.DB, nil }
+
+// noTx can be neither committed nor asked for a statement.
+type noTx struct{ gorm.ConnPool }
+
+func TestPoolsOfOtherPlugins(t *testing.T) {
+	configs(t, func(t *testing.T, cfg gorm.Config) {
+		plain := open(t, gorm.Config{}).plain
+		pool := &beginner{DB: plain, tx: func(tx *sql.Tx) gorm.ConnPool { return tx }}
+		cfg.Logger = logger.Discard
+		db, err := gorm.Open(sqlite.Dialector{Conn: pool}, &cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fence, err := sqlfence.New(sqlfence.SQLite)
+		if err == nil {
+			err = db.Use(gormfence.New(fence))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, token := range []int64{7, 8} {
+			if err := db.WithContext(within(t, "other", token)).Create(&item{ID: token}).Error; err != nil {
+				t.Fatal(err)
+			}
+		}
+		stale := db.WithContext(within(t, "other", 7))
+		for what, err := range map[string]error{
+			"Create":      stale.Create(&item{}).Error,
+			"Transaction": stale.Transaction(func(*gorm.DB) error { t.Error("fn runs"); return nil }),
+		} {
+			if !errors.Is(err, sqlfence.ErrStale) {
+				t.Errorf("%s: got %v, want %v", what, err, sqlfence.ErrStale)
+			}
+		}
+		if pool.begun != 4 {
+			t.Errorf("the pool began %d transactions, want 4", pool.begun)
+		}
+		pool.tx = func(tx *sql.Tx) gorm.ConnPool { _ = tx.Rollback(); return noTx{plain} }
+		if err := db.WithContext(within(t, "other", 9)).Create(&item{}).Error; !errors.Is(err, gorm.ErrInvalidTransaction) {
+			t.Errorf("with transactions that are none: got %v, want %v", err, gorm.ErrInvalidTransaction)
 		}
 	})
 }

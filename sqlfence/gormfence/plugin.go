@@ -239,7 +239,13 @@ func (g *guard) leave(db *gorm.DB) {
 	defer o.cancel()
 	if db.Error == nil {
 		_ = db.AddError(o.tx.Commit())
-	} else if err := o.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		db.Error = fmt.Errorf("%w; rollback: %w", db.Error, err) // AddError would hide what the first one matches
+		return
+	}
+	// Not by AddError, which hides what the first error matches.
+	if err := o.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		db.Error = fmt.Errorf("%w; rollback: %w", db.Error, err)
+	}
+	if over := holdfast.Err(db.Statement.Context); over != nil { // a driver says at most that the context has ended
+		db.Error = fmt.Errorf("%w; %w", db.Error, over)
 	}
 }
