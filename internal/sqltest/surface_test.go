@@ -169,6 +169,12 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			return c.fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error { _, _ = tx.Exec(query); return nil })
 		})
 	}
+	for _, prepare := range []bool{false, true} {
+		g := c.openGorm(t, c.db, gorm.Config{PrepareStmt: prepare})
+		testFailedCommit(t, c, failing, fmt.Sprintf("gormfence,prepare=%t", prepare), func(ctx context.Context, query string) error {
+			return g.WithContext(ctx).Transaction(func(tx *gorm.DB) error { _ = tx.Exec(query); return nil })
+		})
+	}
 	t.Run("collation", func(t *testing.T) { testCollation(t, c) })
 	t.Run("rights", func(t *testing.T) { testRights(t, c) })
 

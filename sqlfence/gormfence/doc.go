@@ -41,6 +41,7 @@
 //   - Nothing is repeated. After a deadlock, a serialization failure or a busy SQLite, run the whole of Transaction again, or
 //     use WithTx and put its *sql.Tx into Statement.ConnPool.
 //   - A write by itself keeps the order of the tokens, but a read before it is not part of it: use a Transaction.
+//   - A hook that panics leaves the transaction of its statement open until the context ends, as it does with gorm alone.
 //   - What cannot run in a transaction, VACUUM for one, and a migration with [Required], need another [gorm.DB], without the
 //     plugin. On MySQL DDL commits by itself, and takes the guard along.
 //

@@ -198,6 +198,11 @@ var writes = []struct {
 	{"session PrepareStmt, Transaction", func(db *gorm.DB, id int64, status string) error {
 		return db.Session(&gorm.Session{PrepareStmt: true}).Transaction(func(tx *gorm.DB) error { return tx.Exec(update, status, id).Error })
 	}},
+	{"Transaction, session PrepareStmt", func(db *gorm.DB, id int64, status string) error {
+		return db.Transaction(func(tx *gorm.DB) error {
+			return tx.Session(&gorm.Session{PrepareStmt: true}).Exec(update, status, id).Error
+		})
+	}},
 	{"session SkipDefaultTransaction", func(db *gorm.DB, id int64, status string) error {
 		return db.Session(&gorm.Session{SkipDefaultTransaction: true}).Save(&item{ID: id, Status: status}).Error
 	}},
@@ -660,6 +665,33 @@ func TestLossWithinAStatement(t *testing.T) {
 			t.Error("it was committed")
 		}
 	})
+}
+
+// What the documentation says of a panic.
+func TestAPanicEndsWithTheContext(t *testing.T) {
+	b := open(t, gorm.Config{})
+	ctx, cancel := context.WithCancel(within(t, "panic", 7))
+	defer cancel()
+	func() {
+		defer func() { _ = recover() }()
+		hook := context.WithValue(ctx, hookKey{}, func() { panic("the hook") })
+		_ = b.db.WithContext(hook).Create(&item{Status: "late"})
+		t.Error("no panic")
+	}()
+	cancel()
+	if err := b.db.WithContext(within(t, "panic", 8)).Create(&item{Status: "next"}).Error; err != nil {
+		t.Error(err)
+	}
+	if got := b.number(t, "SELECT count(*) FROM items WHERE status = 'late'"); got != 0 {
+		t.Error("it was committed")
+	}
+	err := b.db.WithContext(within(t, "panic", 8)).Transaction(func(tx *gorm.DB) error {
+		defer func() { _ = recover() }()
+		return tx.Transaction(func(*gorm.DB) error { panic("the function") })
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // gorm lets a statement be used again, and the second use does not find what was left of the first.
