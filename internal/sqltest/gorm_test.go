@@ -313,6 +313,17 @@ func (c *cell) testPlugin(t *testing.T, db *gorm.DB) {
 			t.Errorf("%s: got %v, %+v and %s", what, err, it, status)
 		}
 	}
+	if c.dialect != sqlfence.SQLite { // which has no FOR UPDATE
+		locking := clause.Locking{Strength: "UPDATE"}
+		for what, err := range map[string]error{
+			"First":     guarded.Clauses(locking).First(&it, id).Error,
+			"Raw, Scan": guarded.Raw("SELECT status FROM items WHERE id = ? FOR UPDATE", id).Scan(&status).Error,
+		} {
+			if err != nil {
+				t.Errorf("%s FOR UPDATE: %v", what, err)
+			}
+		}
+	}
 	// A write does, of whatever kind.
 	for what, err := range map[string]error{
 		"Exec":   free.Exec("UPDATE items SET status = 'free' WHERE id = ?", id).Error,
