@@ -2,7 +2,10 @@ module github.com/holdfast-go/holdfast/examples
 
 go 1.25.0
 
-replace github.com/holdfast-go/holdfast => ../
+replace (
+	github.com/holdfast-go/holdfast => ../
+	github.com/holdfast-go/holdfast/sqlfence/gormfence => ../sqlfence/gormfence
+)
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
@@ -11,6 +14,7 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/hibiken/asynq v0.26.0
 	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast/sqlfence/gormfence v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.24.0
 	github.com/redis/go-redis/v9 v9.19.0

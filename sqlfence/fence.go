@@ -67,20 +67,8 @@ func (f *Fence) DDL() string { return f.sql.create }
 //
 // bun: the *sql.Tx within a bun.Tx, tx.Tx. The bun.Tx itself formats queries anew, and is refused.
 //
-// gorm: in a transaction, with PrepareStmt or without, the connection is one.
-//
-//	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-//		if err := fence.Guard(ctx, tx.Statement.ConnPool.(sqlfence.Tx)); err != nil {
-//			return err
-//		}
-//		return tx.Save(&order).Error
-//	})
-//
-// To have gorm guard each write by itself (Create, Save, Update, Delete, Exec, and Raw that is no SELECT), take guardWrites
-// from examples/gorm/guard.go, which registers callbacks; it is tested with PostgreSQL, MariaDB and SQLite. Raw with
-// Scan, Row or Rows leaves its rows open, and has to be in a Transaction: elsewhere it is refused. A statement that goes past
-// gorm, by db.DB(), is not guarded, and neither is a function that writes in a SELECT. Guarding each write keeps the order of
-// tokens; it does not make a read before the write part of it.
+// gorm: the plugin of sqlfence/gormfence, a module of its own, guards each transaction and each write by itself. By hand, the
+// connection of a transaction is a Tx, with PrepareStmt and without: tx.Statement.ConnPool.(sqlfence.Tx).
 //
 // pgx without database/sql: see [GuardPgx] and [WithPgx].
 type Tx interface {

@@ -85,6 +85,12 @@ func WithParallel(ctx context.Context) context.Context {
 	return context.WithValue(ctx, parallelKey{}, all)
 }
 
+// Marks are those that [Fence.Guard] raises for ctx: for a library that compares what a transaction was guarded by with what a
+// statement's context carries.
+//
+// Errors: those of Guard before it asks the database, [ErrNoToken] above all.
+func (f *Fence) Marks(ctx context.Context) ([]Mark, error) { return f.prepare(ctx, nil) }
+
 // marks returns what there is to guard, in the order of the resources, so that two transactions that guard several
 // never wait for each other.
 func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {

@@ -91,8 +91,8 @@ func With[T any](ctx context.Context, f *Fence, begin func(context.Context) (T, 
 }
 
 // BeginTx begins a transaction and guards it, by all locks and tokens of ctx or by marks: for code that commits by itself. It
-// is the begin of db and [Fence.Guard] in one, and for [WithParallel] the Advance before. The caller commits or rolls back; it
-// gets COMMIT's error as the driver has it, and no check of the locks before.
+// is the begin of db and [Fence.Guard] in one, and for [WithParallel] the Advance before. End it with [Fence.Commit], or roll it
+// back. Nothing is repeated. opts may be nil.
 //
 // Errors: those of Guard; no transaction is open then.
 func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks ...Mark) (*sql.Tx, error) {
@@ -102,6 +102,29 @@ func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks .
 	}
 	tx, _, err := start(ctx, f, beginSQL(ctx, db, opts), all)
 	return tx, err
+}
+
+// Commit commits a transaction that [Fence.BeginTx] or [Fence.Guard] has guarded, as [Fence.WithTx] does: it looks at the
+// locks in ctx and at ctx itself once more, and rolls tx back where one of them is over; and it tells a COMMIT whose outcome
+// is unknown from one that failed. ctx is that of the guard.
+//
+// On MySQL Commit does not find out that the transaction has ended before, as WithTx does.
+//
+// Errors: [holdfast.ErrLost] for a lock of ctx that is over, and the context's error, with which nothing is written;
+// [ErrCommitUnknown]; [holdfast.ErrInvalid]; else the database's error.
+func (f *Fence) Commit(ctx context.Context, tx Tx) error {
+	switch {
+	case f == nil || f.dialect == 0:
+		return invalid("a Fence that New did not make")
+	case ctx == nil:
+		return invalid("nil context")
+	case isNil(tx):
+		return invalid("nil transaction")
+	}
+	if err := live(ctx); err != nil {
+		return rolledBack(err, tx.Rollback)
+	}
+	return f.committed(tx.Commit())
 }
 
 // Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a holder's

@@ -1,5 +1,5 @@
-// Gorm writes under a lock by GORM, and the database refuses what arrives late, from a holder that is none any more. What
-// guards each write is in guard.go, beside this file.
+// Gorm writes under a lock by GORM, and the database refuses what arrives late, from a holder that is none any more. The plugin
+// gormfence guards what is written.
 //
 //	go run ./examples/gorm
 //
@@ -19,6 +19,7 @@ import (
 	"github.com/glebarez/sqlite"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/holdfast-go/holdfast/sqlfence/gormfence"
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 )
@@ -69,18 +70,15 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	err = errors.Join(
 		db.Exec(fence.DDL()).Error, db.AutoMigrate(&account{}), // in earnest, a migration
 		db.Create(&account{ID: 42, Balance: 50}).Error,
-		guardWrites(db, fence)) // from here on a write needs a lock
+		db.Use(gormfence.New(fence, gormfence.Required()))) // from here on a write needs a lock
 	if err != nil {
 		return err
 	}
 
-	// withdraw reads before it writes, and so its guard comes first: what it reads, no other holder changes meanwhile.
+	// withdraw reads before it writes. Its transaction is guarded first: what it reads, no other holder changes meanwhile.
 	var a account
 	withdraw := func(ctx context.Context) error {
 		return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-			if err := fence.Guard(ctx, tx.Statement.ConnPool.(sqlfence.Tx)); err != nil {
-				return err
-			}
 			if err := tx.First(&a, 42).Error; err != nil {
 				return err
 			}
@@ -96,7 +94,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	fmt.Fprintln(out, "the balance is", a.Balance)
-	// It wakes up with its old token. guardWrites has it refused even where the code has no guard of its own.
+	// It wakes up with its old token. A write by itself is refused as well.
 	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
 	for _, err := range []error{withdraw(late), db.WithContext(late).Model(&a).Update("balance", 50).Error} {
 		if !errors.Is(err, sqlfence.ErrStale) {

@@ -31,9 +31,13 @@ const (
 )
 
 // guard runs a holder's work under its marks: the real one, or one of the controls.
-type guard func(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error
+type guard func(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error
 
-func fenced(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error {
+func fenced(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error {
+	return c.fence.WithTx(under(ctx, marks), db, c.opts, func(tx *sql.Tx) error { return fn(tx) })
+}
+
+func under(ctx context.Context, marks []sqlfence.Mark) context.Context {
 	parallel := func(a, b sqlfence.Mark) int { return cmp.Compare(fmt.Sprint(b.Parallel), fmt.Sprint(a.Parallel)) }
 	marks = slices.SortedFunc(slices.Values(marks), parallel)
 	for i, m := range marks {
@@ -42,12 +46,12 @@ func fenced(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn 
 			ctx = sqlfence.WithParallel(ctx)
 		}
 	}
-	return c.fence.WithTx(ctx, db, c.opts, fn)
+	return ctx
 }
 
 // selected checks with a SELECT that locks nothing, as most would, and raises the mark if it is lower. It is first in
 // the transaction.
-func selected(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error {
+func selected(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error {
 	tx, err := db.BeginTx(ctx, c.opts)
 	if err != nil {
 		return err
@@ -74,7 +78,7 @@ func selected(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, f
 }
 
 // pooled guards in a transaction of its own, which is over before the work begins.
-func pooled(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(*sql.Tx) error) error {
+func pooled(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error {
 	if err := c.fence.Advance(ctx, db, marks...); err != nil {
 		return err
 	}
@@ -222,7 +226,7 @@ func (r *holder) transaction(marks []sqlfence.Mark) {
 			r.h.advanced([]sqlfence.Mark{m})
 		}
 	}
-	e.err = r.guard(ctx, r.c, r.db, marks, func(tx *sql.Tx) error {
+	e.err = r.guard(ctx, r.c, r.db, marks, func(tx dbtx) error {
 		r.pause()
 		if r.disturb && r.rand.IntN(4) == 0 {
 			// Holders of different resources meet at these, in any order.
@@ -276,7 +280,7 @@ func spell(t *testing.T) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return total / 20 // 16 cells of one engine, with their controls
+	return total / 40 // 16 cells of one engine, each with two guards and their controls
 }
 
 // testHistory has no violation, and its controls have.
@@ -306,18 +310,23 @@ func testHistory(t *testing.T, c *cell) {
 	reads := reader.Context(background)
 	db := c.connect(t, f.dial)
 	db.SetMaxOpenConns(3 * holders)
-	var v verdict
-	end := time.Now().Add(spell(t))
-	for n := 0; v.commits == 0 || v.refusals == 0 || time.Now().Before(end); n++ {
-		v.sum(c.round(t, db, fenced, true, reads, "fence", n))
-		if t.Failed() || v.violations() > 0 {
-			break
+	for _, way := range []struct {
+		name  string
+		guard guard
+	}{{"fence", fenced}, {"gorm", c.withGorm(t, db)}} {
+		var v verdict
+		end := time.Now().Add(spell(t))
+		for n := 0; v.commits == 0 || v.refusals == 0 || time.Now().Before(end); n++ {
+			v.sum(c.round(t, db, way.guard, true, reads, way.name, n))
+			if t.Failed() || v.violations() > 0 {
+				break
+			}
 		}
-	}
-	t.Logf("SEED=%d", seed())
-	t.Logf("fence: %v; cut %d before COMMIT, %d after, %d elsewhere", v, f.before.Load(), f.after.Load(), f.other.Load())
-	if v.violations() > 0 {
-		t.Errorf("SEED=%d: the fence was passed: %s", seed(), v.example)
+		t.Logf("SEED=%d", seed())
+		t.Logf("%s: %v; cut %d before COMMIT, %d after, %d elsewhere", way.name, v, f.before.Swap(0), f.after.Swap(0), f.other.Swap(0))
+		if v.violations() > 0 {
+			t.Errorf("SEED=%d: the fence was passed: %s", seed(), v.example)
+		}
 	}
 	for _, control := range []struct {
 		name  string

@@ -2,7 +2,10 @@ module github.com/holdfast-go/holdfast/internal/sqltest
 
 go 1.26.0
 
-replace github.com/holdfast-go/holdfast => ../../
+replace (
+	github.com/holdfast-go/holdfast => ../../
+	github.com/holdfast-go/holdfast/sqlfence/gormfence => ../../sqlfence/gormfence
+)
 
 require (
 	entgo.io/ent v0.14.5
@@ -11,6 +14,7 @@ require (
 	github.com/golang-migrate/migrate/v4 v4.19.1
 	github.com/hibiken/asynq v0.26.0
 	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast/sqlfence/gormfence v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/lib/pq v1.12.3

@@ -2,16 +2,17 @@ package sqltest
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/holdfast-go/holdfast/sqlfence/gormfence"
 	gormmysql "gorm.io/driver/mysql"
 	gormpostgres "gorm.io/driver/postgres"
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 	gormtests "gorm.io/gorm/utils/tests"
 )
@@ -40,21 +41,62 @@ func (sqliteDialector) RollbackTo(tx *gorm.DB, name string) error {
 	return tx.Exec("ROLLBACK TO SAVEPOINT " + name).Error
 }
 
-// gormSurfaces are those of gorm, with PrepareStmt and without.
-func (c *cell) dialector() gorm.Dialector {
+func (c *cell) dialector(db *sql.DB) gorm.Dialector {
 	switch c.dialect {
 	case sqlfence.MySQL:
-		return gormmysql.New(gormmysql.Config{Conn: c.db})
+		return gormmysql.New(gormmysql.Config{Conn: db})
 	case sqlfence.SQLite:
-		return sqliteDialector{conn: c.db}
+		return sqliteDialector{conn: db}
 	}
-	return gormpostgres.New(gormpostgres.Config{Conn: c.db})
+	return gormpostgres.New(gormpostgres.Config{Conn: db})
 }
 
+// openGorm opens gorm with the plugin.
+func (c *cell) openGorm(t *testing.T, db *sql.DB, cfg gorm.Config, opts ...gormfence.Option) *gorm.DB {
+	t.Helper()
+	cfg.Logger = logger.Discard
+	g, err := gorm.Open(c.dialector(db), &cfg)
+	if err == nil {
+		err = g.Use(gormfence.New(c.fence, opts...))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// withGorm is the plugin as a guard for histories, with prepared statements for every other token.
+func (c *cell) withGorm(t *testing.T, pool *sql.DB) guard {
+	var dbs [2]*gorm.DB
+	for i := range dbs {
+		dbs[i] = c.openGorm(t, pool, gorm.Config{PrepareStmt: i == 1, DisableAutomaticPing: true})
+	}
+	return func(ctx context.Context, c *cell, _ *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error {
+		db := dbs[marks[0].Token%2].WithContext(under(ctx, marks))
+		return db.Transaction(func(tx *gorm.DB) error { return fn(tx.Statement.ConnPool) }, c.opts)
+	}
+}
+
+// serial has an id of the database's, which gorm reads with RETURNING where there is that.
+type serial struct {
+	ID     int64
+	Status string
+}
+
+func (c *cell) serials(t *testing.T) {
+	id := map[sqlfence.Dialect]string{
+		sqlfence.Postgres: "bigserial PRIMARY KEY",
+		sqlfence.MySQL:    "bigint AUTO_INCREMENT PRIMARY KEY",
+		sqlfence.SQLite:   "integer PRIMARY KEY",
+	}[c.dialect]
+	c.exec(t, "CREATE TABLE serials (id "+id+", status varchar(20) NOT NULL)")
+}
+
+// gormSurfaces are those of gorm, by hand and with the plugin, with PrepareStmt and without.
 func gormSurfaces(t *testing.T, c *cell) {
-	dialector := c.dialector()
+	c.serials(t)
 	for _, prepare := range []bool{false, true} {
-		db, err := gorm.Open(dialector, &gorm.Config{PrepareStmt: prepare, Logger: logger.Discard})
+		db, err := gorm.Open(c.dialector(c.db), &gorm.Config{PrepareStmt: prepare, Logger: logger.Discard})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,77 +114,186 @@ func gormSurfaces(t *testing.T, c *cell) {
 			}
 		})
 		t.Run(fmt.Sprintf("gorm,prepare=%t,savepoint", prepare), func(t *testing.T) { c.testSavepoint(t, db) })
-		// The callbacks stay with their gorm.DB.
-		guarded, err := gorm.Open(dialector, &gorm.Config{PrepareStmt: prepare, Logger: logger.Discard})
-		if err != nil {
-			t.Fatal(err)
+		for _, skip := range []bool{false, true} {
+			cfg := gorm.Config{PrepareStmt: prepare, SkipDefaultTransaction: skip}
+			pluginSurfaces(t, c, c.openGorm(t, c.db, cfg), fmt.Sprintf("gormfence,prepare=%t,skip=%t,", prepare, skip))
 		}
-		if err := guardWrites(guarded, c.fence); err != nil {
-			t.Fatal(err)
+		required := c.openGorm(t, c.db, gorm.Config{PrepareStmt: prepare}, gormfence.Required())
+		t.Run(fmt.Sprintf("gormfence,prepare=%t", prepare), func(t *testing.T) { c.testPlugin(t, required) })
+	}
+	if c.dialect == sqlfence.SQLite {
+		return // there is no connection
+	}
+	for _, prepare := range []bool{false, true} {
+		t.Run(fmt.Sprintf("gormfence,prepare=%t,broken commit", prepare), func(t *testing.T) {
+			f := &faults{}
+			g := c.openGorm(t, c.connect(t, f.dial), gorm.Config{PrepareStmt: prepare})
+			brokenCommits(t, c, f, fmt.Sprintf("gorm%t", prepare), func(ctx context.Context, fn func()) error {
+				return g.WithContext(ctx).Transaction(func(*gorm.DB) error { fn(); return nil }, c.opts)
+			})
+			brokenCommits(t, c, f, fmt.Sprintf("gorm%t,Begin", prepare), func(ctx context.Context, fn func()) error {
+				tx := g.WithContext(ctx).Begin(c.opts)
+				if tx.Error != nil {
+					return tx.Error
+				}
+				fn()
+				return tx.Commit().Error
+			})
+		})
+	}
+}
+
+// pluginSurfaces are the ways to write with gorm.
+func pluginSurfaces(t *testing.T, c *cell, db *gorm.DB, prefix string) {
+	// MariaDB returns rows of an INSERT, and of no UPDATE.
+	replace := "INSERT INTO items (id, status) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status RETURNING id, status"
+	if c.dialect == sqlfence.MySQL {
+		replace = "REPLACE INTO items (id, status) VALUES (?, ?) RETURNING id, status"
+	}
+	returned := func(it item, id int64, status string, err error) error {
+		if err == nil && it != (item{id, status}) {
+			return fmt.Errorf("returned %+v", it)
 		}
-		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,callbacks", prepare), func(ctx context.Context, id int64, status string) error {
-			return guarded.WithContext(ctx).Model(&item{ID: id}).Update("status", status).Error
-		})
-		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,callbacks in a transaction", prepare), func(ctx context.Context, id int64, status string) error {
-			return guarded.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return tx.Save(&item{id, status}).Error })
-		})
-		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Exec", prepare), func(ctx context.Context, id int64, status string) error {
-			return guarded.WithContext(ctx).Exec(markPaid, status, id).Error
-		})
-		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Exec in a transaction", prepare), func(ctx context.Context, id int64, status string) error {
-			return guarded.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return tx.Exec(markPaid, status, id).Error })
-		})
-		// MariaDB returns rows of an INSERT, and of no UPDATE.
-		replace := "INSERT INTO items (id, status) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status RETURNING id, status"
-		if c.dialect == sqlfence.MySQL {
-			replace = "REPLACE INTO items (id, status) VALUES (?, ?) RETURNING id, status"
-		}
-		returned := func(it item, id int64, status string, err error) error {
-			if err == nil && it != (item{id, status}) {
-				return fmt.Errorf("returned %+v", it)
+		return err
+	}
+	update := func(db *gorm.DB, id int64, status string) error {
+		return db.Model(&item{ID: id}).Update("status", status).Error
+	}
+	nested := func(db *gorm.DB, id int64, status string) error {
+		return db.Transaction(func(tx *gorm.DB) error {
+			err := tx.Transaction(func(tx *gorm.DB) error {
+				if err := update(tx, id, "inner"); err != nil {
+					return err
+				}
+				return tx.Exec("UPDATE nowhere SET n = 1").Error // after this PostgreSQL lets only a rollback through
+			})
+			switch {
+			case err == nil:
+				return errors.New("the nested one succeeds")
+			case errors.Is(err, sqlfence.ErrStale): // on a connection, where the write is the first that is guarded
+				return err
 			}
-			return err
-		}
-		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Raw and Scan", prepare), func(ctx context.Context, id int64, status string) error {
-			return guarded.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+			return tx.Transaction(func(tx *gorm.DB) error { return update(tx, id, status) })
+		})
+	}
+	for name, write := range map[string]func(db *gorm.DB, id int64, status string) error{
+		"Update": update,
+		"Save":   func(db *gorm.DB, id int64, status string) error { return db.Save(&item{id, status}).Error },
+		"Delete and Create": func(db *gorm.DB, id int64, status string) error {
+			if err := db.Delete(&item{ID: id}).Error; err != nil {
+				return err
+			}
+			return db.Create(&item{id, status}).Error
+		},
+		"CreateInBatches": func(db *gorm.DB, id int64, status string) error {
+			items := []item{{id, status}, {databases.Add(1), status}, {databases.Add(1), status}}
+			return db.Clauses(clause.OnConflict{UpdateAll: true}).CreateInBatches(items, 2).Error
+		},
+		"Create, returning": func(db *gorm.DB, id int64, status string) error {
+			s := serial{Status: status}
+			if err := db.Create(&s).Error; err != nil {
+				return err
+			}
+			if s.ID == 0 {
+				return errors.New("no id was returned")
+			}
+			return update(db, id, status)
+		},
+		"Exec": func(db *gorm.DB, id int64, status string) error { return db.Exec(markPaid, status, id).Error },
+		"Transaction": func(db *gorm.DB, id int64, status string) error {
+			return db.Transaction(func(tx *gorm.DB) error { return update(tx, id, status) })
+		},
+		"Transaction, options": func(db *gorm.DB, id int64, status string) error {
+			return db.Transaction(func(tx *gorm.DB) error { return update(tx, id, status) }, &sql.TxOptions{Isolation: sql.LevelSerializable})
+		},
+		"Transaction, Exec": func(db *gorm.DB, id int64, status string) error {
+			return db.Transaction(func(tx *gorm.DB) error { return tx.Exec(markPaid, status, id).Error })
+		},
+		"Begin": func(db *gorm.DB, id int64, status string) error {
+			tx := db.Begin()
+			if tx.Error != nil {
+				return tx.Error
+			}
+			defer tx.Rollback()
+			if err := update(tx, id, status); err != nil {
+				return err
+			}
+			return tx.Commit().Error
+		},
+		"nested": nested,
+		"Connection, nested": func(db *gorm.DB, id int64, status string) error {
+			return db.Connection(func(conn *gorm.DB) error { return nested(conn, id, status) })
+		},
+		"FOR UPDATE": func(db *gorm.DB, id int64, status string) error {
+			return db.Transaction(func(tx *gorm.DB) error {
+				var it item
+				if c.dialect != sqlfence.SQLite {
+					tx = tx.Clauses(clause.Locking{Strength: "UPDATE"})
+				}
+				if err := tx.First(&it, id).Error; err != nil {
+					return err
+				}
+				return update(tx.Session(&gorm.Session{NewDB: true}), id, status)
+			})
+		},
+		"Connection": func(db *gorm.DB, id int64, status string) error {
+			return db.Connection(func(conn *gorm.DB) error { return conn.Exec(markPaid, status, id).Error })
+		},
+		"Connection, Transaction": func(db *gorm.DB, id int64, status string) error {
+			return db.Connection(func(conn *gorm.DB) error {
+				return conn.Transaction(func(tx *gorm.DB) error { return update(tx, id, status) })
+			})
+		},
+		"session": func(db *gorm.DB, id int64, status string) error {
+			return update(db.Session(&gorm.Session{NewDB: true, PrepareStmt: true, SkipDefaultTransaction: true}), id, status)
+		},
+		"Raw and Find": func(db *gorm.DB, id int64, status string) error {
+			var it item
+			err := db.Raw(replace, id, status).Find(&it).Error
+			return returned(it, id, status, err)
+		},
+		"Raw and Scan": func(db *gorm.DB, id int64, status string) error {
+			return db.Transaction(func(tx *gorm.DB) error {
 				var it item
 				err := tx.Raw(replace, id, status).Scan(&it).Error
 				return returned(it, id, status, err)
 			})
+		},
+		"Raw and Rows": func(db *gorm.DB, id int64, status string) error {
+			return db.Transaction(func(tx *gorm.DB) error {
+				rows, err := tx.Raw(replace, id, status).Rows()
+				if err != nil {
+					return err
+				}
+				defer rows.Close()
+				var it item
+				for rows.Next() {
+					if err := tx.ScanRows(rows, &it); err != nil {
+						return err
+					}
+				}
+				return returned(it, id, status, rows.Err())
+			})
+		},
+	} {
+		c.testSurface(t, prefix+name, func(ctx context.Context, id int64, status string) error {
+			return write(db.WithContext(ctx), id, status)
 		})
-		c.testSurface(t, fmt.Sprintf("gorm,prepare=%t,Raw and Find", prepare), func(ctx context.Context, id int64, status string) error {
-			var it item
-			err := guarded.WithContext(ctx).Raw(replace, id, status).Find(&it).Error
-			return returned(it, id, status, err)
-		})
-		t.Run(fmt.Sprintf("gorm,prepare=%t,recipe", prepare), func(t *testing.T) { c.testRecipe(t, guarded) })
+	}
+	if n := c.number(t, "SELECT (SELECT count(*) FROM items WHERE status = 'stale') + (SELECT count(*) FROM serials WHERE status = 'stale')"); n != 0 {
+		t.Errorf("%d rows of stale holders", n)
 	}
 }
 
-// The recipe is that of the example.
-func TestRecipeForGORM(t *testing.T) {
-	t.Parallel()
-	var files [2]string
-	for i, name := range []string{"guard_test.go", "../../examples/gorm/guard.go"} {
-		src, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, files[i], _ = strings.Cut(string(src), "\n")
-	}
-	if files[0] != files[1] {
-		t.Error("guard_test.go is not examples/gorm/guard.go")
-	}
-}
-
-// testRecipe is about what the recipe does apart from guarding.
-func (c *cell) testRecipe(t *testing.T, db *gorm.DB) {
+// testPlugin is about what the plugin does apart from guarding. db requires locks.
+func (c *cell) testPlugin(t *testing.T, db *gorm.DB) {
 	id := databases.Add(1)
-	guarded := db.WithContext(sqlfence.WithToken(within(t), fmt.Sprintf("recipe:%d", id), 7))
+	ctx := sqlfence.WithToken(within(t), fmt.Sprintf("plugin:%d", id), 7)
+	guarded := db.WithContext(ctx)
 	if err := guarded.Create(&item{id, "new"}).Error; err != nil {
 		t.Fatal(err)
 	}
-	// A read needs no lock.
+	// A read needs no lock, and a read-only transaction no guard.
 	free := db.WithContext(within(t))
 	var it item
 	var status string
@@ -150,11 +301,27 @@ func (c *cell) testRecipe(t *testing.T, db *gorm.DB) {
 		"First":       free.First(&it, id).Error,
 		"Raw, First":  free.Raw("SELECT * FROM items WHERE id = ?", id).First(&it).Error,
 		"Raw, Scan":   free.Raw("SELECT status FROM items WHERE id = ?", id).Scan(&status).Error,
+		"WITH":        free.Raw("WITH x AS (SELECT status FROM items WHERE id = ?) SELECT status FROM x", id).Scan(&status).Error,
+		"Row":         guarded.Raw("SELECT status FROM items WHERE id = ?", id).Row().Scan(&status),
 		"Pluck":       free.Model(&item{}).Where("id = ?", id).Pluck("status", &status).Error,
 		"Transaction": free.Transaction(func(tx *gorm.DB) error { return tx.First(&it, id).Error }),
+		"read-only": db.WithContext(sqlfence.WithToken(within(t), fmt.Sprintf("plugin:%d", id), 6)).Transaction(func(tx *gorm.DB) error {
+			return tx.First(&it, id).Error
+		}, &sql.TxOptions{ReadOnly: true}),
 	} {
 		if err != nil || it.ID != id || status != "new" {
 			t.Errorf("%s: got %v, %+v and %s", what, err, it, status)
+		}
+	}
+	if c.dialect != sqlfence.SQLite { // which has no FOR UPDATE
+		locking := clause.Locking{Strength: "UPDATE"}
+		for what, err := range map[string]error{
+			"First":     guarded.Clauses(locking).First(&it, id).Error,
+			"Raw, Scan": guarded.Raw("SELECT status FROM items WHERE id = ? FOR UPDATE", id).Scan(&status).Error,
+		} {
+			if err != nil {
+				t.Errorf("%s FOR UPDATE: %v", what, err)
+			}
 		}
 	}
 	// A write does, of whatever kind.
@@ -166,39 +333,80 @@ func (c *cell) testRecipe(t *testing.T, db *gorm.DB) {
 			return tx.Exec("UPDATE items SET status = 'free' WHERE id = ?", id).Error
 		}),
 	} {
-		if !errors.Is(err, sqlfence.ErrNoToken) {
-			t.Errorf("%s without a lock: got %v, want %v", what, err, sqlfence.ErrNoToken)
+		if !errors.Is(err, sqlfence.ErrNoToken) || !errors.Is(err, gormfence.ErrUnguarded) {
+			t.Errorf("%s without a lock: got %v, want %v", what, err, gormfence.ErrUnguarded)
 		}
 	}
 	// Rows that are handed out outlive any transaction around the statement.
 	const returning = "INSERT INTO items (id, status) VALUES (?, 'free') RETURNING status" // MariaDB has no UPDATE of that kind
-	if err := guarded.Raw(returning, databases.Add(1)).Scan(&status).Error; err == nil || !strings.Contains(err.Error(), "outside of a transaction") {
-		t.Errorf("Scan outside of a transaction: got %v, want a refusal", err)
+	refused := map[string]string{"INSERT": returning}
+	if c.dialect == sqlfence.Postgres {
+		refused["WITH"] = "WITH x AS (INSERT INTO items (id, status) VALUES (?, 'free') RETURNING status) SELECT status FROM x"
 	}
-	// A nested transaction fails alone, also where the database takes no statement after an error.
-	err := guarded.Transaction(func(tx *gorm.DB) error {
-		if err := tx.Exec("UPDATE items SET status = 'outer' WHERE id = ?", id).Error; err != nil {
-			return err
-		}
-		err := tx.Transaction(func(tx *gorm.DB) error {
-			if err := tx.Exec("UPDATE items SET status = 'inner' WHERE id = ?", id).Error; err != nil {
-				return err
+	for what, query := range refused {
+		for name, err := range map[string]error{
+			"Scan": guarded.Raw(query, databases.Add(1)).Scan(&status).Error,
+			"Row":  guarded.Raw(query, databases.Add(1)).Row().Scan(&status),
+		} {
+			if !errors.Is(err, gormfence.ErrUnguarded) {
+				t.Errorf("%s of %s outside of a transaction: got %v, want %v", name, what, err, gormfence.ErrUnguarded)
 			}
-			return tx.Exec("UPDATE nowhere SET n = 1").Error
-		})
-		if err == nil {
-			t.Error("the nested one succeeds")
 		}
-		return tx.Exec("UPDATE items SET status = 'after' WHERE id = ? AND status = 'outer'", id).Error
-	})
-	if err != nil {
-		t.Errorf("nested: %v", err)
 	}
 	if n := c.number(t, "SELECT count(*) FROM items WHERE status = 'free'"); n != 0 {
 		t.Errorf("%d writes were not guarded", n)
 	}
-	if n := c.number(t, "SELECT count(*) FROM items WHERE id = ? AND status = 'after'", id); n != 1 {
-		t.Error("what followed the nested transaction is not there")
+	if c.dialect != sqlfence.SQLite { // whose dialector here has no migrator
+		type Fresh struct{ ID, N int64 }
+		if err := errors.Join(guarded.AutoMigrate(&Fresh{}), guarded.AutoMigrate(&Fresh{}), guarded.Create(&Fresh{N: 1}).Error, guarded.Migrator().DropTable(&Fresh{})); err != nil {
+			t.Errorf("a migration under a lock: %v", err)
+		}
+		if guarded.Migrator().CurrentDatabase() == "" {
+			t.Error("the database has no name")
+		}
+	}
+	// A guard outlives the savepoints of nested transactions.
+	err := guarded.Transaction(func(tx *gorm.DB) error {
+		_ = tx.Transaction(func(*gorm.DB) error { return errAbort })
+		if err := tx.Save(&item{id, "after"}).Error; err != nil {
+			return err
+		}
+		var token int64
+		err := tx.Raw("SELECT token FROM sqlfence WHERE resource = ?", fmt.Sprintf("plugin:%d", id)).Scan(&token).Error
+		if token != 7 {
+			t.Errorf("the token is %d after a nested transaction was rolled back, want 7", token)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if c.dialect == sqlfence.MySQL {
+		c.testGormGuardGone(t, guarded)
+	}
+}
+
+// testGormGuardGone takes no notice of what ended the transaction.
+func (c *cell) testGormGuardGone(t *testing.T, db *gorm.DB) {
+	for _, query := range []string{"CREATE TABLE IF NOT EXISTS gorm_gone (n bigint)", "BEGIN"} {
+		err := db.Transaction(func(tx *gorm.DB) error {
+			_, err := tx.Statement.ConnPool.ExecContext(tx.Statement.Context, query)
+			return err
+		})
+		if !errors.Is(err, sqlfence.ErrCommitUnknown) {
+			t.Errorf("%s within a transaction: got %v, want %v", query, err, sqlfence.ErrCommitUnknown)
+		}
+	}
+	// After the context has ended, and after a commit by hand, it is known.
+	ctx, cancel := context.WithCancel(db.Statement.Context)
+	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { cancel(); return nil })
+	if !errors.Is(err, context.Canceled) || errors.Is(err, sqlfence.ErrCommitUnknown) {
+		t.Errorf("a context that ends: got %v, want %v", err, context.Canceled)
+	}
+	tx := db.Begin()
+	tx.Rollback()
+	if err := tx.Commit().Error; !errors.Is(err, sql.ErrTxDone) || errors.Is(err, sqlfence.ErrCommitUnknown) {
+		t.Errorf("COMMIT after ROLLBACK: got %v, want %v", err, sql.ErrTxDone)
 	}
 }
 

@@ -192,31 +192,44 @@ func (c *cell) historyTables(t *testing.T) {
 
 // work is what a transaction does for each of its resources: it reads the counter, and writes it back with one more, or has the
 // database add one if it is not alone.
-func (c *cell) work(ctx context.Context, tx *sql.Tx, id int64, marks []sqlfence.Mark, pause func()) error {
+func (c *cell) work(ctx context.Context, tx dbtx, id int64, marks []sqlfence.Mark, pause func()) error {
 	for _, m := range marks {
-		var value int64
+		add, read := "UPDATE h_counter SET value = value + 1 WHERE resource = ?", "SELECT value FROM h_counter WHERE resource = ?"
 		if m.Parallel { // beside others of its token, so that the database has to count
 			pause()
-			if _, err := tx.ExecContext(ctx, c.q("UPDATE h_counter SET value = value + 1 WHERE resource = ?"), m.Resource); err != nil {
+			if _, err := tx.ExecContext(ctx, c.q(add), m.Resource); err != nil {
 				return err
 			}
-			if err := tx.QueryRowContext(ctx, c.q("SELECT value - 1 FROM h_counter WHERE resource = ?"), m.Resource).Scan(&value); err != nil {
-				return err
-			}
-		} else if err := tx.QueryRowContext(ctx, c.q("SELECT value FROM h_counter WHERE resource = ?"), m.Resource).Scan(&value); err != nil {
+			read = "SELECT value - 1 FROM h_counter WHERE resource = ?"
+		}
+		value, err := counted(tx.QueryContext(ctx, c.q(read), m.Resource))
+		if err != nil {
 			return err
-		} else {
+		}
+		if !m.Parallel {
 			pause()
 			if _, err := tx.ExecContext(ctx, c.q("UPDATE h_counter SET value = ? WHERE resource = ?"), value+1, m.Resource); err != nil {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, c.q("INSERT INTO h_entry (tx, resource, token, value) VALUES (?, ?, ?, ?)"), id, m.Resource, m.Token, value)
+		_, err = tx.ExecContext(ctx, c.q("INSERT INTO h_entry (tx, resource, token, value) VALUES (?, ?, ?, ?)"), id, m.Resource, m.Token, value)
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// counted is not QueryRow, as gorm's prepared statements make an empty Row of an error.
+func counted(rows *sql.Rows, err error) (n int64, _ error) {
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		err = rows.Scan(&n)
+	}
+	return n, errors.Join(err, rows.Err())
 }
 
 // left reads what the transactions left.

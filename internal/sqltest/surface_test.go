@@ -118,7 +118,7 @@ func surfaces(t *testing.T, c *cell, driver string) {
 	})
 	entSurface(t, c, driver)
 	gormSurfaces(t, c)
-	withSurfaces(t, c, driver, c.dialector())
+	withSurfaces(t, c, driver, c.dialector(c.db))
 }
 
 // postgresSurfaces are those that exist for PostgreSQL only.
@@ -175,6 +175,12 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	for name, db := range map[string]*sql.DB{"pgx stdlib": c.db, "lib/pq": pq} {
 		testFailedCommit(t, c, failing, name, func(ctx context.Context, query string) error {
 			return c.fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error { _, _ = tx.Exec(query); return nil })
+		})
+	}
+	for _, prepare := range []bool{false, true} {
+		g := c.openGorm(t, c.db, gorm.Config{PrepareStmt: prepare})
+		testFailedCommit(t, c, failing, fmt.Sprintf("gormfence,prepare=%t", prepare), func(ctx context.Context, query string) error {
+			return g.WithContext(ctx).Transaction(func(tx *gorm.DB) error { _ = tx.Exec(query); return nil })
 		})
 	}
 	t.Run("collation", func(t *testing.T) { testCollation(t, c) })

@@ -1,0 +1,251 @@
+package gormfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"gorm.io/gorm"
+)
+
+// ErrUnguarded: a write under a lock that would not have been guarded, and, with [Required], one without a lock. It has not
+// reached the database. The error says what to do.
+var ErrUnguarded = errors.New("gormfence: the write is not guarded")
+
+// Plugin is a [gorm.Plugin]; make it with [New].
+type Plugin struct {
+	fence    *sqlfence.Fence
+	required bool
+	shared   bool
+	err      error // of an option
+}
+
+// New returns the plugin for [gorm.DB.Use], which returns the errors of its arguments. Use it before the gorm.DB is shared,
+// and before its sessions are made. The fence must be for the database that gorm has open.
+func New(fence *sqlfence.Fence, opts ...Option) *Plugin {
+	p := &Plugin{fence: fence}
+	for _, o := range opts {
+		if o == nil {
+			p.err = errors.New("gormfence: nil option")
+			continue
+		}
+		o.apply(p)
+	}
+	return p
+}
+
+// Option configures a [Plugin].
+type Option interface{ apply(*Plugin) }
+
+type option func(*Plugin)
+
+func (o option) apply(p *Plugin) { o(p) }
+
+// Required refuses each write whose context carries no lock, unless its transaction is guarded. The error matches
+// [ErrUnguarded] and [sqlfence.ErrNoToken]. Default: such a write is none of the plugin's business. A migration then needs
+// another gorm.DB, without the plugin.
+func Required() Option { return option(func(p *Plugin) { p.required = true }) }
+
+// AllowShared lets a write pass whose context carries no other locks than those that do not fence: with
+// [holdfast.WithLimit] or [holdfast.WithShared]. Default: it is refused with [sqlfence.ErrNoToken], as by sqlfence itself. With
+// AllowShared nothing in the database keeps a late holder of such a lock from writing.
+func AllowShared() Option { return option(func(p *Plugin) { p.shared = true }) }
+
+// Name is the name under which gorm registers the plugin.
+func (p *Plugin) Name() string { return "holdfast:gormfence" }
+
+// Initialize is for [gorm.DB.Use] to call.
+func (p *Plugin) Initialize(db *gorm.DB) error {
+	switch {
+	case p == nil || p.fence == nil:
+		return errors.New("gormfence: nil Fence")
+	case p.err != nil:
+		return p.err
+	case transaction(db.Statement.ConnPool) != nil:
+		return errors.New("gormfence: Use within a transaction: its gorm.DB is gone when it ends")
+	}
+	g := &guard{Plugin: p, mysql: db.Name() == "mysql"}
+	// The pool is put below gorm's prepared statements, which gorm finds by their type.
+	if prepared, ok := db.ConnPool.(*gorm.PreparedStmtDB); ok {
+		prepared.ConnPool = &pool{prepared.ConnPool, g}
+	} else {
+		db.ConnPool = &pool{db.ConnPool, g}
+		db.Statement.ConnPool = db.ConnPool
+	}
+	// The pool alone would not see all: a statement that is prepared already does not come to it, and neither does what
+	// gorm runs on a connection (db.Connection). The callbacks alone would guard a transaction at its first write, behind what
+	// it has read.
+	on := db.Callback()
+	return errors.Join(
+		on.Create().Before("*").Register("gormfence:enter", g.write),
+		on.Create().After("*").Register("gormfence:leave", g.leave),
+		on.Update().Before("*").Register("gormfence:enter", g.write),
+		on.Update().After("*").Register("gormfence:leave", g.leave),
+		on.Delete().Before("*").Register("gormfence:enter", g.write),
+		on.Delete().After("*").Register("gormfence:leave", g.leave),
+		on.Raw().Before("*").Register("gormfence:enter", g.exec),
+		on.Raw().After("*").Register("gormfence:leave", g.leave),
+		on.Query().Before("*").Register("gormfence:enter", g.query),
+		on.Query().After("*").Register("gormfence:leave", g.leave),
+		on.Row().Before("*").Register("gormfence:enter", g.row),
+	)
+}
+
+// guard is the plugin in one gorm.DB.
+type guard struct {
+	*Plugin
+	mysql bool
+}
+
+// write is Create, Update and Delete.
+func (g *guard) write(db *gorm.DB) {
+	if db.Error == nil && !db.DryRun {
+		_ = db.AddError(g.enter(db, true))
+	}
+}
+
+// exec has one statement, after which there is nothing to protect: no savepoint, which each DDL of MySQL would end.
+func (g *guard) exec(db *gorm.DB) {
+	if db.Error == nil && !db.DryRun && !g.reads(db) {
+		_ = db.AddError(g.enter(db, false))
+	}
+}
+
+func (g *guard) query(db *gorm.DB) {
+	if db.Error == nil && !db.DryRun && !g.reads(db) {
+		_ = db.AddError(g.enter(db, true))
+	}
+}
+
+// row hands out rows that are still open, behind which a transaction cannot be committed.
+func (g *guard) row(db *gorm.DB) {
+	if db.Error != nil || db.DryRun || g.reads(db) {
+		return
+	}
+	if alone, err := g.allow(db); err != nil || alone {
+		if err == nil {
+			err = unguarded("its rows would outlive a transaction of its own: run it in a Transaction, or Raw with Find")
+		}
+		_ = db.AddError(err)
+		if isRows, _ := db.Get("rows"); isRows != true {
+			db.Statement.Dest = failedRow(err) // Row has no other way to say it, and returns nil
+		}
+	}
+}
+
+// reads tells whether the statement is a read: one that gorm has yet to make of a model, or a text that shows no write.
+func (g *guard) reads(db *gorm.DB) bool {
+	return db.Statement.SQL.Len() == 0 || reads(db.Statement.SQL.String(), g.mysql)
+}
+
+// allow judges a write. alone says that it needs a guarded transaction of its own.
+func (g *guard) allow(db *gorm.DB) (alone bool, err error) {
+	ctx := db.Statement.Context
+	locks, passed, err := g.locks(ctx)
+	if err != nil {
+		return false, err
+	}
+	within := transaction(db.Statement.ConnPool)
+	begun, ours := within.(*tx)
+	switch {
+	case ours && len(locks) == 0 && len(begun.locks) > 0:
+		return false, nil // whatever runs in it is guarded
+	case len(locks) == 0 && !passed && g.required:
+		return false, fmt.Errorf("%w; %w", unguarded("Required is set, and there is no lock"), sqlfence.ErrNoToken)
+	case len(locks) == 0:
+		return false, nil
+	case ours:
+		for _, lock := range locks {
+			if !slices.Contains(begun.locks, lock) {
+				return false, unguarded(fmt.Sprintf("its transaction was begun without the lock of %q, or read-only: begin it with the lock's context", lock.Resource))
+			}
+		}
+		return false, nil
+	case within != nil:
+		// Begun past the plugin, on a connection for one. To remember that it is guarded would be wrong after a rollback to a
+		// savepoint.
+		return false, g.fence.Guard(ctx, within)
+	}
+	return true, nil
+}
+
+// locks are what ctx carries that a write must be guarded by: tokens, and the locks that have none to guard by, which the fence
+// refuses. passed tells of one of these that AllowShared lets pass.
+func (g *guard) locks(ctx context.Context) (locks []sqlfence.Mark, passed bool, err error) {
+	// Before the marks: a lock that is released in between is then one that is over, not one that was never there.
+	held := holdfast.Held(ctx)
+	locks, err = g.fence.Marks(ctx)
+	if err != nil && !errors.Is(err, sqlfence.ErrNoToken) {
+		return nil, false, err
+	}
+	for _, lock := range held {
+		switch {
+		case lock.Limit() == 1: // it is among the marks
+		case g.shared:
+			passed = true
+		default:
+			locks = append(locks, sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()})
+		}
+	}
+	return locks, passed, nil
+}
+
+func unguarded(why string) error { return fmt.Errorf("%w: %s", ErrUnguarded, why) }
+
+// own is the transaction of one statement.
+type own struct {
+	tx     gorm.TxCommitter
+	outer  gorm.ConnPool // of the statement before
+	cancel context.CancelFunc
+}
+
+const ownKey = "gormfence:own"
+
+// enter lets a write pass, in a transaction of its own where it has none. gorm finds that there is one and begins no other.
+func (g *guard) enter(db *gorm.DB, kept bool) error {
+	alone, err := g.allow(db)
+	if err != nil || !alone {
+		return err
+	}
+	o := &own{outer: db.Statement.ConnPool, cancel: func() {}}
+	ctx := db.Statement.Context
+	if _, ok := ctx.Deadline(); !ok && db.DefaultTransactionTimeout > 0 { // as gorm's Begin does
+		ctx, o.cancel = context.WithTimeout(ctx, db.DefaultTransactionTimeout)
+	}
+	conn, err := g.begin(ctx, o.outer, nil, kept)
+	if err != nil {
+		o.cancel()
+		return err
+	}
+	o.tx = conn.(gorm.TxCommitter)
+	db.Statement.ConnPool = conn
+	db.InstanceSet(ownKey, o)
+	return nil
+}
+
+// leave ends what enter has begun.
+func (g *guard) leave(db *gorm.DB) {
+	v, _ := db.InstanceGet(ownKey)
+	o, _ := v.(*own)
+	if o == nil {
+		return
+	}
+	db.InstanceSet(ownKey, (*own)(nil)) // the statement may be used again
+	db.Statement.ConnPool = o.outer
+	defer o.cancel()
+	if db.Error == nil {
+		_ = db.AddError(o.tx.Commit())
+		return
+	}
+	// Not by AddError, which hides what the first error matches.
+	if err := o.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		db.Error = fmt.Errorf("%w; rollback: %w", db.Error, err)
+	}
+	if over := holdfast.Err(db.Statement.Context); over != nil { // a driver says at most that the context has ended
+		db.Error = fmt.Errorf("%w; %w", db.Error, over)
+	}
+}

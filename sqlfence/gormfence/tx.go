@@ -1,0 +1,182 @@
+package gormfence
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/sqlfence"
+	"gorm.io/gorm"
+)
+
+// pool is gorm's pool, whose transactions are guarded.
+type pool struct {
+	gorm.ConnPool
+	guard *guard
+}
+
+// BeginTx makes a [gorm.ConnPoolBeginner] of the pool.
+func (p *pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool, error) {
+	return p.guard.begin(ctx, p.ConnPool, opts, true)
+}
+
+// GetDBConn is for [gorm.DB.DB].
+func (p *pool) GetDBConn() (*sql.DB, error) { return database(p.ConnPool) }
+
+func database(conn gorm.ConnPool) (*sql.DB, error) {
+	switch c := conn.(type) {
+	case *sql.DB:
+		return c, nil
+	case gorm.GetDBConnector:
+		return c.GetDBConn()
+	}
+	return nil, gorm.ErrInvalidDB
+}
+
+// tx is a transaction that the plugin began.
+type tx struct {
+	gorm.Tx
+	guard *guard
+	conn  gorm.ConnPool   // that it was begun on
+	ctx   context.Context // that it was begun with: Commit looks at its locks, which are those of the guard
+	locks []sqlfence.Mark // that it is guarded by
+	kept  bool            // it has the savepoint
+}
+
+// keep and kept are what [sqlfence.Fence.WithTx] does on MySQL, which ends a transaction under a caller that takes no notice:
+// at a deadlock, and at a statement that commits by itself. What runs after that is committed statement by statement, and
+// COMMIT has nothing to say about it. The savepoint is then gone as well.
+const (
+	keep = "SAVEPOINT gormfence_guard"
+	kept = "RELEASE SAVEPOINT gormfence_guard"
+)
+
+// begin begins a transaction on conn, and guards it if ctx carries a lock. With keep it finds out at COMMIT that it has ended
+// before. On an error it returns a nil *tx, not a nil interface: gorm's Rollback takes that for nothing to do.
+func (g *guard) begin(ctx context.Context, conn gorm.ConnPool, opts *sql.TxOptions, keeps bool) (gorm.ConnPool, error) {
+	switch c := conn.(type) {
+	case *pool:
+		return g.begin(ctx, c.ConnPool, opts, keeps)
+	case *gorm.PreparedStmtDB:
+		inner, err := g.begin(ctx, c.ConnPool, opts, keeps)
+		if err != nil {
+			return inner, err
+		}
+		return &gorm.PreparedStmtTX{Tx: inner.(gorm.Tx), PreparedStmtDB: c}, nil
+	}
+	t := &tx{guard: g, conn: conn, ctx: ctx}
+	var err error
+	if opts == nil || !opts.ReadOnly {
+		t.locks, _, err = g.locks(ctx)
+	}
+	if err == nil {
+		t.Tx, err = g.open(ctx, conn, opts, len(t.locks) > 0)
+	}
+	if err == nil && keeps && g.mysql && len(t.locks) > 0 {
+		t.kept = true
+		if _, err = t.ExecContext(ctx, keep); err != nil {
+			err = errors.Join(fmt.Errorf("gormfence: savepoint: %w", err), t.Rollback())
+		}
+	}
+	if err != nil {
+		return (*tx)(nil), err
+	}
+	return t, nil
+}
+
+// open begins a transaction on what is no pool of gorm's own.
+func (g *guard) open(ctx context.Context, conn gorm.ConnPool, opts *sql.TxOptions, guarded bool) (gorm.Tx, error) {
+	switch c := conn.(type) {
+	case sqlfence.DB:
+		begin := c.BeginTx
+		if guarded {
+			begin = func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) { return g.fence.BeginTx(ctx, c, opts) }
+		}
+		t, err := begin(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		return t, nil
+	case gorm.ConnPoolBeginner: // another plugin's
+		inner, err := c.BeginTx(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		t, ok := inner.(gorm.Tx)
+		if !ok {
+			if c, ok := inner.(gorm.TxCommitter); ok {
+				_ = c.Rollback()
+			}
+			return nil, fmt.Errorf("gormfence: %T: %w", inner, gorm.ErrInvalidTransaction)
+		}
+		if guarded {
+			err = g.fence.Guard(ctx, t)
+		}
+		return t, err
+	}
+	return nil, gorm.ErrInvalidTransaction
+}
+
+// Commit commits as [sqlfence.Fence.WithTx] does.
+func (t *tx) Commit() error {
+	if len(t.locks) == 0 {
+		return t.Tx.Commit()
+	}
+	if t.kept {
+		if _, err := t.ExecContext(t.ctx, kept); err != nil {
+			return t.gone(err)
+		}
+	}
+	return t.guard.fence.Commit(t.ctx, t.Tx)
+}
+
+// gone is for a savepoint that could not be released.
+func (t *tx) gone(err error) error {
+	over := holdfast.Err(t.ctx)
+	if over == nil {
+		over = t.ctx.Err()
+	}
+	switch {
+	case over != nil:
+		err = fmt.Errorf("gormfence: before COMMIT: %w; %w", err, over)
+	case errors.Is(err, sql.ErrTxDone):
+	case errors.Is(err, driver.ErrBadConn):
+		err = fmt.Errorf("gormfence: before COMMIT: %w", err)
+	default:
+		err = fmt.Errorf("%w: the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w",
+			sqlfence.ErrCommitUnknown, err)
+	}
+	_ = t.Rollback()
+	return err
+}
+
+// GetDBConn is for [gorm.DB.DB].
+func (t *tx) GetDBConn() (*sql.DB, error) { return database(t.conn) }
+
+// transaction is what conn is if it is a transaction, below gorm's prepared statements; nil if it is none.
+func transaction(conn gorm.ConnPool) sqlfence.Tx {
+	for {
+		prepared, ok := conn.(*gorm.PreparedStmtTX)
+		if !ok {
+			break
+		}
+		conn = prepared.Tx
+	}
+	t, _ := conn.(sqlfence.Tx)
+	return t
+}
+
+// failedRow is a row whose Scan returns err: database/sql makes one where it has no connection.
+func failedRow(err error) *sql.Row {
+	db := sql.OpenDB(refusal{err})
+	defer db.Close()
+	return db.QueryRowContext(context.Background(), "")
+}
+
+type refusal struct{ err error }
+
+func (r refusal) Connect(context.Context) (driver.Conn, error) { return nil, r.err }
+func (r refusal) Driver() driver.Driver                        { return nil }
