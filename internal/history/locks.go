@@ -125,18 +125,17 @@ func (l ours) lead(ctx context.Context, key string, fn func(handle)) error {
 	})
 }
 
-// leadership counts while its lock does, which is not released under a function that goes on, and while its context is live,
-// which ends with the lock.
+// leadership counts until its context has ended and its lock is lost: it is not released under a function that goes on.
 type leadership struct {
 	*holdfast.Lock
 	ctx context.Context
 }
 
 func (l leadership) Err() error {
-	if l.ctx.Err() == nil {
-		return nil
+	if err := l.Lock.Err(); l.ctx.Err() != nil && (errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrClosed)) {
+		return err
 	}
-	return l.Lock.Err()
+	return nil
 }
 
 func (l ours) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
