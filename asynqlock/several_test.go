@@ -165,6 +165,79 @@ func TestTurnIsPassedOn(t *testing.T) {
 	})
 }
 
+// A task whose keys are both busy waits at the first of them only. Woken there, it finds that somebody was quicker, has that key
+// while it still hopes for it, and is refused at the other: it waits there from then on, for as long as that takes, and no longer
+// at the first.
+func TestWokenTaskWaitsWhereItIsRefusedNext(t *testing.T) {
+	for name, opts := range map[string][]asynq.Option{"deferred": nil, "handed on": {asynq.MaxRetry(0)}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				ctx, rdb := context.Background(), s.client()
+				ends := map[string]chan struct{}{"5": make(chan struct{}), "6": make(chan struct{})}
+				s.serve(s.guard(s.locker(holdfast.WithTTL(time.Minute)), also()), func(_ context.Context, task *asynq.Task) error {
+					if end := ends[accountOf(task)]; end != nil {
+						<-end
+					}
+					return nil
+				})
+				notes := func(first, second int64) {
+					t.Helper()
+					if a, b := rdb.ZCard(ctx, notesOf(1)).Val(), rdb.ZCard(ctx, notesOf(2)).Val(); a != first || b != second {
+						t.Errorf("%d and %d notes at the two keys, want %d and %d", a, b, first, second)
+					}
+				}
+				gaveWay := func(n int) {
+					t.Helper()
+					s.until(fmt.Sprint(n, " times it gave way"), func() bool { return s.of(name) == n })
+					time.Sleep(time.Second)
+					if got := s.of(name); got != n {
+						t.Errorf("it gave way %d times, want %d", got, n)
+					}
+				}
+				s.enqueue(transfer(5, 1))
+				s.enqueue(transfer(6, 2))
+				s.until("the holders", func() bool { return s.ran() == 2 })
+				s.enqueue(transfer(1, 2), opts...)
+				gaveWay(1)
+				notes(1, 0)
+
+				quick := s.locker(holdfast.WithTTL(time.Second))
+				waits := func() bool {
+					state, err := quick.Inspect(ctx, "account:1")
+					return err == nil && state.Waiting == 1
+				}
+				quicker := make(chan func())
+				go func() { quicker <- s.hold(quick, 1) }()
+				s.until("somebody in line", waits)
+				close(ends["5"])
+				leave := <-quicker
+				s.look(5*time.Millisecond, "the woken task in line", waits)
+				leave()
+				gaveWay(2)
+				notes(0, 1)
+				s.mu.Lock()
+				if e := s.events[1]; e.Key != "account:2" || heldKey(e.Err) != "account:2" || e.Delay < 30*time.Second {
+					t.Errorf("it gave way at %q for %v: %v", e.Key, e.Delay, e.Err)
+				}
+				s.mu.Unlock()
+
+				s.hold(quick, 1)() // it is free
+				s.enqueue(transfer(1, 3))
+				s.until("the run of another", func() bool { return s.ran() == 3 })
+				gaveWay(2)
+				began := time.Now()
+				close(ends["6"])
+				s.until("the transfer", func() bool { return s.ran() == 4 })
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("it was woken after %v", took)
+				}
+				s.empty()
+				s.check(0, 0)
+			})
+		})
+	}
+}
+
 // The other policies, a loss, and a panic, with several locks.
 func TestSeveralLocksOfATask(t *testing.T) {
 	run := func(s *shop, g *asynqlock.Guard, work asynq.HandlerFunc) error {

@@ -55,6 +55,34 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 		}
 		release(t, again)
 	}
+	busy := obtain(t, rival, keys[30])
+	done := make(chan error, 1)
+	go func() {
+		done <- l.DoAll(background, keys[:64], func(ctx context.Context) error {
+			if n := len(holdfast.Held(ctx)); n != 64 {
+				t.Errorf("%d locks of 64", n)
+			}
+			for _, key := range keys[:64] {
+				if _, err := rival.TryAcquire(background, key); err == nil {
+					t.Errorf("%q: two holders", key)
+				}
+			}
+			return ctx.Err()
+		})
+	}()
+	until(t, "several wait", func() bool {
+		s, err := rival.Inspect(background, keys[30])
+		return err == nil && s.Waiting == 1
+	})
+	release(t, busy)
+	within(t, "several in all slots", func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	for _, key := range keys[:64] {
+		release(t, acquire(t, rival, key))
+	}
 	now := time.Now()
 	if ok, err := l.Claim(background, "job", now); err != nil || !ok {
 		t.Errorf("Claim: %v, %v", ok, err)

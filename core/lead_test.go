@@ -355,6 +355,36 @@ func TestLeadAtShutdown(t *testing.T) {
 	})
 }
 
+// The function goes on after the end of its context, and is still alone.
+func TestLeadReleasesWhenItsFunctionHasReturned(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r, other := newReplica(t, b, holdfast.WithTTL(time.Second)), newReplica(t, b)
+		openInbox(t, b, other)
+		var live atomic.Int32
+		ctx, cancel := context.WithCancel(background)
+		done := leading(ctx, r, &live, func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(30 * time.Second)
+			if err := holdfast.Err(ctx); err != nil {
+				t.Error(err)
+			}
+			return nil
+		})
+		next := call(background, other, "relay")
+		began := time.Now()
+		cancel()
+		lock := got(t, next)
+		if d := time.Since(began); d < 30*time.Second || d > 30*time.Second+10*time.Millisecond {
+			t.Errorf("the next leads after %v, want 30s", d)
+		}
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		release(t, lock)
+		empty(t, b, r, other)
+	})
+}
+
 func TestLeadThatPanics(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)

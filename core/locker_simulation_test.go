@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -19,8 +20,9 @@ import (
 
 // Several processes under random faults, from a seed: nobody counts as holding together with more than its own limit allows,
 // tokens rise, nobody waits for ever, and nothing stays in Redis or in the processes. In every second schedule each process
-// names a limit of its own, and another when it is deployed anew. HOLDFAST_SCHEDULES says how many runs of it there are, SEED
-// where to begin, to repeat one; make soak goes on for DURATION.
+// names a limit of its own, and another when it is deployed anew, and in every second there are three keys, of which many calls
+// take several. HOLDFAST_SCHEDULES says how many runs of it there are, SEED where to begin, to repeat one; make soak goes on
+// for DURATION.
 func TestSimulation(t *testing.T) {
 	n, seed := uint64(10), uint64(1)
 	var until, report time.Time
@@ -40,7 +42,7 @@ func TestSimulation(t *testing.T) {
 	sum := &simulation{}
 	var ran uint64
 	tell := func() {
-		t.Logf("%d schedules up to seed %d, %d calls, %d locks, %d of them lost, %d together", ran, seed, sum.calls, sum.served, sum.lost, sum.most)
+		t.Logf("%d schedules up to seed %d, %d calls, %d locks, %d of them lost, %d together, %d calls had several", ran, seed, sum.calls, sum.served, sum.lost, sum.most, sum.several)
 	}
 	for ; ran < n && !t.Failed() && (until.IsZero() || time.Now().Before(until)); ran++ {
 		if !until.IsZero() && time.Since(report) > time.Minute {
@@ -52,13 +54,14 @@ func TestSimulation(t *testing.T) {
 			s.run()
 			sum.calls += s.calls
 			sum.served += s.served
+			sum.several += s.several
 			sum.lost += s.lost
 			sum.most = max(sum.most, s.most)
 		})
 		seed++
 	}
 	tell()
-	if ran >= 20 && sum.most < 3 || ran >= 40 && (sum.served < sum.calls/10 || sum.lost == 0) {
+	if ran >= 20 && (sum.most < 3 || sum.several < int(ran)) || ran >= 40 && (sum.served < sum.calls/10 || sum.lost == 0) {
 		t.Error("that is a simulation of nothing")
 	}
 }
@@ -73,16 +76,22 @@ type simulation struct {
 	mu      semaphore // guards what follows; not a mutex, on which virtual time would not go on while Err asks Redis
 	rs      []*replica
 	limits  []int // of the processes; 0 is shared, and nil without
-	live    []*holdfast.Lock
-	last    int64     // the largest token
-	alone   int64     // the largest of a lock that nobody else may have
+	keys    []string
+	ledgers map[string]*ledger
 	back    bool      // its clock was set back, and with amnesia it repeats tokens
 	amnesia time.Time // when Redis last lost its data, or its clock was set forward
 	asked   map[*holdfast.Lock]time.Time
 
 	skew time.Duration // of Redis' clock
 
-	calls, served, lost, most int
+	calls, served, lost, most, several int
+}
+
+// ledger is what is known of one key.
+type ledger struct {
+	live  []*holdfast.Lock
+	last  int64 // the largest token
+	alone int64 // the largest of a lock that nobody else may have
 }
 
 func (s *simulation) fail(format string, args ...any) {
@@ -95,7 +104,15 @@ func (s *simulation) ms(n int) time.Duration {
 
 func (s *simulation) run() {
 	s.mu, s.asked = make(semaphore, 1), map[*holdfast.Lock]time.Time{}
+	s.keys = []string{"k"}
 	limited := s.rnd.IntN(2) == 0
+	if s.rnd.IntN(2) == 0 {
+		s.keys = []string{"k", "l", "m"}
+	}
+	s.ledgers = map[string]*ledger{}
+	for _, key := range s.keys {
+		s.ledgers[key] = &ledger{}
+	}
 	for range 2 + s.rnd.IntN(2) {
 		s.rs = append(s.rs, s.start())
 		if limited {
@@ -179,7 +196,7 @@ func (s *simulation) start() *replica {
 const handover = 100 * time.Millisecond
 
 // call lets a process take the lock at a random moment and hold it for a random time.
-func (s *simulation) call(all *sync.WaitGroup) {
+func (s *simulation) call(under *sync.WaitGroup) {
 	i := s.rnd.IntN(len(s.rs))
 	start, limit, hold := s.ms(1500), s.ms(4000), s.ms(30)
 	if s.rnd.IntN(4) == 0 || s.limits != nil && s.rnd.IntN(2) == 0 {
@@ -200,8 +217,16 @@ func (s *simulation) call(all *sync.WaitGroup) {
 		opts = append(opts, holdfast.WithTTL(300*time.Millisecond))
 	}
 	extend := s.rnd.IntN(10) == 0
+	key := s.keys[s.rnd.IntN(len(s.keys))]
+	var all []string // that the call takes
+	if len(s.keys) > 1 && s.rnd.IntN(3) > 0 {
+		for _, i := range s.rnd.Perm(len(s.keys))[:2+s.rnd.IntN(2)] {
+			all = append(all, s.keys[i])
+		}
+	}
+	panics := s.rnd.IntN(10) == 0
 	s.calls++
-	all.Go(func() {
+	under.Go(func() {
 		time.Sleep(start)
 		s.mu.Lock()
 		r := s.rs[i]
@@ -211,6 +236,13 @@ func (s *simulation) call(all *sync.WaitGroup) {
 			opts = append(opts, holdfast.WithLimit(s.limits[i]))
 		}
 		s.mu.Unlock()
+		if all != nil {
+			if try {
+				opts = append(opts, holdfast.WithWait(0))
+			}
+			s.callAll(r, all, limit, hold, panics, opts)
+			return
+		}
 		ctx, cancel := context.WithTimeout(background, limit)
 		defer cancel()
 		take := r.Acquire
@@ -218,7 +250,7 @@ func (s *simulation) call(all *sync.WaitGroup) {
 			take = r.TryAcquire
 		}
 		asked := time.Now()
-		lock, err := take(ctx, "k", opts...)
+		lock, err := take(ctx, key, opts...)
 		if late := time.Since(asked) - limit; late > 0 {
 			s.fail("returned %v after its context", late)
 		}
@@ -241,6 +273,77 @@ func (s *simulation) call(all *sync.WaitGroup) {
 			s.fail("release: %v", err)
 		}
 	})
+}
+
+// patience is longer than a call waits for locks that come free: the other calls are over by then, and every lease is.
+const patience = 2 * time.Minute
+
+// callAll takes several keys. Every second call has the patience to see whether they come free: calls that wait in a circle,
+// or for what another has left behind, do so until their contexts end.
+func (s *simulation) callAll(r *replica, keys []string, limit, hold time.Duration, panics bool, opts []holdfast.CallOption) {
+	if limit > 2*time.Second {
+		limit = patience
+	}
+	ctx, cancel := context.WithTimeout(background, limit)
+	defer cancel()
+	asked := time.Now()
+	var locks []*holdfast.Lock
+	err := func() error {
+		defer func() {
+			if p := recover(); p != nil && p != errWork {
+				panic(p)
+			}
+		}()
+		return r.DoAll(ctx, keys, func(ctx context.Context) error {
+			if late := time.Since(asked) - limit; late > 0 {
+				s.fail("%v runs %v after the end of its context", keys, late)
+			}
+			if locks = holdfast.Held(ctx); len(locks) != len(keys) {
+				s.fail("%d locks for %v", len(locks), keys)
+			}
+			for _, lock := range locks {
+				s.add(lock, asked)
+			}
+			select {
+			case <-time.After(hold):
+			case <-ctx.Done():
+			}
+			for _, lock := range locks {
+				if s.remove(lock); lock.Err() == nil {
+					continue
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Millisecond):
+					s.fail("%s is lost, and the context of %v goes on", lock.Key(), keys)
+				}
+			}
+			if panics {
+				panic(errWork)
+			}
+			return nil
+		}, opts...)
+	}()
+	switch late := time.Since(asked) - limit; {
+	case locks != nil:
+		s.mu.Lock()
+		s.several++
+		s.mu.Unlock()
+	case limit == patience && late >= 0:
+		s.fail("%v is waited for for ever: %v", keys, err)
+	case late > 20*time.Millisecond: // that a release takes under an ended context
+		s.fail("returned %v after its context", late)
+	case err == nil:
+		s.fail("%v: nothing ran, and no error", keys)
+	}
+	for _, lock := range locks {
+		if lock.Err() == nil {
+			s.fail("%s of %v is held after the call", lock.Key(), keys)
+		}
+	}
+	if err != nil && !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrClosed) && !errors.Is(err, holdfast.ErrLost) {
+		s.fail("several: %v", err)
+	}
 }
 
 // crowd has each process take other keys as well, all at once every now and then and by few lanes, so that what is under way
@@ -277,18 +380,19 @@ func (s *simulation) add(lock *holdfast.Lock, asked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.served++
-	before := s.alone // those that are together have no order
+	k := s.ledgers[lock.Key()]
+	before := k.alone // those that are together have no order
 	if lock.Limit() == 1 {
-		before = s.last
-		s.alone = max(s.alone, lock.Token())
+		before = k.last
+		k.alone = max(k.alone, lock.Token())
 	}
-	if lock.Token() <= before && !s.forgotten(asked) && !(s.back && !s.amnesia.IsZero()) {
-		s.fail("token %d after %d", lock.Token(), before)
+	if lock.Token() <= before && lock.Err() == nil && !s.forgotten(asked) && !(s.back && !s.amnesia.IsZero()) {
+		s.fail("token %d of %s after %d", lock.Token(), lock.Key(), before)
 	}
-	s.last = max(s.last, lock.Token())
-	s.live = append(s.live, lock)
+	k.last = max(k.last, lock.Token())
+	k.live = append(k.live, lock)
 	s.asked[lock] = asked
-	s.together()
+	s.together(k)
 }
 
 func (s *simulation) remove(lock *holdfast.Lock) {
@@ -297,18 +401,16 @@ func (s *simulation) remove(lock *holdfast.Lock) {
 	if lock.Err() != nil {
 		s.lost++
 	}
-	for i, l := range s.live {
-		if l == lock {
-			s.live = append(s.live[:i], s.live[i+1:]...)
-			return
-		}
-	}
+	k := s.ledgers[lock.Key()]
+	k.live = slices.DeleteFunc(k.live, func(l *holdfast.Lock) bool { return l == lock })
 }
 
 func (s *simulation) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.together()
+	for _, k := range s.ledgers {
+		s.together(k)
+	}
 }
 
 // forgotten tells whether Redis may have forgotten the lock of a call: it may be a grant from before that was long on its
@@ -319,10 +421,10 @@ func (s *simulation) forgotten(asked time.Time) bool {
 
 // together fails if more count themselves as holding than one of them allows. Redis cannot exclude those that it has
 // forgotten.
-func (s *simulation) together() {
+func (s *simulation) together(k *ledger) {
 	var tokens, limits []int64
 	least := int64(math.MaxInt64)
-	for _, l := range s.live {
+	for _, l := range k.live {
 		if s.forgotten(s.asked[l]) || l.Err() != nil {
 			continue
 		}
@@ -391,7 +493,7 @@ func (s *simulation) fault(all *sync.WaitGroup) {
 		s.mu.Lock()
 		s.amnesia = time.Now()
 		s.mu.Unlock()
-		s.b.Redis.Del("k")
+		s.b.Redis.Del(s.keys[s.rnd.IntN(len(s.keys))])
 	case 13, 14: // a deployment, with another limit
 		s.old = append(s.old, r)
 		anew, limit := s.start(), s.rnd.IntN(4)

@@ -12,12 +12,14 @@ import (
 // Tests on real servers mostly wait, so that more of them run at once than there are processors. Those in virtual time
 // that run beside them count too while they wait for their turn.
 func TestMain(m *testing.M) {
-	if orders := os.Getenv(holderEnv); orders != "" {
-		if err := beHolder(orders); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for env, be := range map[string]func(string) error{holderEnv: beHolder, leaderEnv: beLeader} {
+		if orders := os.Getenv(env); orders != "" {
+			if err := be(orders); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	// The command line still goes before these.
 	if strconv.IntSize == 32 {

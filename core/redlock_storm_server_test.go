@@ -76,7 +76,7 @@ func TestServerRedLockLostReplies(t *testing.T) {
 }
 
 // Several processes contend while servers are stopped, killed and started again, and links are cut, slow, lossy and
-// reset. make soak goes on for DURATION.
+// reset. One call in four takes several keys. make soak goes on for DURATION.
 func TestServerRedLockSoak(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -117,28 +117,30 @@ func (f fleet) behind(t *testing.T) (clients []*redis.Client, links []*servertes
 type witness struct {
 	mu    sync.Mutex
 	live  map[*holdfast.Lock]bool
-	last  int64
+	last  map[string]int64 // of each key
 	holds int
 }
 
-// saw is told of a lock as soon as a call has it. No other may be held with it, and tokens rise.
+// saw is told of a lock as soon as a call has it. No other of its key may be held with it, and tokens rise.
 func (w *witness) saw(t *testing.T, lock *holdfast.Lock) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for other := range w.live {
 		switch {
+		case other.Key() != lock.Key():
 		case other.Err() != nil:
 			delete(w.live, other)
 		case lock.Err() == nil: // since before the other was asked
-			t.Errorf("two holders, %d and %d", other.Token(), lock.Token())
+			t.Errorf("two holders of %s, %d and %d", lock.Key(), other.Token(), lock.Token())
 		}
 	}
 	// One that is over already may be told of late.
 	if lock.Err() == nil {
-		if lock.Token() <= w.last {
-			t.Errorf("token %d after %d", lock.Token(), w.last)
+		last := w.last[lock.Key()]
+		if lock.Token() <= last {
+			t.Errorf("token %d of %s after %d", lock.Token(), lock.Key(), last)
 		}
-		w.last = max(w.last, lock.Token())
+		w.last[lock.Key()] = max(last, lock.Token())
 	}
 	w.holds++
 	w.live[lock] = true
@@ -150,18 +152,49 @@ func (w *witness) count() int {
 	return w.holds
 }
 
+// sees watches all locks that ctx carries for a while.
+func (w *witness) sees(t *testing.T, ctx context.Context) {
+	locks := holdfast.Held(ctx)
+	for _, lock := range locks {
+		w.saw(t, lock)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(aWhile()):
+	}
+	for _, lock := range locks {
+		w.forget(lock)
+	}
+}
+
 func (w *witness) forget(lock *holdfast.Lock) {
 	w.mu.Lock()
 	delete(w.live, lock)
 	w.mu.Unlock()
 }
 
+// aWhile is for how long a lock is held: mostly little, now and then for up to a lease.
+func aWhile() time.Duration {
+	if rand.IntN(20) == 0 {
+		return time.Duration(rand.IntN(2000)) * time.Millisecond
+	}
+	return time.Duration(rand.IntN(5)) * time.Millisecond
+}
+
+// some are two of three keys or all, in any order.
+func some() (keys []string) {
+	for _, i := range rand.Perm(3)[:2+rand.IntN(2)] {
+		keys = append(keys, []string{"k", "l", "m"}[i])
+	}
+	return keys
+}
+
 func storm(t *testing.T, f fleet, opts []holdfast.Option, ripe, length time.Duration) {
 	time.Sleep(ripe)
-	w := &witness{live: map[*holdfast.Lock]bool{}}
+	w := &witness{live: map[*holdfast.Lock]bool{}, last: map[string]int64{}}
 	var ls []*holdfast.Locker
 	var links [][]*servertest.FaultProxy
-	var failed, lost atomic.Int64
+	var failed, lost, several atomic.Int64
 	over := make(chan struct{})
 	var workers sync.WaitGroup
 	for range 4 {
@@ -177,6 +210,21 @@ func storm(t *testing.T, f fleet, opts []holdfast.Option, ripe, length time.Dura
 					default:
 					}
 					ctx, cancel := context.WithTimeout(background, time.Duration(1+rand.IntN(3000))*time.Millisecond)
+					if g == 3 {
+						err := l.DoAll(ctx, some(), func(ctx context.Context) error {
+							several.Add(1)
+							w.sees(t, ctx)
+							return nil
+						})
+						cancel()
+						if err != nil {
+							failed.Add(1)
+							if !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrLost) {
+								t.Error(err)
+							}
+						}
+						continue
+					}
 					take := l.Acquire
 					if g == 0 && i%2 == 0 {
 						take = l.TryAcquire
@@ -189,13 +237,9 @@ func storm(t *testing.T, f fleet, opts []holdfast.Option, ripe, length time.Dura
 						}
 					} else {
 						w.saw(t, lock)
-						hold := time.Duration(rand.IntN(5)) * time.Millisecond
-						if rand.IntN(20) == 0 {
-							hold = time.Duration(rand.IntN(2000)) * time.Millisecond
-						}
 						select {
 						case <-lock.Context(background).Done():
-						case <-time.After(hold):
+						case <-time.After(aWhile()):
 						}
 						if rand.IntN(5) == 0 {
 							_ = lock.Extend(ctx, 2100*time.Millisecond)
@@ -216,7 +260,7 @@ func storm(t *testing.T, f fleet, opts []holdfast.Option, ripe, length time.Dura
 	least := 2 * int(length/time.Second)
 	// On a busy machine it takes longer until there were enough holds.
 	for began := time.Now(); !t.Failed(); time.Sleep(ms(100)) {
-		if d := time.Since(began); d > length && (w.count() >= least || d > length+hang) {
+		if d := time.Since(began); d > length && (w.count() >= least && int(several.Load()) >= least/2 || d > length+hang) {
 			break
 		}
 
@@ -290,12 +334,28 @@ func storm(t *testing.T, f fleet, opts []holdfast.Option, ripe, length time.Dura
 			t.Logf("release: %v", err) // a busy machine may lose it
 		}
 	}
+	// Calls that take several keys come to an end, in whatever order they name them.
+	var all sync.WaitGroup
+	for _, l := range ls {
+		all.Go(func() {
+			end, err := time.Now().Add(4*hang), errors.New("not tried")
+			for err != nil && time.Now().Before(end) {
+				ctx, cancel := context.WithDeadline(background, end)
+				err = l.DoAll(ctx, some(), func(ctx context.Context) error { w.sees(t, ctx); return nil })
+				cancel()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 	for _, l := range ls {
 		within(t, "Shutdown", func() { shutdown(t, l) })
 	}
-	f.empty(t, "k")
-	t.Logf("%d holds, %d of them lost, %d calls failed; faults %v", w.holds, lost.Load(), failed.Load(), done)
-	if w.holds < least {
+	f.empty(t, "k", "l", "m")
+	t.Logf("%d holds, %d of them lost, %d calls had several, %d calls failed; faults %v", w.holds, lost.Load(), several.Load(), failed.Load(), done)
+	if w.holds < least || int(several.Load()) < least/2 {
 		t.Error("that is a storm of nothing")
 	}
 }

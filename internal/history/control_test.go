@@ -28,6 +28,8 @@ var controls = []struct {
 	{"reader kept alive by others", "shared", scene{lock: "revived", nodes: 1, limits: true, tries: true, faults: []fault{rarely}, long: 1e6, lease: short, longer: 4 * time.Second}},
 	{"keys as named", "progress", scene{lock: "keys as named", nodes: 1, several: 3 * time.Second, crew: 4, long: 1e6, lease: time.Minute}},
 	{"keeps what is above the refused key", "progress", scene{lock: "keeps above", nodes: 1, several: 3 * time.Second, crew: 4, long: 1e6, lease: time.Minute}},
+	{"released under a leader", "mutex", scene{lock: "hasty leader", nodes: 1, several: hang / 2, leads: true, faults: []fault{stop}, lease: brief}},
+	{"leader that ignores its loss", "mutex", scene{lock: "leads on", nodes: 1, several: hang / 2, leads: true, faults: []fault{stop}, lease: brief}},
 	{"no quarantine", "mutex", scene{lock: Holdfast, nodes: 5, faults: []fault{crash}, exposed: true, long: 2, lease: 3 * time.Second}},
 }
 
@@ -73,6 +75,7 @@ func TestPlainLockPasses(t *testing.T) {
 	for name, s := range map[string]scene{
 		"mutex":   {nodes: 1, faults: []fault{stop, kill, slow}, long: 8},
 		"limits":  {nodes: 1, faults: []fault{stop, kill}, long: 8, limits: true, lease: brief},
+		"leader":  {nodes: 1, several: hang / 2, leads: true, faults: []fault{stop, kill}, lease: brief},
 		"several": {nodes: 1, several: 10 * time.Second, crew: 4, long: 1e6, lease: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {

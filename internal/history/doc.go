@@ -16,7 +16,7 @@
 //
 // A call whose outcome nobody can know may have taken effect at any time after it began, or never.
 //
-// Locks and claims that are broken in one point each run through the same worlds and the same models, which must find
+// Locks, elections and claims that are broken in one point each run through the same worlds and the same models, which must find
 // them wrong, or the models would prove nothing.
 //
 // In the normal run each history takes some seconds. make soak goes on: it takes this package, the simulations, the

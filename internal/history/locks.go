@@ -16,6 +16,8 @@ type locks interface {
 	acquire(ctx context.Context, key string, waits bool, how manner) (handle, error)
 	// several runs fn while it holds all keys, with a handle for each.
 	several(ctx context.Context, keys []string, fn func([]handle)) error
+	// lead runs fn while it leads, and again where that was lost.
+	lead(ctx context.Context, key string, fn func(handle)) error
 	claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error)
 	close() error
 }
@@ -114,6 +116,26 @@ func (l ours) several(ctx context.Context, keys []string, fn func([]handle)) err
 		fn(all)
 		return nil
 	})
+}
+
+func (l ours) lead(ctx context.Context, key string, fn func(handle)) error {
+	return l.Lead(ctx, key, func(ctx context.Context) error {
+		fn(leadership{holdfast.Held(ctx)[0], ctx})
+		return nil
+	})
+}
+
+// leadership counts until its context has ended and its lock is lost: it is not released under a function that goes on.
+type leadership struct {
+	*holdfast.Lock
+	ctx context.Context
+}
+
+func (l leadership) Err() error {
+	if err := l.Lock.Err(); l.ctx.Err() != nil && (errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrClosed)) {
+		return err
+	}
+	return nil
 }
 
 func (l ours) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {

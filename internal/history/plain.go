@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,6 +31,8 @@ type flaws struct {
 	named   bool // several keys are taken in the order in which they are named
 	greedy  bool // of several keys those behind the one that is waited for are kept
 	revives bool // each that enters lengthens the leases of all inside
+	hasty   bool // a leader whose context ends is replaced while its function runs
+	stays   bool // a leader whose lease is over goes on
 }
 
 var plain = map[string]flaws{
@@ -44,6 +47,8 @@ var plain = map[string]flaws{
 	"revived":          {revives: true},
 	"keys as named":    {named: true},
 	"keeps above":      {greedy: true},
+	"hasty leader":     {hasty: true},
+	"leads on":         {stays: true},
 }
 
 var (
@@ -189,6 +194,36 @@ func (l *plainLocks) several(ctx context.Context, keys []string, fn func([]handl
 	fn(all)
 	return nil
 }
+
+func (l *plainLocks) lead(ctx context.Context, key string, fn func(handle)) error {
+	for {
+		got, err := l.acquire(ctx, key, true, manner{})
+		if err != nil {
+			return err
+		}
+		lock, stop := got.(*plainLock), func() bool { return true }
+		release := func() error { return lock.Release(context.WithoutCancel(ctx)) }
+		if l.hasty {
+			stop = context.AfterFunc(ctx, func() { _ = release() })
+		}
+		if l.stays {
+			fn(leadsOn{lock})
+		} else {
+			fn(lock)
+		}
+		if stop() {
+			err = release()
+		}
+		if !errors.Is(err, holdfast.ErrLost) || ctx.Err() != nil {
+			return cmp.Or(ctx.Err(), err)
+		}
+	}
+}
+
+// leadsOn counts until its function has returned.
+type leadsOn struct{ *plainLock }
+
+func (leadsOn) Err() error { return nil }
 
 func (l *plainLocks) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
 	at, step := tick.UnixMicro(), max(gap.Microseconds(), 1)

@@ -30,6 +30,7 @@ type Orders struct {
 	Limits     bool          // permits, readers and writers instead of all else
 	Tries      bool          // with Limits: nobody waits
 	Several    time.Duration // if any, several keys at a time instead of all else; a call that waits for longer is stuck
+	Leads      bool          // with Several: all stand for election, and nothing else
 
 	// Apart has no call pass a lock on to another of the process: where servers forget, that goes on until a renewal.
 	Apart bool
@@ -61,6 +62,9 @@ func Work(o Orders, in io.Reader, out io.Writer) error {
 		all = []func(*worker){(*worker).transfer, (*worker).transfer}
 		if _, ok := l.(ours); ok {
 			all = append(all, (*worker).lead)
+		}
+		if o.Leads {
+			all = []func(*worker){(*worker).lead, (*worker).lead}
 		}
 	}
 	for i, each := range all {
@@ -232,7 +236,8 @@ func (w *worker) transfer() {
 	}
 }
 
-// lead stands for election, leads for a while, and stands again where that was lost.
+// lead stands for election, leads for a while, and stands again where that was lost. Every second context ends meanwhile, and
+// it goes on all the same.
 func (w *worker) lead() {
 	w.Long = 2 // so that a worker that is stopped often leads
 	time.Sleep(w.upTo(4 * time.Millisecond))
@@ -240,8 +245,11 @@ func (w *worker) lead() {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Several)
 	defer cancel()
 	op := w.begin(e)
-	err := w.locks.(ours).Lead(ctx, e.Key, func(ctx context.Context) error {
-		h := &hold{handle: leadership{holdfast.Held(ctx)[0], ctx}, op: op, key: e.Key}
+	err := w.locks.lead(ctx, e.Key, func(got handle) {
+		if w.one(2) {
+			defer time.AfterFunc(w.upTo(w.TTL/2), cancel).Stop() // lest it end a wait that follows, which would count as stuck
+		}
+		h := &hold{handle: got, op: op, key: e.Key}
 		w.journal.done(Entry{Op: op, Out: Granted, Token: h.Token()})
 		w.look(h)
 		value, ok := w.read(h)
@@ -250,9 +258,8 @@ func (w *worker) lead() {
 			w.write(h, value) // whether it leads yet or not
 		}
 		w.look(h)
-		w.begin(Entry{What: Releasing, Of: op}) // which Lead does, and does not say when
+		w.begin(Entry{What: Releasing, Of: op}) // which lead does, and does not say when
 		op = w.begin(e)
-		return nil
 	})
 	out := Unknown
 	if errors.Is(err, holdfast.ErrNotAcquired) {
@@ -260,14 +267,6 @@ func (w *worker) lead() {
 	}
 	w.journal.done(Entry{Op: op, Out: out})
 }
-
-// leadership counts while its context is live.
-type leadership struct {
-	*holdfast.Lock
-	ctx context.Context
-}
-
-func (l leadership) Err() error { return l.ctx.Err() }
 
 // permit takes a permit.
 func (w *worker) permit() {

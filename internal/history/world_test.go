@@ -39,6 +39,7 @@ type scene struct {
 	limits   bool // see Orders
 	tries    bool
 	several  time.Duration // see Orders
+	leads    bool
 	crew     int           // workers
 	longer   time.Duration // than usual it is played, and a key is used
 }
@@ -141,7 +142,7 @@ func (w *world) open() {
 	}
 	t.Cleanup(func() { registers.Close(true) })
 	w.record = Record{Registers: registers, Quorum: w.nodes > 1}
-	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch + w.longer, TTL: w.ttl(), Long: max(w.long, 1), Limits: w.limits, Tries: w.tries, Several: w.several}
+	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch + w.longer, TTL: w.ttl(), Long: max(w.long, 1), Limits: w.limits, Tries: w.tries, Several: w.several, Leads: w.leads}
 	if !w.proxied() {
 		w.record.Remains = w.ttl() + time.Second
 	}
