@@ -25,14 +25,14 @@ func TestInboxFollowsAnAddressThatMoves(t *testing.T) {
 				rs = append(rs, m.follow(holdfast.WithTrace(told[i].trace())))
 			}
 			handOvers(t, rs, "k", time.Second)
-			before := handOvers(t, rs, "k", 3*time.Second)
-			if before < 270 {
-				t.Fatalf("%d turns of 10 ms in 3 s", before)
+			before := handOvers(t, rs, "k", time.Second)
+			if before < 90 {
+				t.Fatalf("%d turns of 10 ms in 1 s", before)
 			}
 			m.move()
 			handOvers(t, rs, "k", 2*time.Second)
-			if after := handOvers(t, rs, "k", 3*time.Second); after < before-before/50 {
-				t.Errorf("%d turns in 3 s, %d before the move", after, before)
+			if after := handOvers(t, rs, "k", time.Second); after < before-before/50 {
+				t.Errorf("%d turns in 1 s, %d before the move", after, before)
 			}
 			for i := range told {
 				if n := told[i].count("subscribing anew"); n != 1 {
