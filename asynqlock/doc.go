@@ -33,7 +33,8 @@
 // after its lock was lost.
 //
 // The lock of a killed worker is free when its lease is over, 15 s by default. Asynq takes a worker for dead after 30 s,
-// and runs its task again within a minute more: keep the lease under 30 s, so that it never delays that run.
+// finds that out within a minute more, and runs its task after the retry delay, which spends a retry: keep the lease below that.
+// It runs a task again that had committed, too: store its [Origin] in the same transaction, and look for it first.
 //
 // A handler that hangs holds its key until its process ends. WithLock(holdfast.WithMaxHold(d)) ends the lock, though not the
 // handler.

@@ -143,8 +143,8 @@ const (
 // quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where
 // order matters, [Wait] a little: waiting tasks are served in line, at the moment of the release.
 //
-// A task without retries left, with MaxRetry(0) or on its last retry, cannot keep its ID when it gives way: asynq would archive
-// it. A new one takes its place, and its ID is free again while that waits. The new one has the ID of the first with "~" and a
+// A task without retries left, with MaxRetry(0) or on its last retry, cannot give way as it is: asynq would archive
+// it. A new task takes its place, and the old ID is free meanwhile. The new one has the ID of the first with "~" and a
 // random text, which [Origin] resolves, and all the rest: type, payload, headers, queue, retries, timeout, deadline, retention,
 // and what a Unique option has locked, for as long as that was to be locked. The old one is dropped without a record; asynq logs
 // "revoke task" about it. A worker that is killed between the two leaves both, of which asynq archives the old one.
@@ -215,7 +215,8 @@ func WithLock(opts ...holdfast.CallOption) Option {
 
 // WithLimit lets n tasks at a time run for one key, on all servers together. It is WithLock(holdfast.WithLimit(n)), see
 // [holdfast.WithLimit]: one more task finds the key busy, as [WithBusy] says, and a task that ends wakes one that gave way. A
-// request or a cron job that locks the same key without a limit runs alone. From 1, the default, to 1000.
+// request or a cron job that locks the same key without a limit runs alone. It does not fence: a write that sqlfence guards needs
+// a lock of its own, or fails with ErrNoToken. From 1, the default, to 1000.
 func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 
 // WithAlso adds a lock: a task then runs under that of [New] and those of all WithAlso, taken together as [holdfast.Locker.DoAll]
@@ -225,9 +226,9 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 //
 // All other options count for each of the locks, and [Wait] for all of them together. A task gives way at the first key that is
 // busy, which its error names, and is woken when that is free; if it finds another one busy then, it gives way there, and has the
-// next task for the first one woken. A run that ends wakes a task at each of its keys. A task that was refused has held its free
-// keys for an instant, and looks after whom it kept out; where that fails, such a task comes back after its delay. Two parts
-// may name the same lock. There may be 63 WithAlso.
+// next task for the first one woken. A run that ends wakes a task at each of its keys. A task that was refused may
+// have held a free key for an instant. It then wakes a task that it kept out of that key; if it cannot, that task comes back after
+// its delay. Two parts may name the same lock. There may be 63 WithAlso.
 //
 // Under an outer Guard that has some of the locks, a task waits for the others, which can make a circle with such tasks of
 // another order: it ends as the wait does. One that has a lock [WithLimit] there, and wants it alone here, fails with

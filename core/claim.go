@@ -82,8 +82,11 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		if c.Err == nil {
 			return fail.claimed(c.Val, tick, open)
 		}
-		fail.cause, fail.context = public(c.Err), ctx.Err()
-		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: fail.cause})
+		cause := public(c.Err)
+		cfg.traces.emit(nodeError, Event{Key: names.Lock, Attempts: try, Err: cause})
+		if fail.context = ctx.Err(); fail.context == nil || fail.cause == nil { // the first reason says more than the end
+			fail.cause = cause
+		}
 		open = open || !redisconn.Harmless(c.Err)
 		if try >= redisconn.Tries && cfg.waiting == 0 || redisconn.Permanent(c.Err) || fail.context != nil {
 			return false, fail

@@ -59,7 +59,7 @@ func (c *lockContext) Value(key any) any {
 }
 
 // Held returns the locks that ctx carries, innermost first: those whose [Lock.Context] it is or descends from, unless they
-// were released; of a nested one the innermost handle. One that was lost is still there; its Err says so. [Err] asks about
+// were released; of a nested one the innermost handle; of [Locker.DoAll] the last key in the order of bytes comes first. One that was lost is still there; its Err says so. [Err] asks about
 // all that ctx carries, released ones too.
 func Held(ctx context.Context) []*Lock {
 	var locks []*Lock
@@ -75,7 +75,7 @@ func Held(ctx context.Context) []*Lock {
 
 // Err is nil while every lock that ctx carries is held, and if it carries none, see [Held]. A context outlives its lock behind a
 // [context.WithoutCancel]: what runs with it then takes itself for a holder and is none. Locks are asked as by
-// [Lock.Err]; of a nested lock, and of one shared by [WithReentryID], one handle is enough.
+// [Lock.Err]; where several handles share a hold, one that is held is enough.
 //
 // Errors: [ErrLost], also where the lock was released; [ErrClosed] where a Shutdown gave it up.
 func Err(ctx context.Context) error {

@@ -58,7 +58,7 @@ type HeldError struct {
 	Label string
 
 	// Here tells that the holder is a call of this very Locker. It is always false with WithLocalHandover(0, d), and where
-	// the holder has [WithReentryID] or a limit.
+	// the holder has [WithReentryID].
 	Here bool
 
 	// Holding are the keys of the locks that the caller's own context holds: where two calls wait for each other, each

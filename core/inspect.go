@@ -41,7 +41,7 @@ type State struct {
 	WaitingHere int
 }
 
-// Inspect asks for the holder of a lock, for people and monitoring. The answer may be old when it returns.
+// Inspect asks for the holder of a lock, for people and monitoring. key is as Acquire takes it, without the prefix. The answer may be old when it returns.
 // It returns within ctx and within a quarter of the Locker's TTL, at most 1 s.
 //
 // Errors: [ErrUnavailable] (matching ctx.Err() where that ended it), [ErrClosed], [ErrInvalid].

@@ -33,8 +33,8 @@ const (
 // [WithTTL].
 //
 // Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] where ctx holds the lock of name already; those of
-// [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithWait], [WithoutRenewal], [WithReentryID], [WithLimit] and
-// [WithShared], which make no sense here.
+// [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithoutRenewal], [WithReentryID], [WithLimit] and
+// [WithShared], which make no sense here, and for a [WithWait] of the call. That of the Locker does not count.
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -55,7 +55,7 @@ func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context)
 	case cfg.limit > 1 || cfg.reentryID != "":
 		return invalid("Lead is for one at a time, WithLimit, WithShared and WithReentryID are not")
 	}
-	cfg.reentrant = false
+	cfg.reentrant, cfg.leads = false, true
 	stored, err := l.stored(name)
 	if err != nil {
 		return err

@@ -427,3 +427,22 @@ func TestLeadOnSeveralMasters(t *testing.T) {
 		}
 	})
 }
+
+// A leader holds for as long as it can: that is nothing to report. A WithWait of the Locker is for its other calls.
+func TestLeadIsNoLongHold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		var long, renewed atomic.Int32
+		r := newReplica(t, b, holdfast.WithTTL(3*time.Second), holdfast.WithWait(time.Second), holdfast.WithTrace(&holdfast.Trace{
+			LongHold: func(holdfast.Event) { long.Add(1) },
+			Renewed:  func(holdfast.Event) { renewed.Add(1) },
+		}))
+		ctx, end := context.WithTimeout(background, 10*time.Minute)
+		defer end()
+		if err := r.Lead(ctx, "relay", untilEnd); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if long.Load() != 0 || renewed.Load() == 0 {
+			t.Errorf("%d long holds of %d renewals", long.Load(), renewed.Load())
+		}
+	})
+}

@@ -76,7 +76,7 @@ func (lk *Lock) nest() *Lock {
 func (lk *Lock) Key() string { return lk.hold.key() }
 
 // Token is the fencing token of this acquisition: larger than every token that Redis issued before for the key,
-// constant while held, positive and below 2^53. With [WithLimit] and [WithShared] it is larger than those of all who were alone
+// constant while held, positive and below 2^53. With [WithLimit] and [WithShared] it is larger than those of all exclusive holders
 // before, and readers that share an acquisition share it.
 func (lk *Lock) Token() int64 { return lk.hold.token }
 

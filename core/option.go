@@ -51,6 +51,7 @@ type config struct {
 	reentryID string
 
 	background bool // releases
+	leads      bool // holds for as long as it can
 
 	acks       int // replicas to wait for; 0: none
 	acksWithin time.Duration
@@ -120,7 +121,8 @@ func (o anyOption) apply(c *config) error { return o(c) }
 func (o anyOption) call()                 {}
 func (o anyOption) claim()                {}
 
-// WithPrefix puts s before every key, "shop:" say. Default: none, so that the key in Redis is the one you
+// WithPrefix puts s before every lock's key and what belongs to it, "shop:" say; the keys of packages asynqlock and cronlock begin
+// with their own names. Default: none, so that the key in Redis is the one you
 // name, as other lock libraries have it. Programs exclude each other only under the same prefix. New refuses a prefix that
 // no key can begin with: see "Keys, commands and ACL" in the description of the package.
 func WithPrefix(s string) Option {
@@ -239,7 +241,7 @@ func WithReentryID(id string) CallOption {
 }
 
 // WithLabel names the holder, for people: it is stored with the key, seen by [Locker.Inspect] and
-// in a [HeldError]. At most 64 bytes, printable. Default: none.
+// in a [HeldError]. At most 64 bytes, printable. Default: none. Given to New it names the replica, in all of its locks.
 func WithLabel(s string) CallOption {
 	return callOption(func(c *config) error {
 		if !protocol.ValidLabel(s) {

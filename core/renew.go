@@ -186,7 +186,9 @@ func (s *scheduler) tick() {
 		s.send(alone[i:i+1:i+1], now)
 	}
 	for _, h := range long {
-		h.cfg.traces.emit(longHold, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began})
+		if !h.cfg.leads {
+			h.cfg.traces.emit(longHold, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began})
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ const maxKeys = 64
 // DoAll asks for all locks at once: if they are free it has them after one round trip. Else it keeps those in front of the
 // first that somebody holds, in the order of their bytes, gives back the others, waits in line for that one, and asks for the
 // rest again. So it holds nothing behind the key that it waits for. [WithWait] bounds the waiting for all of them together; with
-// WithWait(0) the first that is held ends the call. The keys may be in any slots of a Cluster.
+// WithWait(0) the first that is held ends the call. The keys may be in any slots of a Cluster. One that is named twice is locked once.
 //
 // fn's context carries all locks, for [Held] and for package sqlfence, and ends when one of them is lost. DoAll releases all
 // when fn returns or panics.

@@ -9,7 +9,7 @@ import (
 
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the
 // goroutine at work, renewals included, and must return soon; several may run at once. No hook tells of a call that is refused:
-// its error does. To count losses count the Err of Released that match ErrLost, and Lost of locks that are never released.
+// count its error. To count losses count the Err of Released that match ErrLost, and Lost of locks that are never released.
 type Trace struct {
 	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for
 	// TryAcquire and WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
@@ -27,7 +27,7 @@ type Trace struct {
 	// have returned, and with Lead what the function returned as well.
 	Released func(Event)
 	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has
-	// doubled. A handler may hang: see WithMaxHold.
+	// doubled. A handler may hang: see WithMaxHold. None of a leader.
 	LongHold func(Event)
 	// NodeError: a command to Redis failed or went unanswered; Err says how, and Node names the master where there are
 	// several. It is the one hook of a Claim. Without a Key it is the connection on which grants arrive, told to the

@@ -99,7 +99,7 @@ func WithBusy(p Policy) Option {
 
 // WithLateness bounds how long after its tick a job may still begin: when Redis did not answer before, or the process was
 // paused. Then the tick is left out, on this replica, or on all if this one had claimed it. If the bound is longer than the period,
-// the time from a tick to the next, the ticks of an outage are asked for together, and a later one shuts out those before. Default: half of the period, at most
+// the time from a tick to the next, only the latest tick of an outage may run after it. Default: half of the period, at most
 // 1 min.
 func WithLateness(d time.Duration) Option {
 	return option(func(c *config) {

@@ -1,5 +1,5 @@
 // Package ginlock runs Gin handlers under a distributed lock. Of all requests that name the same thing, on whichever
-// replica, one runs at a time. Tasks and cron jobs that lock the same key are kept out too.
+// replica, one runs at a time; a WithLimit or WithShared of the Locker counts here too. Tasks and cron jobs that lock the same key are kept out too.
 //
 //	locker, err := holdfast.New(rdb)
 //	...

@@ -93,7 +93,8 @@ func WithLock(opts ...holdfast.CallOption) Option {
 // WithLimit lets the requests of n clients at a time run for one key, on all replicas together: at most 5 exports of a tenant,
 // say. It is WithLock(holdfast.WithLimit(n)), see [holdfast.WithLimit], and one more request is refused with 429 instead of
 // 409: the limit is that of the caller, and says nothing about the state of a resource (RFC 6585). A handler that locks the
-// same key without a limit runs alone. From 1, the default, to 1000.
+// same key without a limit runs alone. It does not fence: a write that sqlfence guards needs a lock of the order besides, or fails
+// with ErrNoToken. From 1, the default, to 1000.
 func WithLimit(n int) Option {
 	return option(func(c *config) error {
 		c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), n > 1
@@ -154,7 +155,7 @@ func WithTrace(t *Trace) Option {
 }
 
 // WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
-// request's context then, and the error is in c.Errors, see [WithTrace]. Default: such requests are refused with 503.
+// request's context then, sqlfence fails with ErrNoToken, and the error is in c.Errors, see [WithTrace]. Default: such requests are refused with 503.
 //
 // It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica only, any
 // number of requests for the same key run at once, beside holders that still have the lock. Use it where a lock saves work.

@@ -42,7 +42,7 @@ type problem struct {
 // A handler may call Respond too, with an error of its lock or of a fence. An error that matches [holdfast.ErrLost], as
 // sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond cannot tell what else it
 // has done by then. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no
-// more.
+// more, and an ErrInvalid, as of a key that the handler built, with 400.
 //
 // A loss may reach a handler as context.Canceled, from a driver that was given the context. So look at the lock too:
 //

@@ -37,7 +37,7 @@ const (
 	// Tested on MariaDB 10.11. The statements are MySQL's too, and have not been run on it.
 	MySQL
 
-	// SQLite is SQLite 3.35 or later. Open the database with BEGIN IMMEDIATE (modernc.org/sqlite: _txlock=immediate) and a
+	// SQLite is SQLite 3.35 or later. Open the database with BEGIN IMMEDIATE (modernc.org/sqlite and glebarez: _txlock=immediate) and a
 	// busy_timeout: without them, transactions that meet are refused rather than made to wait, and are repeated.
 	//
 	// busy_timeout bounds the wait for a paused holder, and nothing ends the transaction of a paused process. The context

@@ -17,7 +17,7 @@
 //	}
 //
 // The tokens come from the context, which is that of a lock or descends from it. All of its locks are guarded, but for those
-// with [holdfast.WithLimit] or [holdfast.WithShared]; marks given to the call are guarded instead of them. Once a lock in the
+// with [holdfast.WithLimit] or [holdfast.WithShared]; marks given to the call, each a [Mark], are guarded instead. Once a lock in the
 // context is over, lost or released, every call with that context fails.
 // Transactions of one resource run one after the other. Under a lock around much work, a leader's or a cron job's, those of one
 // holder can run beside each other: see [WithParallel].

@@ -17,7 +17,7 @@ const (
 
 // Mark is a fencing token for a resource. A call that is given marks takes nothing from the context.
 type Mark struct {
-	Resource string // 1 to 512 bytes of UTF-8 without NUL: for a lock, its Key
+	Resource string // 1 to 512 bytes of UTF-8 without NUL: for a lock, its Key, prefix included
 	Token    int64  // 1 to 2^53-1
 	Parallel bool   // as WithParallel does for those of a context
 }
@@ -68,8 +68,8 @@ type parallelKey struct{}
 // tokens that ctx carries now: for a leader's or a cron job's lock around the work on many orders. Locks that are added to the
 // context later are guarded one transaction at a time, as ever.
 //
-// A transaction of a newer token waits for those that are open then, and those that come after it wait behind it, and are
-// refused: so it waits for the longest of them at most. A transaction that is not parallel waits like that too.
+// A transaction of a newer token waits until the open ones have ended. Older ones that begin meanwhile wait behind it, and are
+// refused. A transaction that is not parallel waits like that too.
 // What is read can be changed by another transaction of the same holder, as without a guard: that is the price. The
 // first call for a token advances the guard row in a transaction of its own, see [Fence.Advance]. SQLite, with its one
 // writer, takes no notice.
@@ -99,7 +99,7 @@ func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
 		found, shared = inContext(ctx)
 	}
 	if len(found) == 0 && len(shared) > 0 {
-		return nil, fmt.Errorf("%w; a lock with a limit does not fence: %q", ErrNoToken, shared)
+		return nil, fmt.Errorf("%w; a lock with WithLimit or WithShared does not fence: %q", ErrNoToken, shared)
 	}
 	if len(found) == 0 {
 		return nil, ErrNoToken

@@ -24,6 +24,8 @@ const (
 // A holder that lost its lock longer than olderThan ago, and has been paused since, can pass the guard of a pruned resource: it is
 // safe against shorter pauses. Take days, an hour at least. The clock is that of this process, and should agree with Redis'.
 //
+// The row of a lock that is held for longer than olderThan goes too; its next transaction makes it again.
+//
 // Prune reads the table along its primary key, and deletes up to 100 rows at a time, each batch in a transaction of its own, so
 // that guards wait for it no longer than that takes. On PostgreSQL it passes over rows that are locked, elsewhere it waits for
 // them. db is an *sql.DB or *sql.Conn. It may run in several processes at once, and be repeated.

@@ -1,10 +1,9 @@
 // Package gormfence has GORM guard what it writes under a lock, so that the database refuses it from a holder whose lock has
 // gone to another one. It is [sqlfence] for GORM.
 //
-//	fence, err := sqlfence.New(sqlfence.Postgres) // its table: fence.DDL(), in a migration
-//	...
+//	fence, err := sqlfence.New(sqlfence.Postgres)
+//	err = db.Exec(fence.DDL()).Error // or a migration; before Use
 //	err = db.Use(gormfence.New(fence))
-//	...
 //	err = locker.Do(ctx, holdfast.Key("order", id), func(ctx context.Context) error {
 //		return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 //			var o Order
@@ -16,7 +15,7 @@
 //	})
 //
 // The locks are those of the statement's context: pass the lock's to [gorm.DB.WithContext]. Without a lock nothing changes,
-// unless [Required] is set.
+// unless [Required] is set. [sqlfence.WithParallel] counts here too.
 //
 // # Guarantees
 //
@@ -42,8 +41,9 @@
 //     use [sqlfence.With], which does.
 //   - A write by itself keeps the order of the tokens, but a read before it is not part of it: use a Transaction.
 //   - A hook that panics leaves the transaction of its statement open until the context ends, as it does with gorm alone.
-//   - What cannot run in a transaction, VACUUM for one, and a migration with [Required], need another [gorm.DB], without the
-//     plugin. On MySQL DDL commits by itself, and takes the guard along.
+//   - What cannot run in a transaction, VACUUM for one, needs another [gorm.DB], without the plugin. So does a migration with
+//     [Required], or a lock's context. On MySQL DDL commits by itself, and takes the guard along.
+//   - A sqlfence.WithTx on the *sql.DB beside the plugin is fine; within a transaction of the same lock it waits for itself.
 //
 // # Errors
 //

@@ -876,3 +876,25 @@ func TestUseRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A transaction is guarded by a lock, in parallel or not, whichever of the two the statement's context says.
+func TestParallel(t *testing.T) {
+	b := open(t, gorm.Config{})
+	one := sqlfence.WithToken(t.Context(), "item:1", 7)
+	beside := sqlfence.WithParallel(one)
+	for i, ctxs := range [][2]context.Context{{one, beside}, {beside, one}, {beside, beside}} {
+		err := b.db.WithContext(ctxs[0]).Transaction(func(tx *gorm.DB) error {
+			return tx.WithContext(ctxs[1]).Create(&item{Status: "new"}).Error
+		})
+		if err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	late := sqlfence.WithParallel(sqlfence.WithToken(t.Context(), "item:1", 6))
+	if err := b.db.WithContext(late).Create(&item{Status: "late"}).Error; !errors.Is(err, sqlfence.ErrStale) {
+		t.Errorf("got %v, want %v", err, sqlfence.ErrStale)
+	}
+	if n := b.number(t, "SELECT count(*) FROM items"); n != 3 {
+		t.Errorf("%d rows, want 3", n)
+	}
+}

@@ -160,7 +160,8 @@ func (g *guard) allow(db *gorm.DB) (alone bool, err error) {
 		return false, nil
 	case ours:
 		for _, lock := range locks {
-			if !slices.Contains(begun.locks, lock) {
+			same := func(m sqlfence.Mark) bool { return m.Resource == lock.Resource && m.Token == lock.Token } // in parallel or not
+			if !slices.ContainsFunc(begun.locks, same) {
 				return false, unguarded(fmt.Sprintf("its transaction was begun without the lock of %q, or read-only: begin it with the lock's context", lock.Resource))
 			}
 		}
