@@ -9,7 +9,7 @@
 // those of one engine. With -v each says what it has seen. SEED repeats the random choices of one that failed, which says
 // what its was; run it by its name, for example
 //
-//	SEED=42 go test -race -count 20 -run '^TestMariaDB$/read-committed,found=true,snapshot=1$/^History'
+//	SEED=42 go test -race -count 20 -run '^TestMariaDB$/repeatable-read,found=true,snapshot=1$/^History'
 //
 // as the scheduler still has a say.
 package sqltest

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -177,6 +179,9 @@ func mariaCells(t testing.TB) (cells []cell) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		for _, found := range []bool{false, true} {
 			for _, snapshot := range []string{"0", "1"} {
+				if found && level != sql.LevelRepeatableRead && os.Getenv("HOLDFAST_SOAK") == "" {
+					continue // what a driver counts as affected plays no part, and is looked at with the default level alone
+				}
 				name := create(t, admin)
 				edit := func(cfg *mysql.Config) {
 					cfg.ClientFoundRows = found
@@ -247,7 +252,7 @@ func TestMariaDB(t *testing.T) {
 	for _, c := range cells {
 		c.with(t, suite)
 	}
-	c := cells[len(cells)/2] // REPEATABLE READ, as by default
+	c := cells[slices.IndexFunc(cells, func(c cell) bool { return c.opts.Isolation == sql.LevelRepeatableRead })]
 	c.name = "surfaces"
 	c.with(t, func(t *testing.T, c *cell) {
 		surfaces(t, c, "mysql")
