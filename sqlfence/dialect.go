@@ -11,7 +11,7 @@ type Dialect uint8
 
 // The databases that a [Fence] knows.
 const (
-	// Postgres is PostgreSQL. Use READ COMMITTED, its default: a transaction that meets another one waits at the guard, and
+	// Postgres is PostgreSQL 11 or later. Use READ COMMITTED, its default: a transaction that meets another one waits at the guard, and
 	// sees all that the other one wrote. At REPEATABLE READ and SERIALIZABLE PostgreSQL fails the transaction that waited;
 	// [Fence.WithTx] repeats it, which costs time but not the guarantees.
 	//
