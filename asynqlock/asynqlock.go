@@ -23,11 +23,11 @@ const (
 
 // Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
 //
-// It is no substitute for asynq's Unique, nor the other way round. Unique keeps a task out of the queue while an equal one, in
-// type and payload, is in it: it is about enqueueing, ends by time, and says nothing about runs, of which there may be several
+// It is no substitute for asynq's Unique, nor the other way round. Unique keeps a task out of the queue while an equal one,
+// in type and payload, is in it: it is about enqueueing, expires, and says nothing about runs, of which there may be several
 // after a timeout. A Guard is about running: tasks of any types and payloads that name the same thing all run, one after the
-// other. Use both where a second request adds nothing: Unique drops what need not run twice, and the Guard keeps apart what must
-// not run together.
+// other. Use both where a second request adds nothing: Unique drops what need not run twice, and the Guard keeps apart what
+// must not run together.
 //
 // Keys: beside the lock's, which package holdfast describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a
 // sorted set of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay.

@@ -24,11 +24,11 @@ func (*configError) Error() string {
 
 func (*configError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
-// Config returns cfg for a server that runs tasks under a Guard, of which there may be several: one call is enough, for
-// all of them. asynq's server takes it. What cfg says stays in force for everything but deferrals, which are no
-// failures: IsFailure is not asked about them, nor RetryDelayFunc, and ErrorHandler is not called.
+// Config returns cfg for the asynq server whose handlers g wraps. Where a server has handlers of several Guards, pass its
+// cfg through the Config of one of them: that is enough for all. What cfg says stays in force for everything but deferrals,
+// which are no failures: IsFailure is not asked about them, nor RetryDelayFunc, and ErrorHandler is not called.
 //
-// Without it every task would end in an error that says so.
+// Without it every task that a Guard wraps ends in an error that says so.
 func (g *Guard) Config(cfg asynq.Config) asynq.Config {
 	base := cfg.BaseContext
 	if base == nil {
@@ -63,10 +63,10 @@ func (g *Guard) Config(cfg asynq.Config) asynq.Config {
 	return cfg
 }
 
-// DeferredError is what a task that gives way ends with. A middleware in front of the Guard that wraps errors has to
-// keep it (%w), or the deferral becomes a failure. It matches the error of the acquisition: [holdfast.ErrNotAcquired],
-// [holdfast.ErrUnavailable] or [holdfast.ErrClosed]; and [asynq.RevokeTask] where another task has taken this one's place, so that
-// asynq drops it without a trace.
+// DeferredError is what a task that gives way ends with. A middleware in front of the Guard that wraps errors has to keep it
+// (%w), or the deferral becomes a failure. It matches the error of the acquisition: [holdfast.ErrNotAcquired],
+// [holdfast.ErrUnavailable] or [holdfast.ErrClosed]; and [asynq.RevokeTask] where another task has taken this one's place,
+// so that asynq drops it without a record.
 type DeferredError struct {
 	Key      string
 	Since    time.Time     // of the first deferral

@@ -18,10 +18,11 @@
 // # Guarantees
 //
 //   - A handler begins with the lock held, or not at all, unless [WithFailOpen] says otherwise.
-//   - The lock is held and renewed until the handler returns or panics. asynq gives up a handler that outlives its timeout or a
-//     shutdown, and runs the task again beside it: the second run finds the key busy.
-//   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] allows. Asynq's counts of retries,
-//     failed and archived tasks are those of the handlers, and of tasks that name nothing to lock by; a deferred task counts among those in state "retry".
+//   - The lock is held and renewed until the handler returns or panics. asynq gives up a handler that outlives its timeout or
+//     a shutdown, and runs the task again beside it: the second run finds the key busy.
+//   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] allows. Asynq's counts of
+//     retries, failed and archived tasks are those of the handlers, and of tasks that name nothing to lock by; a deferred task
+//     counts among those in state "retry".
 //   - A worker does not wait for a busy key, unless [Wait] says so: a hot key leaves the workers to other tasks. See [Defer].
 //   - At most one replica of a [Scheduler] enqueues a tick, whatever their clocks say, as long as Redis keeps its data, and
 //     none does so before the tick has come by the clock of Redis.
@@ -32,16 +33,16 @@
 // with sqlfence, which finds the token in the handler's context. [WithErrorHandler] decides about a handler that ends well
 // after its lock was lost.
 //
-// The lock of a killed worker is free when its lease is over, 15 s by default. Asynq takes a worker for dead after 30 s,
-// finds that out within a minute more, and runs its task after the retry delay, which spends a retry: keep the lease below that.
-// It runs a task again that had committed, too: store its [Origin] in the same transaction, and look for it first.
+// The lock of a killed worker is free when its lease is over, 15 s by default. Asynq takes a worker for dead after 30 s, finds
+// that out within a minute more, and runs its task after the retry delay, which spends a retry: keep the lease below 30 s. It
+// also runs a task again whose handler had committed: store its [Origin] in the same transaction, and look for it first.
 //
 // A handler that hangs holds its key until its process ends. WithLock(holdfast.WithMaxHold(d)) ends the lock, though not the
 // handler.
 //
 // A task without retries left that gives way comes back under another ID, see [Defer]. A task that names nothing to lock by is
-// archived; after mux.Use(guard.Wrap) that is every type without the field. A task that a group's aggregator made is a task like
-// others, and needs the field.
+// archived; after mux.Use(guard.Wrap) that is every type without the field. A task that a group's aggregator made is a task
+// like others, and needs the field.
 //
 // Shut down the server and the Scheduler before the Locker. With a ShutdownTimeout below what handlers need, asynq puts their
 // tasks back while they run.

@@ -19,6 +19,7 @@ func said(payload []byte, name string) (value string, ok bool) {
 	if open, err := d.Token(); err != nil || open != json.Delim('{') {
 		return "", false
 	}
+	folded := false // there is a field whose name differs in case
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
@@ -29,6 +30,7 @@ func said(payload []byte, name string) (value string, ok bool) {
 			return "", false
 		}
 		if key != name {
+			folded = folded || strings.EqualFold(key.(string), name)
 			continue
 		}
 		switch v := v.(type) { // the last one counts
@@ -44,7 +46,7 @@ func said(payload []byte, name string) (value string, ok bool) {
 		return "", false
 	}
 	_, err := d.Token() // there is nothing behind the object
-	return value, ok && err == io.EOF
+	return value, ok && err == io.EOF && !folded
 }
 
 // A payload names what its text says, or the task is archived; two have the same key where they say the same.

@@ -25,7 +25,7 @@ func TestField(t *testing.T) {
 		`{"id": "é"}`:                                  "é",
 		`{"id": 1, "id": 2}`:                           "2",
 		`{"id": 1, "\u0069d": "\u0062"}`:               "b", // the same name
-		`{"id": "a", "ID": "b"}`:                       "a",
+		`{"id": "a", "ID": "b"}`:                       "",  // a struct has the second
 		`{"id": "\u0000~@\n"}`:                         "\x00~@\n",
 		`{"id": "` + strings.Repeat("x", 1<<20) + `"}`: strings.Repeat("x", 1<<20),
 		` { "x" : {"id": 1} , "id" : "b" } `:           "b",

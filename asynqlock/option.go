@@ -151,7 +151,8 @@ const (
 //
 // A Deadline runs on while a task is deferred. Where it would be over before the task came back, a worker waits for the key
 // instead, until shortly before. A key that is busy for longer leaves no time to run in: asynq then fails the task by its
-// deadline, as it does with one that waited in the queue for too long. Of a Timeout, each run has its own; no wait outlasts it.
+// deadline, as it does with one that waited in the queue for too long. Each run has the whole of a Timeout, and no wait
+// outlasts it.
 func Defer() Policy { return Policy{} }
 
 // Wait waits in line for up to max, first come first served among the workers of all servers, and then defers. A
@@ -179,7 +180,8 @@ func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 //   - [holdfast.ErrInvalid] where the task names nothing to lock by.
 //
 // A deferral is no failure, and what the handler or a Part of yours returns stays as it is, joined with the loss where
-// there was one. Default: err, so that asynq tries a task again, or archives one that names nothing.
+// there was one: after a sqlfence.ErrStale, say, asynq tries the task again, under a new lock with a larger token. Default:
+// err, so that asynq tries a task again, or archives one that names nothing.
 func WithErrorHandler(decide func(ctx context.Context, t *asynq.Task, err error) error) Option {
 	return option(func(c *config) {
 		if c.decide = decide; decide == nil {
@@ -280,8 +282,8 @@ func WithLateness(d time.Duration) SchedulerOption {
 // WithClaim passes options on to [holdfast.Locker.Claim], which decides the replica that enqueues a tick. They win over the
 // Locker's. What [holdfast.WithWait] says does not count: see [WithLateness].
 //
-// With [holdfast.WithTickWindow] the clocks of replicas may differ by more, or must not differ by as much. A replica whose clock
-// is ahead enqueues nothing before the tick has come by the clock of Redis all the same.
+// [holdfast.WithTickWindow] sets by how much the clocks of replicas may differ. A replica whose clock is ahead enqueues
+// nothing before the tick has come by the clock of Redis all the same.
 func WithClaim(opts ...holdfast.ClaimOption) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.claim = append(c.claim, opts...) })
 }

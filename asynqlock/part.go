@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/hibiken/asynq"
 	holdfast "github.com/holdfast-go/holdfast/core"
@@ -17,12 +18,13 @@ import (
 // [asynq.SkipRetry] (archived) or [asynq.RevokeTask] (dropped).
 type Part func(t *asynq.Task) ([]string, error)
 
-// Field is the value of a field of the payload, a JSON object, at its top level: a string that is not empty, or a
-// number, which is taken as it is written. So 42 and "42" are the same, and 42 and 42.0 are not. As in JSON at large, the
-// case of the name counts, and of several fields of one name the last.
+// Field is the value of a field of the payload, a JSON object, at its top level: a string that is not empty, or a number,
+// which is taken as it is written. So 42 and "42" are the same, and 42 and 42.0 are not. Of several fields of one name the
+// last counts. A field whose name differs in case alone is refused: encoding/json stores it in the same field of a struct,
+// so that the handler could find another value than the lock was named by.
 //
-// A payload that is no JSON object, or has no such value there, will not get better: the task is archived at once, with
-// an error that matches [holdfast.ErrInvalid] and [asynq.SkipRetry].
+// A payload that is no JSON object, has no such value there, or has such another field, will not get better: the task is
+// archived at once, with an error that matches [holdfast.ErrInvalid] and [asynq.SkipRetry].
 //
 // Without a name Field returns nil, which [New] refuses.
 func Field(name string) Part {
@@ -33,6 +35,11 @@ func Field(name string) Part {
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(t.Payload(), &fields); err != nil {
 			return nil, &keyError{fmt.Sprintf("the payload of %q is no JSON object: %v", t.Type(), err)}
+		}
+		for other := range fields {
+			if other != name && strings.EqualFold(other, name) {
+				return nil, &keyError{fmt.Sprintf("the payload of %q has a field %.100q, want %q alone", t.Type(), other, name)}
+			}
 		}
 		raw, ok := fields[name]
 		if !ok {

@@ -24,9 +24,10 @@ import (
 // may be over before a slow replica gets there, and replicas may come and go. At most one enqueues, and one does, unless no
 // replica reaches Redis within the bound of [WithLateness] or the one that has claimed dies before its next command.
 //
-// The claims live in the Locker's Redis until their tick is more than an hour old. Where Redis loses one in that time, as in a
-// restart without persistence, its tick may be enqueued again. A job of cronlock may have the same name. Unlike asynq's own, a
-// Scheduler is not listed among the Inspector's SchedulerEntries.
+// The claims live in the Locker's Redis until their tick is more than an hour old. Where Redis loses one in that time, as in
+// a restart without persistence, its tick may be enqueued again; the same goes for a clock of Redis that is set forward by
+// more than an hour, and then back. A job of cronlock may have the same name. Unlike asynq's own, a Scheduler is not listed
+// among the Inspector's SchedulerEntries.
 //
 // A replica whose clock is ahead waits until the tick has come by the clock of Redis (TIME); one that is off by more than 1 s is
 // warned about once, by slog. One that is ahead by more than 10 s, or behind by more than 1 h, enqueues nothing, see

@@ -14,7 +14,7 @@ import (
 )
 
 // Tick is the tick that a Scheduler enqueued the task for, and the name of the entry. It reads the task's ID: ok is false
-// for any other, unless its ID has the form of those as well.
+// for any other; a task of yours with an ID of that form is taken for one.
 func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok bool) {
 	id := Origin(ctx, t)
 	i := strings.LastIndexByte(id, '@')

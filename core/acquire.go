@@ -62,7 +62,7 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 	}
 	defer l.env.Gate.Leave()
 
-	a := &acquisition{locker: l, ctx: ctx, cfg: cfg, key: stored, wait: wait, began: l.env.Now().Mono}
+	a := &acquisition{locker: l, ctx: inTime(ctx), cfg: cfg, key: stored, wait: wait, began: l.env.Now().Mono}
 	a.from = a.began
 	var lock *Lock
 	var err error

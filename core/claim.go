@@ -21,19 +21,19 @@ const (
 
 // Claim reports whether the caller is the one to do what is due at tick: of all callers that claim a tick of one name, on
 // whichever replica, at most one is told true, however skewed their clocks are and however late they ask; false without an
-// error means that another call claimed this tick, or a later one. It raises a high-water mark in Redis, so that later ticks
-// shut out earlier ones; there is nothing to release. name has the rules of a lock's key, and a lock of the same name is
-// independent of it.
+// error means that another call claimed this tick, or a later one. It raises what Redis remembers as the latest tick of the
+// name, so that later ticks shut out earlier ones; there is nothing to release. name has the rules of a lock's key, and a
+// lock of the same name is independent of it.
 //
 // tick is the nominal time, 12:00:00 and not the moment at which a timer fired; Redis has it to the microsecond.
 // It must lie in a window around the clock of Redis, see [WithTickWindow]. [WithMinGap] keeps ticks apart
 // whose nominal times differ from replica to replica.
 //
 // At most once means: a claimant that dies, or whose answer is lost, has used the tick up. The exception is a Redis
-// that restored an older state: it may grant a tick again.
+// that restored an older state, or whose clock went past the tick by the window and was then set back: it may grant a tick again.
 //
-// With [WithWait] it goes on asking for so long while Redis does not answer, as one and the same claim: one that was
-// granted and whose answer was lost is granted by the next answer.
+// With [WithWait] it goes on asking for so long while Redis does not answer, as one and the same claim: if it was granted
+// and that answer was lost, the next answer grants it.
 //
 // Errors: [ErrTick] for a tick outside of the window; [ErrUnavailable] when Redis did not answer within ctx and
 // a quarter of the Locker's TTL, at most 1 s, or WithWait if that is more, or when it cannot be told whether the tick went
@@ -62,6 +62,7 @@ func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ..
 		return false, fail
 	}
 	defer l.env.Gate.Leave()
+	ctx = inTime(ctx)
 
 	fail.outcome = ErrUnavailable
 	if fail.context = ctx.Err(); fail.context != nil {
@@ -143,10 +144,10 @@ func WithMinGap(d time.Duration) ClaimOption {
 	})
 }
 
-// WithTickWindow sets how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h
-// and 10 s. Each mark is kept until its tick is older than behind. If the clocks of all replicas
-// are ahead of that of Redis by more than ahead, no one is granted the tick; a single one that is gets errors until its clock is
-// right. One that is ahead by less runs early by that much.
+// WithTickWindow sets how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h and 10 s. Redis
+// remembers a name until its latest tick is longer ago than behind says. If the clocks of all replicas are ahead of that of
+// Redis by more than ahead, no one is granted the tick; one replica alone that is gets errors until its clock is right. One
+// that is ahead by less runs early by that much.
 func WithTickWindow(behind, ahead time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if behind < time.Second || behind > maxWindow || ahead < 0 || ahead > maxWindow {

@@ -19,7 +19,7 @@ import (
 func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := startCluster(t)
-	l, rival := newLocker(t, rdb, holdfast.WithTTL(2*time.Second)), newLocker(t, rdb)
+	l, rival := newLocker(t, rdb, holdfast.WithTTL(6*time.Second)), newLocker(t, rdb)
 	keys := []string{"plain", "{tag}ged", "{whole}", "whole", "a{b", "a}b{c}d", "a{b}c{d}", "mit Leerzeichen", "é"}
 	for i := range 60 {
 		keys = append(keys, holdfast.Key("order", strconv.Itoa(i)))
@@ -30,7 +30,7 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 		if _, err := rival.TryAcquire(background, key); err == nil {
 			t.Errorf("%q: two holders", key)
 		}
-		if err := locks[key].Extend(background, 3*time.Second); err != nil {
+		if err := locks[key].Extend(background, 7*time.Second); err != nil {
 			t.Errorf("%q: Extend: %v", key, err)
 		}
 		if s, err := rival.Inspect(background, key); err != nil || !s.Held || s.Token != locks[key].Token() {

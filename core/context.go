@@ -49,6 +49,24 @@ func (c *lockContext) Err() error {
 	return c.Context.Err()
 }
 
+// punctual is the context of a lock for a call that has to return in time: its Err goes by the clock of the process and never
+// asks Redis, which may be silent.
+type punctual struct{ *lockContext }
+
+func (c punctual) Err() error {
+	if err := c.lock.hold.lapsed(); err != nil {
+		c.cancel(err)
+	}
+	return c.Context.Err()
+}
+
+func inTime(ctx context.Context) context.Context {
+	if c, ok := ctx.(*lockContext); ok {
+		return punctual{c}
+	}
+	return ctx
+}
+
 type heldKey struct{}
 
 func (c *lockContext) Value(key any) any {
@@ -59,8 +77,9 @@ func (c *lockContext) Value(key any) any {
 }
 
 // Held returns the locks that ctx carries, innermost first: those whose [Lock.Context] it is or descends from, unless they
-// were released; of a nested one the innermost handle; of [Locker.DoAll] the last key in the order of bytes comes first. One that was lost is still there; its Err says so. [Err] asks about
-// all that ctx carries, released ones too.
+// were released; of a nested one the innermost handle, see [WithReentrancy]. Of [Locker.DoAll] the last key in the order of
+// bytes comes first. One that was lost is still there; its Err says so. [Err] asks about all that ctx carries, released ones
+// too.
 func Held(ctx context.Context) []*Lock {
 	var locks []*Lock
 	for c := range carried(ctx) {
@@ -73,9 +92,9 @@ func Held(ctx context.Context) []*Lock {
 	return locks
 }
 
-// Err is nil while every lock that ctx carries is held, and if it carries none, see [Held]. A context outlives its lock behind a
-// [context.WithoutCancel]: what runs with it then takes itself for a holder and is none. Locks are asked as by
-// [Lock.Err]; where several handles share a hold, one that is held is enough.
+// Err returns nil while every lock that ctx carries is held, and also if ctx carries none; see [Held]. A context outlives
+// its lock behind a [context.WithoutCancel]: code that runs with it may believe that it still holds the lock. Locks are
+// asked as by [Lock.Err]; where several Locks are handles to one hold, see [WithReentrancy], one that is held is enough.
 //
 // Errors: [ErrLost], also where the lock was released; [ErrClosed] where a Shutdown gave it up.
 func Err(ctx context.Context) error {

@@ -17,8 +17,9 @@ var (
 	// knows for how long at least.
 	ErrNotAcquired = errors.New("holdfast: lock is held elsewhere")
 
-	// ErrLost: the lock was ours and is gone: the lease ran out, or Redis no longer has it as ours.
-	// Whatever ran under it may have run beside another holder; only the fencing token tells them apart.
+	// ErrLost: the lock was ours and is gone: the lease ran out, or Redis has it no longer, or for another. [Err] and
+	// package sqlfence return it for a released lock too. Whatever ran under it may have run beside another holder; only the
+	// fencing token tells them apart.
 	ErrLost = errors.New("holdfast: lock was lost")
 
 	// ErrUnavailable: Redis could not be asked, refused to serve, or did not answer in time, so that we
@@ -50,8 +51,8 @@ type HeldError struct {
 	// can.
 	TimeLeft time.Duration
 
-	// Holders is how many hold the lock together, see [WithLimit] and [WithShared]; then TimeLeft is until the first of their leases ends, and
-	// there is no Label. 1 for a holder that is alone.
+	// Holders is how many hold the lock together, see [WithLimit] and [WithShared]; then TimeLeft is until the first of
+	// their leases ends, and there is no Label. 1 for a holder that is alone.
 	Holders int
 
 	// Label is the holder's [WithLabel]; empty for one without a label and for foreign holders.

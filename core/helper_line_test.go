@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-// watch looks at the locks of one key, every few milliseconds until end: never do two of them count as held, and
+// watch looks at the locks of one key, again and again until end: never do two of them count as held, and
 // whichever does has the key in Redis, for at least as long as its deadline says.
 type watch struct {
 	t    *testing.T
@@ -23,6 +23,7 @@ type watch struct {
 	mu    sync.Mutex // guards all below; not held while a lock is asked
 	locks []*holdfast.Lock
 	last  int64
+	added time.Time // the latest of them
 	looks int
 }
 
@@ -54,6 +55,22 @@ func (w *watch) look() {
 	}
 }
 
+// pause is until the next look: short after a lock was added and where one is about to end. In between nothing goes wrong but
+// by a command to Redis, and that stays wrong until a renewal.
+func (w *watch) pause() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.added) < 300*time.Millisecond {
+		return 3 * time.Millisecond
+	}
+	for _, lk := range w.locks {
+		if d := time.Until(lk.Deadline()); d > -100*time.Millisecond && d < 300*time.Millisecond {
+			return 3 * time.Millisecond
+		}
+	}
+	return 40 * time.Millisecond
+}
+
 // add has lk watched, from now on.
 func (w *watch) add(lk *holdfast.Lock) {
 	w.t.Helper()
@@ -63,6 +80,7 @@ func (w *watch) add(lk *holdfast.Lock) {
 	}
 	w.last = lk.Token()
 	w.locks = append(w.locks, lk)
+	w.added = time.Now()
 	w.mu.Unlock()
 	w.look()
 }
@@ -109,7 +127,7 @@ func (w *watch) end() {
 	}
 }
 
-// watchKey begins to watch key, every few milliseconds.
+// watchKey begins to watch key.
 func watchKey(t *testing.T, b *servertest.Bubble, key string) *watch {
 	ctx, cancel := context.WithCancel(background)
 	w := &watch{t: t, b: b, key: key, stop: cancel, done: make(chan struct{})}
@@ -117,7 +135,7 @@ func watchKey(t *testing.T, b *servertest.Bubble, key string) *watch {
 		defer close(w.done)
 		for ctx.Err() == nil {
 			w.look()
-			time.Sleep(3 * time.Millisecond)
+			time.Sleep(w.pause())
 		}
 	}()
 	t.Cleanup(cancel)

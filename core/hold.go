@@ -453,6 +453,7 @@ func (h *hold) reserve(d time.Duration) bool {
 }
 
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
+	ctx = inTime(ctx)
 	env, several := h.locker.env, h.locker.store.Several()
 	fail := &opError{act: "extend", key: h.key(), outcome: ErrUnavailable}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {

@@ -223,3 +223,43 @@ func TestSuspendedMachineIsAskedAboutByTwo(t *testing.T) {
 		})
 	}
 }
+
+// A call whose context carries a lock returns by that context also where the machine was suspended while it waited, and what it
+// has would have to be confirmed by a Redis that is silent.
+func TestCallsUnderALockReturnInTimeAfterASuspension(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, l *holdfast.Locker) error{
+		"DoAll": func(ctx context.Context, l *holdfast.Locker) error {
+			return l.DoAll(ctx, []string{"k", "l"}, func(context.Context) error { return nil })
+		},
+		"Acquire": func(ctx context.Context, l *holdfast.Locker) error {
+			lock, err := l.Acquire(ctx, "k")
+			if err == nil {
+				_, err = l.Acquire(lock.Context(ctx), "l")
+				_ = lock.Release(ctx)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				r, other := newReplica(t, b), newReplica(t, b)
+				busy := acquire(t, other.Locker, "l")
+				ctx, cancel := context.WithTimeout(background, time.Second)
+				defer cancel()
+				began := time.Now()
+				done := make(chan error, 1)
+				go func() { done <- call(ctx, r.Locker) }()
+				time.Sleep(500 * time.Millisecond) // it has k, and waits for l
+				holdfast.SkewWall(r.Locker, time.Minute)
+				r.link.CutUp()
+				wantIs(t, <-done, context.DeadlineExceeded)
+				if late := time.Since(began) - time.Second; late > 20*time.Millisecond { // that a release takes under an ended context
+					t.Errorf("it returned %v after its context", late)
+				}
+				r.link.Heal()
+				release(t, busy)
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}

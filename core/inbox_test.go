@@ -305,7 +305,7 @@ func TestShutdownOfAnInbox(t *testing.T) {
 		"hung":               func(l *servertest.Link) { time.Sleep(50 * time.Millisecond); l.CutDown() },
 		"hung while dialing": func(l *servertest.Link) { l.CutUp() },
 	} {
-		for at := time.Duration(0); at < 300*time.Millisecond; at += 19 * time.Millisecond {
+		for at := time.Duration(0); at < 300*time.Millisecond; at += 31 * time.Millisecond {
 			t.Run(fmt.Sprint(name, at), func(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
 					holder, r := newReplica(t, b), newReplica(t, b)

@@ -25,10 +25,10 @@ type State struct {
 	// that share an acquisition are one. Limit is the least of their limits: 0 of readers, and where nobody holds the lock.
 	Holders, Limit int
 
-	// Token is the fencing token of the holder, of several that of the latest. Where the lock was handed over within a process
-	// it is that of the first of these holders. Where nobody holds the lock it is the largest token ever issued or reserved.
-	// It is 0 for a foreign holder, and where none is remembered: Redis forgets it a TTL and a minute after the acquisition,
-	// however long the lock is held.
+	// Token is the fencing token of the holder, of several that of the latest. If holders of one process passed the lock on
+	// among themselves, it is the token of the first of them. Where nobody holds the lock it is the largest token ever
+	// issued or reserved. It is 0 for a foreign holder, and where none is remembered: Redis forgets it a TTL and a minute
+	// after the acquisition, however long the lock is held.
 	Token int64
 
 	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that
@@ -41,8 +41,8 @@ type State struct {
 	WaitingHere int
 }
 
-// Inspect asks for the holder of a lock, for people and monitoring. key is as Acquire takes it, without the prefix. The answer may be old when it returns.
-// It returns within ctx and within a quarter of the Locker's TTL, at most 1 s.
+// Inspect asks for the holder of a lock, for people and monitoring. key is as Acquire takes it, without the prefix. The
+// answer may be old when it returns. It returns within ctx and within a quarter of the Locker's TTL, at most 1 s.
 //
 // Errors: [ErrUnavailable] (matching ctx.Err() where that ended it), [ErrClosed], [ErrInvalid].
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
@@ -62,9 +62,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 // between them, so that a lock which moves from one key to another may be seen on both or on neither. To decide
 // on anything, acquire.
 //
-// A server that does not answer within a quarter of the Locker's TTL, at most 1 s (with NewRedLock within the node
-// timeout), or cannot be reached, is not asked for the keys behind: what needs it fails at once, so that an outage is not
-// waited for again with each pipeline.
+// A server that does not answer within a quarter of the Locker's TTL, at most 1 s (with NewRedLock within the node timeout),
+// or cannot be reached, is not asked for the keys behind: what needs it fails at once, so that an outage is waited for once,
+// and not once per pipeline.
 func (l *Locker) InspectAll(ctx context.Context, keys ...string) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		sweep := redisconn.NewSweep()
@@ -101,6 +101,7 @@ func (l *Locker) look(ctx context.Context, keys []string, sweep *redisconn.Sweep
 		return states, errs
 	}
 	outcome, calls := ErrClosed, []*redisconn.Call(nil)
+	ctx = inTime(ctx)
 	if l.env.Gate.Enter() {
 		defer l.env.Gate.Leave()
 		outcome = ErrUnavailable

@@ -475,7 +475,7 @@ func TestInspectAllGivesUpOneMasterThatHangs(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
 		v := ms.voter(t, holdfast.WithQuarantine(0))
 		defer func() { time.Sleep(5 * time.Minute) }()
-		keys := manyKeys(5000)
+		keys := manyKeys(1000)
 		inspectAll(background, v.Locker, "k5")
 		synctest.Wait()
 		for _, l := range v.links {

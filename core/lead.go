@@ -19,22 +19,24 @@ const (
 // of name and runs fn, the others wait in line. fn must return when its context ends, which it does with the leadership.
 //
 //   - If fn returns nil, Lead releases the lock and returns nil: this replica is through with it.
-//   - If fn returns an error, Lead releases the lock, so that the next in line leads within a round trip, and waits again after
-//     1 s, and twice as long after each further failure, up to 30 s, less a random quarter at most. Released of a [Trace] has the error.
+//   - If fn returns an error, Lead releases the lock, and the next in line leads within a round trip. This replica stands in
+//     line again after 1 s, doubled with each further failure up to 30 s, each time less up to a random quarter. After a
+//     term of a minute it is 1 s again. Released of a [Trace] has the error.
 //   - If the leadership is lost, fn's context ends with an [ErrLost] as its cause. Once fn has returned, whatever it returns,
 //     Lead waits again at once.
 //   - If Redis is away, Lead goes on trying, with the same pauses.
-//   - If ctx ends, or [Locker.Shutdown] begins, so does fn's context end. Once fn has returned, Lead releases the lock and returns.
+//   - If ctx ends, or [Locker.Shutdown] begins, fn's context ends too. Once fn has returned, Lead releases the lock and
+//     returns.
 //   - If fn panics, Lead releases the lock and goes on panicking.
 //
-// Lead never releases while fn runs, nor does it return. So an fn that does not look at its context may go on beside the next leader:
-// write under package sqlfence, and what it writes then is refused. The term is the fencing token, Held(ctx)[0].Token().
-// [Locker.Inspect] says who leads, by [WithLabel]. After a crash the next one leads when the lease is over, 15 s by default, see
-// [WithTTL].
+// Lead never releases while fn runs, nor does it return. So an fn that does not look at its context may go on beside the
+// next leader: write under package sqlfence, and what it writes then is refused. The term is the fencing token,
+// Held(ctx)[0].Token(). [Locker.Inspect] says who leads, by [WithLabel]. After a crash the next one leads when the lease is
+// over, 15 s by default, see [WithTTL].
 //
 // Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] where ctx holds the lock of name already; those of
 // [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithoutRenewal], [WithReentryID], [WithLimit] and
-// [WithShared], which make no sense here, and for a [WithWait] of the call. That of the Locker does not count.
+// [WithShared], which make no sense here, and for a [WithWait] given to Lead; one given to New is ignored.
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -102,14 +104,18 @@ func (lk *Lock) lead(ctx context.Context, fn func(context.Context) error) (again
 		end(nil)
 		<-done
 	}()
-	lost, released := error(nil), error(nil)
+	inner, lost, released := lk.Context(outer), error(nil), error(nil)
 	func() {
 		defer func() {
 			lost = lk.Err()
+			told := err
+			if inner.Err() != nil && (errors.Is(err, inner.Err()) || errors.Is(err, context.Cause(inner))) {
+				told = nil // it ended because its context did, which is no failure
+			}
 			// Its context may have ended, and the next leader waits for the release.
-			released = lk.release(context.WithoutCancel(ctx), err)
+			released = lk.release(context.WithoutCancel(ctx), told)
 		}()
-		err = fn(lk.Context(outer))
+		err = fn(inner)
 	}()
 	switch {
 	case l.env.Gate.Closed():

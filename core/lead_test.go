@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -122,7 +123,9 @@ func TestLeadReturns(t *testing.T) {
 		// The end of ctx leaves the release the time that it needs.
 		ctx, cancel := context.WithCancel(background)
 		var ended error
-		done := leading(ctx, r, &live, untilEnd, holdfast.WithTrace(&holdfast.Trace{Released: func(e holdfast.Event) { ended = e.Err }}))
+		// That the function ends with an error of its context is no failure.
+		asTold := func(ctx context.Context) error { <-ctx.Done(); return fmt.Errorf("relay: %w", ctx.Err()) }
+		done := leading(ctx, r, &live, asTold, holdfast.WithTrace(&holdfast.Trace{Released: func(e holdfast.Event) { ended = e.Err }}))
 		r.link.Delay(50 * time.Millisecond)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) || ended != nil {

@@ -158,7 +158,7 @@ func (lk *Lock) Release(ctx context.Context) error {
 
 func (lk *Lock) release(ctx context.Context, reason error) error {
 	defer runtime.KeepAlive(lk)
-	ctx, stop := lk.hold.outliving(ctx) // or the release itself would leave its answer releaseGrace
+	ctx, stop := lk.hold.outliving(inTime(ctx)) // or the release itself would leave its answer releaseGrace
 	defer stop()
 	if lk.hold.drop(lk) {
 		return lk.hold.release(ctx, reason)

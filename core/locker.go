@@ -29,9 +29,9 @@ type Locker struct {
 // returned. Its timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are
 // below a minute.
 //
-// Set ContextTimeoutEnabled in the options of a *redis.Client to save a free lock some microseconds: then a call that is alone
-// sends its command itself instead of leaving that to another goroutine. A call whose context is cancelled before its deadline may then return
-// up to 250 ms later where Redis is silent.
+// Set ContextTimeoutEnabled in the options of a *redis.Client to save a free lock some microseconds: then a call that is
+// alone sends its command itself instead of leaving that to another goroutine. A call whose context is cancelled before its
+// deadline may then return up to 250 ms later where Redis is silent.
 //
 // It returns an [ErrInvalid] for a nil client and for options that cannot work.
 func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
@@ -83,8 +83,8 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 //
 // The error is that of [Locker.Acquire], or fn's joined with that of [Lock.Release]. An [ErrLost] says that fn may have run
 // beside another holder; an [ErrUnavailable] after fn returned nil that the work was done while the lock was held, but Redis
-// did not confirm the release; whether fn ran, only fn can tell. With [WithReleaseInBackground] the error has only what is
-// known without asking Redis.
+// did not confirm the release. An ErrUnavailable can also come from the acquisition, and then fn did not run: to tell the
+// two apart, have fn note that it ran. With [WithReleaseInBackground] the error has only what is known without asking Redis.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if fn == nil {
 		return invalid("Do(%q) without a function", key)
@@ -109,11 +109,11 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 // ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must use
 // [Lock.Context], not ctx. Prefer [Locker.Do]: name its function's parameter ctx, and it hides the other one.
 //
-// Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock;
-// [ErrUnavailable] at once when Redis refuses for good, else when it was out of reach for a whole lease, or at the end of the
-// wait; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the
-// wait, the error matches ctx.Err() too. After an error no lock stays behind in Redis. The call's place in line is given up
-// in the background: its turn may still come, and pass, a moment later.
+// Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock; [ErrUnavailable] at once for
+// a refusal that repeating cannot mend, such as a wrong password, else when it was out of reach for a whole lease, or at the
+// end of the wait; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the wait, the error matches ctx.Err() too.
+// After an error no lock stays behind in Redis. The call's place in line is given up in the background: its turn may still
+// come, and pass, a moment later.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, false)
 }
@@ -121,7 +121,7 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*
 // TryAcquire is Acquire without waiting for another holder, and does not jump the line. It returns
 // within ctx and, where Redis does not answer, within a quarter of the TTL, at most 1 s; with [NewRedLock] see [WithNodeTimeout].
 //
-// Errors: those of Acquire, and an [ErrInvalid] for a [WithWait] of this call; that of the Locker does not count.
+// Errors: those of Acquire, and an [ErrInvalid] if given a [WithWait]; one given to New is ignored.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
 }
@@ -190,13 +190,14 @@ func configure[O Option](l *Locker, opts []O) (*config, error) {
 	return &cfg, cfg.check(l.store)
 }
 
-// Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed
-// until they are released or lost. It returns nil once all are and all clean-ups are through, and then no goroutine of the
-// Locker is left. While Redis is away the clean-ups go on for a TTL or 13 s at most, whichever is more.
+// Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed until they are
+// released or lost. It returns nil once every lock is released or lost and all clean-ups are done, and then no goroutine of
+// the Locker is left. While Redis is away the clean-ups go on for a TTL or 13 s at most, whichever is more.
 //
-// If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and their leases run out
-// by themselves: Shutdown never frees a key under a live handler. Then it returns an error that matches ctx.Err() and names
-// the locks, or says that clean-ups go on. Calls that the client still has under way at that moment end with the client's own timeouts.
+// If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and their leases run
+// out by themselves: Shutdown never frees a key under a live handler. Then it returns an error that matches ctx.Err() and
+// names the locks, or says that clean-ups go on. Calls that the client still has under way at that moment end with the
+// client's own timeouts.
 func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -9,8 +9,9 @@ import (
 // Option configures a [Locker]. Every [CallOption] and [ClaimOption] is one too.
 type Option interface{ apply(*config) error }
 
-// CallOption configures one acquisition, or, given to [New] or to an adapter, all of them, but for [WithReentryID]. The call's
-// options win over the adapter's, and those over the Locker's; traces add up.
+// CallOption configures one acquisition. Given to [New] or to an adapter it configures all of them; these refuse
+// [WithReentryID]. The call's options win over the adapter's, and those over the Locker's; the hooks of all traces are
+// called.
 type CallOption interface {
 	Option
 	call()
@@ -146,17 +147,16 @@ func WithPolling(min, max time.Duration) Option {
 // plain tells whether the lock may be taken over from another call, which only knows of the lease.
 func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 }
 
-// WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the
-// process, and a release gives the lock to the next of them without asking Redis: at most n times in a row, and
-// not once the lock has been in the process for d. Then other processes have their turn, if any wait. Readers join one that has
-// the lock for as long, see [WithShared]. Default 64
-// times and 100 ms; n is at most 250. n = 0 turns it off: then each call waits in line in Redis by itself, or, with
-// [NewRedLock], goes there when it is the first of its process.
+// WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the process,
+// and a release gives the lock to the next of them without asking Redis: at most n times in a row, and not once the lock has
+// been in the process for d. Then other processes have their turn, if any wait. Readers, too, join a reader that has the
+// lock only within d, see [WithShared]. Default 64 times and 100 ms; n is at most 250. n = 0 turns it off: then each call
+// waits in line in Redis by itself, or, with [NewRedLock], goes there when it is the first of its process.
 //
-// A call that takes the lock over so has a token that was reserved with it, and Redis is not asked. Where Redis lost the
-// key within d (a FLUSHALL, a restart, a DEL) and another process has acquired it since, that process has the larger
-// token, although it came first: the call learns of its loss at the next renewal, a third of a lease later at most, and a
-// fence refuses what it writes before.
+// A call that takes the lock over so has a token that was reserved when Redis granted the lock, and Redis is not asked.
+// Where Redis lost the key within d (a FLUSHALL, a restart, a DEL) and another process has acquired it since, that process
+// came first and yet has the larger token: the call learns of its loss at the next renewal, a third of a lease later at
+// most, and a fence refuses what it writes before.
 func WithLocalHandover(n int, d time.Duration) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxHandovers || d < 0 {
@@ -181,10 +181,10 @@ func WithTTL(d time.Duration) CallOption {
 }
 
 // WithWait bounds how long Acquire and Do wait for another holder, beside the context. The time counts from when the call
-// learns that somebody has the lock: another process by the first answer of Redis, a call of its own process at once. Default:
-// until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a Redis that does
-// not answer is given a quarter of the TTL, at most 1 s, if that is more. For a [Locker.Claim], which waits for nobody, it is how
-// long Redis is asked.
+// learns that somebody has the lock: at the first answer of Redis if the holder is in another process, at once if it is in
+// this one. Default: until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a
+// Redis that does not answer is given a quarter of the TTL, at most 1 s, if that is more. For a [Locker.Claim], which waits
+// for nobody, it is how long Redis is asked.
 func WithWait(max time.Duration) interface {
 	CallOption
 	ClaimOption
@@ -217,9 +217,9 @@ func WithMaxHold(d time.Duration) CallOption {
 	})
 }
 
-// WithReentrancy lets a call whose context already holds the lock have it again: it gets one more handle to the
-// same hold at once, with the same token and whatever its other options say. The hold ends when the last handle
-// is released; a handle that is never released keeps it, even one that was dropped. Default: such a call fails with
+// WithReentrancy lets a call whose context already holds the lock have it again: it gets another Lock at once, one more
+// handle to the same hold, with the same token; its other options do not count. The hold ends when the last handle is
+// released; a handle that is never released keeps it, even one that was dropped. Default: such a call fails with
 // [ErrSelfDeadlock], as it would wait for itself. It is the context that counts, not the goroutine.
 func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })

@@ -69,11 +69,11 @@ func plainDialer(c *redis.Client) bool {
 	return f != nil && strings.HasPrefix(f.Name(), reflect.TypeFor[redis.Client]().PkgPath()+".")
 }
 
-// WithQuarantine sets for how long a master does not vote after its start: it may have forgotten a lock that is held.
-// It is a constant of the deployment and must be the same for all Lockers of these masters: at least 1.01 times the
-// longest lease that any of them asks for, and 5 s. A call that asks for a
-// longer lease than it covers is refused. Default 30 s; at most 48 h. 0 turns it off, for masters that lose nothing
-// (appendfsync always) and for tests: then the crash of a master can let a second holder in.
+// WithQuarantine sets for how long a master does not vote after its start: it may have forgotten a lock that is held. It is
+// a constant of the deployment and must be the same for all Lockers of these masters: at least 1.01 times the longest lease
+// that any of them asks for, and at least 5 s. A call that asks for a longer lease than it covers is refused. Default 30 s;
+// at most 48 h. 0 turns it off, for masters that lose nothing (appendfsync always) and for tests: then the crash of a master
+// can let a second holder in.
 //
 // A master's age is its INFO server, which its ACL must allow (+info): one that does not tell does not vote. When all
 // masters start anew, no lock can be had for that time; the error holds a [*QuarantineError].
@@ -88,8 +88,8 @@ func WithQuarantine(d time.Duration) Option {
 }
 
 // WithNodeTimeout sets how long one of several masters is waited for while too few of the others have answered. Default: a
-// tenth of the TTL, but at least 50 ms and at most 1 s. It is to be longer than a dial and a round trip, and shorter than half
-// a TTL, of which the latter is checked. Only for [NewRedLock].
+// tenth of the TTL, but at least 50 ms and at most 1 s. It should exceed a dial and a round trip, and must be below half a
+// TTL; only the latter is checked. Only for [NewRedLock].
 func WithNodeTimeout(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < time.Millisecond {

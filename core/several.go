@@ -17,9 +17,10 @@ const maxKeys = 64
 // never wait for each other in a circle, whatever the order of keys.
 //
 // DoAll asks for all locks at once: if they are free it has them after one round trip. Else it keeps those in front of the
-// first that somebody holds, in the order of their bytes, gives back the others, waits in line for that one, and asks for the
-// rest again. So it holds nothing behind the key that it waits for. [WithWait] bounds the waiting for all of them together; with
-// WithWait(0) the first that is held ends the call. The keys may be in any slots of a Cluster. One that is named twice is locked once.
+// first that somebody holds, in the order of their bytes, gives back the others, waits in line for that one, and asks for
+// the rest again. So it holds nothing behind the key that it waits for. [WithWait] bounds the waiting for all of them
+// together; with WithWait(0) the first that is held ends the call. The keys may be in any slots of a Cluster. One that is
+// named twice is locked once.
 //
 // fn's context carries all locks, for [Held] and for package sqlfence, and ends when one of them is lost. DoAll releases all
 // when fn returns or panics.
@@ -65,8 +66,8 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	return fn(s.ctx)
 }
 
-// several are the locks of one DoAll. No two calls wait in a circle: each holds only locks of keys in front of the one that it waits
-// for, so the call that waits for the last key of all waits for one that waits for nothing.
+// several are the locks of one DoAll. No two calls wait in a circle: each holds only locks of keys in front of the one that
+// it waits for, so the call that waits for the last key of all waits for one that waits for nothing.
 type several struct {
 	locker *Locker
 	cfg    *config
@@ -139,10 +140,10 @@ func (s *several) add(lock *Lock) {
 	s.ctx = lock.Context(s.ctx)
 }
 
-// lost is of the first lock that was.
+// lost is of the first lock that was, by the clock: DoAll may have to return now, and Err might ask Redis.
 func (s *several) lost() error {
 	for _, lock := range s.locks {
-		if err := lock.Err(); err != nil {
+		if err := lock.hold.lapsed(); err != nil {
 			return err
 		}
 	}

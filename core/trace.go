@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the
-// goroutine at work, renewals included, and must return soon; several may run at once. No hook tells of a call that is refused:
-// count its error. To count losses count the Err of Released that match ErrLost, and Lost of locks that are never released.
+// Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the goroutine at
+// work, renewals included, and must return soon; several may run at once. No hook tells of a call that is refused: count its
+// error, and time the call yourself. To count losses, count Released whose Err matches ErrLost. Lost fires earlier, but not
+// for a loss that only the release finds; for a lock that is never released it is the only hook.
 type Trace struct {
 	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for
 	// TryAcquire and WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
 	Waiting func(Event)
-	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, Attempts how many looks at Redis; none for
-	// one that another call of the process handed over.
+	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, with Lead the time as a standby; Attempts
+	// is how many looks at Redis, 0 where another call of the process handed the lock over.
 	Acquired func(Event)
 	// Renewed: the lease was lengthened; TimeLeft is what it has now.
 	Renewed func(Event)
@@ -24,13 +25,13 @@ type Trace struct {
 	// the release finds is not told here.
 	Lost func(Event)
 	// Released: Elapsed is how long it was held; Err is what Release returned, or with WithReleaseInBackground what it would
-	// have returned, and with Lead what the function returned as well.
+	// have returned, and with Lead the function's error too, unless that is the end of its context.
 	Released func(Event)
-	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has
-	// doubled. A handler may hang: see WithMaxHold. None of a leader.
+	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has doubled. A handler may
+	// hang: see WithMaxHold. Not for a leader.
 	LongHold func(Event)
 	// NodeError: a command to Redis failed or went unanswered; Err says how, and Node names the master where there are
-	// several. It is the one hook of a Claim. Without a Key it is the connection on which grants arrive, told to the
+	// several. It is the only hook of a Claim. Without a Key it is the connection on which grants arrive, told to the
 	// Locker's traces: waiters poll until there is another.
 	NodeError func(Event)
 }

@@ -16,24 +16,23 @@ import (
 // Guard makes jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. It is safe for concurrent
 // use; make it with [New].
 //
-// A replica claims a tick by its nominal time with [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs it;
-// nothing has to be kept for long enough, or released. A claim whose answer is lost is asked for again, as the same claim. An
-// entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which expires when its tick is
-// more than an hour old (see [WithClaim]); a claim of a tick that old is refused.
+// A replica claims a tick by its nominal time with [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs
+// it; a claim is never released, and no lease has to outlast it. A claim whose answer is lost is asked for again, as the
+// same claim. An entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which
+// expires when its tick is more than an hour old (see [WithClaim]); a claim of a tick that old is refused.
 //
 // Beside the claim there is the lock of the same key, which the claim is independent of. Its lease is half of the period, from
 // 500 ms to 15 s, and a tick that finds it held waits for what may be left of a dead holder's lease, see [Skip].
 //
-// A tick is what cron calls the previous time of an entry, read when the job begins. It is a moment, and so the same in all time
-// zones: when the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each
-// replica from its own start, so that its ticks differ. There a tick is granted when it is a period after the one before, or
-// more: runs are a period apart, as far as the clocks agree. When the replica that ran them has gone, the gap can be two periods.
+// A tick is the Prev of the [cron.Entry], read when the job begins. It is a moment, and so the same in all time zones: when
+// the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each replica
+// from its own start, so that its ticks differ. There a tick is granted when it is a period after the one before, or more:
+// runs are a period apart, as far as the clocks agree. When the replica that ran them has gone, the gap can be two periods.
 //
-// The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has come
-// (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
-// SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. cron.Recover is not in the chain by
-// default: put it after SkipIfStillRunning in cron.NewChain, which
-// skips for ever otherwise.
+// The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has
+// come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
+// SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. cron.Recover is not in the chain
+// by default: in cron.NewChain put it after SkipIfStillRunning, which after a panic would skip for ever.
 //
 // Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
 // cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their ticks by. It expires two minutes and two
@@ -202,10 +201,10 @@ type stoppedError struct{}
 func (stoppedError) Error() string        { return "cronlock: the Guard was stopped" }
 func (stoppedError) Is(target error) bool { return target == holdfast.ErrClosed }
 
-// Stop stops the cron, and waits for the jobs that run, as [cron.Cron.Stop] lets one do. When ctx ends, it ends the
-// contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's error: a job
-// that ignores its context keeps Stop waiting. Call it before the Locker's Shutdown, and not
-// from within a job, for which it would wait. Jobs do not run any more afterwards, even if the cron is started again.
+// Stop stops the cron, and waits for the jobs that run, as the context of [cron.Cron.Stop] lets one do. When ctx ends, it
+// ends the contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's
+// error: a job that ignores its context keeps Stop waiting. Call it before the Locker's Shutdown, and not from within a job,
+// for which it would wait. Jobs do not run any more afterwards, even if the cron is started again.
 func (g *Guard) Stop(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -259,7 +258,7 @@ func check(locker *holdfast.Locker, key string, c *config, lease time.Duration) 
 		claim = append(claim, o)
 	}
 	if err := locker.Check(key, lock...); err != nil {
-		return fmt.Errorf("WithLock: %w", err)
+		return fmt.Errorf("the options of the Locker and of WithLock, with a TTL of half of the period unless WithLock has one: %w", err)
 	}
 	if err := locker.Check(key, claim...); err != nil {
 		return fmt.Errorf("WithClaim: %w", err)

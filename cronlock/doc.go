@@ -6,8 +6,9 @@
 //	...
 //	c.Start()
 //
-// The context is the lock's: it ends when the lock is lost, and carries the token for a fence. [Tick] reads the rest from it.
-// [Guard.Wrap] is for jobs of the type cron.Job, [Guard.Job] for [cron.Cron.AddJob] and [cron.Cron.Schedule].
+// The context is the lock's: it ends when the lock is lost, and carries the token for a fence. [Tick] reads the job's name
+// and tick from it. [Guard.Wrap] is for jobs of the type cron.Job, [Guard.Job] for [cron.Cron.AddJob] and
+// [cron.Cron.Schedule].
 //
 // # Guarantees
 //
@@ -16,8 +17,9 @@
 //     otherwise. See [Guard] for how.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within that bound,
 //     and does not die before its job begins.
-//   - Runs do not overlap, unless [Allow] says so, or the Locker has a WithLimit or WithShared: the lock, holdfast.Key("cron", name), is renewed until the job returns or panics. Requests
-//     and tasks that lock the same key are kept out as well.
+//   - Runs do not overlap, unless [Allow] says so, or the Locker has a WithLimit or WithShared: the lock,
+//     holdfast.Key("cron", name), is renewed until the job returns or panics. Requests and tasks that lock the same key are
+//     kept out as well.
 //   - A replica that dies in the middle of a run takes that tick with it. The next tick runs elsewhere.
 //   - A job does not begin before its tick has come by the clock of Redis. A replica whose clock is ahead waits; one that is
 //     ahead by more than 10 s, or behind by more than 1 h, runs nothing and keeps no other replica from it, see
@@ -34,7 +36,7 @@
 //	the lock is lost         the context ends, hook Lost, holdfast.ErrLost
 //	the job fails            hook Failed, what it returned
 //	the job panics           hook Failed; the panic goes on, and ends the process unless cron.Recover is in the chain
-//	the job is misplaced     hook Failed, holdfast.ErrInvalid
+//	the job finds no tick    hook Failed, holdfast.ErrInvalid: see Guard.Job
 //
 // All but Skipped are logged by slog. A hook of a [Trace] replaces the log for what it hears of.
 //
@@ -43,9 +45,10 @@
 // A lock is a lease: a process that was paused past its end goes on beside its successor. Let the database refuse its writes,
 // with sqlfence, which finds the token in the context.
 //
-// All replicas need the same specs and the same location. A Redis that loses its keys, to a FLUSHALL, a failover or a restart
-// without persistence, may grant a tick of the last hour again, to a replica whose clock is that far behind. A restart loses
-// nothing with appendonly yes and appendfsync always, and up to a second of claims with everysec, the default.
+// All replicas need the same specs and the same location. A Redis that loses its keys, to a FLUSHALL, a failover or a
+// restart without persistence, may grant a tick of the last hour again, to a replica whose clock is that far behind. A
+// restart loses nothing with appendonly yes and appendfsync always, and up to a second of claims with everysec, the default.
+// A clock of Redis that is set forward by more than an hour, and then back, has the effect of a loss.
 //
 // With a Locker on several masters there is no one clock: a job begins as much too early as its replica's clock is ahead, and
 // ticks are not compared. When a machine wakes up, cron runs a job once for the first tick that it slept through. A Guard leaves

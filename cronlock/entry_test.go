@@ -225,6 +225,19 @@ func TestMistakesAtRegistration(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+	short, err := holdfast.New(rdb, holdfast.WithTTL(time.Second), holdfast.WithMaxHold(5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cronlock.New(short, cron.New(), cronlock.WithLock(holdfast.WithMaxHold(time.Minute)))
+	func() {
+		defer func() {
+			if err, _ := recover().(error); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "half of the period") {
+				t.Errorf("the Locker's WithMaxHold is below the TTL that the Guard chooses: got %v", err)
+			}
+		}()
+		cronlock.New(short, cron.New())
+	}()
 	if err := g.RunNow(t.Context(), "job"); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("RunNow of a job that was not added: %v", err)
 	}

@@ -117,9 +117,9 @@ func WithClaim(opts ...holdfast.ClaimOption) Option {
 	return option(func(c *config) { c.claim = append(c.claim, opts...) })
 }
 
-// WithLock passes options on to the lock: a label, the TTL, a bound to the hold. They win over the TTL that the
-// Guard chooses, half of the time to the next tick, from 500 ms to 15 s, and that over the Locker's. What holdfast.WithWait says does not count:
-// see [Wait].
+// WithLock passes options on to the lock: a label, the TTL, a bound to the hold. They win over the TTL that the Guard
+// chooses, half of the time to the next tick, from 500 ms to 15 s, and that over the Locker's. What holdfast.WithWait says
+// does not count: see [Wait].
 func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }

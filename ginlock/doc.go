@@ -1,5 +1,5 @@
-// Package ginlock runs Gin handlers under a distributed lock. Of all requests that name the same thing, on whichever
-// replica, one runs at a time; a WithLimit or WithShared of the Locker counts here too. Tasks and cron jobs that lock the same key are kept out too.
+// Package ginlock runs Gin handlers under a distributed lock. Of all requests that name the same thing, on whichever replica,
+// one runs at a time, and none beside a task or a cron job that locks the same key. A WithLimit of the Locker counts here too.
 //
 //	locker, err := holdfast.New(rdb)
 //	...
@@ -11,34 +11,34 @@
 //
 // # Guarantees
 //
-//   - The rest of the chain begins with the lock held, or not at all, unless [WithFailOpen] says
-//     otherwise. While Redis is down, requests are refused.
-//   - The lock is held and renewed until the chain returns, whatever becomes of the client and of the request's context.
-//     A client that gives up and sends its request again is refused while the first one still runs.
+//   - The rest of the chain begins with the lock held, or not at all, unless [WithFailOpen] says otherwise. While Redis is
+//     down, requests are refused.
+//   - The lock is held and renewed until the chain returns, whatever becomes of the client and of the request's context. A
+//     client that gives up and sends its request again is refused while the first one still runs.
 //   - The lock is released when the chain returns or panics. A panic goes on, and no response is written on top of it.
-//   - The request's context ends, with a cause that matches [holdfast.ErrLost], before another holder can start, as far as
-//     any lease can promise that.
-//   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two locks. A
-//     request without a value is refused. It never shares a lock with other such requests.
+//   - The request's context ends, with a cause that matches [holdfast.ErrLost], before another holder can start, as far as any
+//     lease can promise that.
+//   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two locks. A request
+//     without a value is refused.
 //   - [WithAlso] takes several locks for a request, in one order everywhere: a transfer's accounts, an order and its customer.
-//   - A request waits for the lock as long as [WithBusy] says. A response waits at most 1 s for the release, which then
-//     goes on in the background.
+//   - A request waits for the lock as long as [WithBusy] says. A response waits at most 1 s for the release, which then goes
+//     on in the background.
 //
 // # Limits
 //
-// A lock is a lease. A process that was paused past it goes on writing beside its successor. Only a fence stops that:
-// compare [holdfast.Lock.Token] where the work is stored, as package sqlfence does; see [Respond].
+// A lock is a lease. A process that was paused past it goes on writing beside its successor. Only a fence stops that: compare
+// [holdfast.Lock.Token] where the work is stored, as package sqlfence does; see [Respond].
 //
-// The lock covers the chain and nothing that outlives it, and a slow client can make the chain last. The gin.Context does
-// not end with the lock. [New] says what to do about each.
+// The lock covers the chain and nothing that outlives it, and a slow client can make the chain last. The gin.Context does not
+// end with the lock. [New] says what to do about each.
 //
-// Authentication belongs in front of this middleware: a client that may not touch an order must not be able to block it.
-// A middleware that runs the chain in a goroutine of its own and goes on without it, as timeout middlewares do, belongs in
-// front too: behind, the lock would be released while the handler still works.
+// Authentication belongs in front of this middleware: a client that may not touch an order must not be able to block it. A
+// middleware that runs the chain in a goroutine of its own and goes on without it, as timeout middlewares do, belongs in front
+// too: behind, the lock would be released while the handler still works.
 //
-// A lock orders requests and does not remember them. A repeated Idempotency-Key runs again once the first request is
-// through. Store the outcome, under the lock and in one transaction with the effect, to answer from it: examples/idempotency
-// does. A middleware cannot, as it does not have that transaction.
+// A lock orders requests and does not remember them. A repeated Idempotency-Key runs again once the first request is through.
+// Store the outcome, under the lock and in one transaction with the effect, to answer from it: examples/idempotency does. A
+// middleware cannot, as it does not have that transaction.
 //
 // Shut down the http.Server before the Locker. A Locker that is shut down under its handlers gives their locks up when its
 // patience ends.
@@ -56,5 +56,5 @@
 // it gave one. All but 409, 429, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm, unless a
 // hook of a [Trace] takes them.
 //
-// To test a handler under a lock, use a miniredis with a second Locker that holds the key, and one that is closed.
+// For tests, on a miniredis, a second Locker that holds the key makes the 409, and closing the miniredis the 503.
 package ginlock

@@ -48,7 +48,8 @@ const (
 // release behind a complete response. A hook of a [Trace] replaces that for what it hears of.
 //
 // A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
-// reads it: with 409 if another holder was seen, else with 503. The status appears in the logs only.
+// reads it: with 409, or 429 with [WithLimit], if another holder was seen, else with 503. The status appears in the logs
+// only.
 //
 // A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod handlers do not
 // run. Only a middleware given to router.Use sees such requests. It has no parameters to tell them apart, and a NoRoute

@@ -51,8 +51,8 @@ type Policy struct {
 // up behind a slow one.
 //
 // max bounds the wait for other holders. A Redis that does not answer is given a quarter of the TTL, at most 1 s, if max is
-// less: a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and after 2 s with Wait(2 * time.Second). No wait for
-// a silent Redis is longer than one and a half TTLs.
+// less: with the default TTL a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and after 2 s with Wait(2 *
+// time.Second). No wait for a silent Redis is longer than one and a half TTLs.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // RetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never
@@ -113,7 +113,8 @@ func WithLimit(n int) Option {
 // lock. There may be 63 WithAlso.
 //
 // A chain that already has some of the locks waits for the others, which can make a circle with other such chains: that ends
-// with the wait. Where it has one [WithLimit] and this middleware wants it alone, it would wait for itself: that is a 500.
+// with the wait. Where it has one [WithLimit] and this middleware wants it alone, it would wait for itself: the request is
+// answered with 500.
 func WithAlso(resource string, part Part) Option {
 	t := target{resource, part}
 	return option(func(c *config) error {
@@ -155,7 +156,8 @@ func WithTrace(t *Trace) Option {
 }
 
 // WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
-// request's context then, sqlfence fails with ErrNoToken, and the error is in c.Errors, see [WithTrace]. Default: such requests are refused with 503.
+// request's context then, sqlfence fails with ErrNoToken, and the error is in c.Errors, see [WithTrace]. Default: such
+// requests are refused with 503.
 //
 // It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica only, any
 // number of requests for the same key run at once, beside holders that still have the lock. Use it where a lock saves work.

@@ -23,6 +23,10 @@ func (f *Fence) retryable(err error) bool {
 	if errors.Is(err, ErrCommitUnknown) || errors.Is(err, ErrStale) {
 		return false
 	}
+	var gone *goneError
+	if errors.As(err, &gone) {
+		return true
+	}
 	// A connection that was found dead cannot have committed, unless by the COMMIT itself, which is unknown.
 	return f.transient(err) || errors.Is(err, driver.ErrBadConn) || find(err, unsent)
 }

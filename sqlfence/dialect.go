@@ -11,9 +11,9 @@ type Dialect uint8
 
 // The databases that a [Fence] knows.
 const (
-	// Postgres is PostgreSQL 11 or later. Use READ COMMITTED, its default: a transaction that meets another one waits at the guard, and
-	// sees all that the other one wrote. At REPEATABLE READ and SERIALIZABLE PostgreSQL fails the transaction that waited;
-	// [Fence.WithTx] repeats it, which costs time but not the guarantees.
+	// Postgres is PostgreSQL 11 or later. Use READ COMMITTED, its default: a transaction that meets another one waits at the
+	// guard, and sees all that the other one wrote. At REPEATABLE READ and SERIALIZABLE PostgreSQL fails the transaction
+	// that waited; [Fence.WithTx] repeats it, which costs time but not the guarantees.
 	//
 	// A holder that is paused with a guarded transaction open blocks the next one, and the end of its lease does not end the
 	// transaction. idle_in_transaction_session_timeout does; lock_timeout bounds the wait for it. Tested on PostgreSQL 15.
@@ -31,14 +31,18 @@ const (
 	// innodb_lock_wait_timeout (50 s by default) bounds the wait for a holder that is paused with a guarded transaction open.
 	// wait_timeout ends idle sessions, and on MariaDB idle_write_transaction_timeout ends idle transactions.
 	//
+	// Where the first transaction of a resource is rolled back, those that wait for it may deadlock: InnoDB had them wait for a row
+	// that is gone. WithTx repeats the one that fails; BeginTx and gormfence do not.
+	//
 	// Write to one node of a cluster that takes writes on several (Galera, group replication with several primaries): a guard
 	// whose token is there already changes nothing, and so meets nothing on the other nodes.
 	//
 	// Tested on MariaDB 10.11. The statements are MySQL's too, and have not been run on it.
 	MySQL
 
-	// SQLite is SQLite 3.35 or later. Open the database with BEGIN IMMEDIATE (modernc.org/sqlite and glebarez: _txlock=immediate) and a
-	// busy_timeout: without them, transactions that meet are refused rather than made to wait, and are repeated.
+	// SQLite is SQLite 3.35 or later. Open the database with BEGIN IMMEDIATE (modernc.org/sqlite and glebarez:
+	// _txlock=immediate) and a busy_timeout: without them, transactions that meet are refused rather than made to wait, and
+	// are repeated.
 	//
 	// busy_timeout bounds the wait for a paused holder, and nothing ends the transaction of a paused process. The context
 	// bounds the wait too, but modernc.org/sqlite does not look at the context while it waits. A write to a second file
@@ -76,7 +80,7 @@ func (d Dialect) quote(name string) string {
 // FOR KEY SHARE; and the number of affected rows cannot tell equal, stale and new apart on MySQL.
 type statements struct {
 	create string
-	raise  string // resource, token
+	raise  string // resource, token: the result, below 0 where the snapshot may be older than what others of an older token wrote
 	read   string // hex of the resource, resource: the result, where raise does not return it
 	share  string // as read, or resource alone: locks the row for transactions beside others of its kind; empty if there is no such lock
 	look   string // resource: without a lock, for monitoring
@@ -110,9 +114,18 @@ END ` + tag,
 			// A share of a row is granted past those who wait to write it: with enough of them a new holder would wait for ever.
 			// The queue of an advisory lock is fair, and so it is in front of the row. It is for the turn alone. What
 			// shuts a stale holder out is the row, also where two names share a hash or a program does not take the lock.
-			raise: `INSERT INTO ` + table + ` AS f (resource, token) SELECT $1::text, $2::bigint` +
-				` FROM pg_advisory_xact_lock(` + turn + `)` +
-				` ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token) RETURNING token`,
+			//
+			// Those who share the row do not change it, so that nothing fails a transaction whose snapshot was taken by this
+			// statement, before it waited for them. At REPEATABLE READ it would go on without what they have committed. What
+			// they leave is the row's xmax, until it is raised again: 0, or where the raise met a conflict its own number. The
+			// number of a group of sharers is counted apart from those of transactions, and could be the same for once.
+			raise: `WITH turn AS MATERIALIZED (SELECT true AS mine FROM pg_advisory_xact_lock(` + turn + `))` +
+				`, seen AS MATERIALIZED (SELECT true AS shared FROM ` + table + ` AS f WHERE f.resource = $1::text AND f.token < $2::bigint` +
+				` AND f.xmax::text NOT IN ('0', f.xmin::text) AND (SELECT mine FROM turn)` +
+				` AND current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted'))` +
+				` INSERT INTO ` + table + ` AS f (resource, token) SELECT $1::text, $2::bigint FROM turn LEFT JOIN seen ON true` +
+				` ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token)` +
+				` RETURNING CASE WHEN EXISTS (SELECT FROM seen) THEN -token ELSE token END`,
 			// The wait for the turn is over before the row is locked, and what is locked is its newest version: at READ
 			// COMMITTED it is read anew, at other levels PostgreSQL fails a statement that finds one newer than its snapshot.
 			share: `SELECT token FROM ` + table + ` WHERE resource = $1` +

@@ -24,8 +24,8 @@ var (
 	// gives another error: on PostgreSQL, one that it answered with severity ERROR, but for SQLSTATE 40003 and class 08.
 	ErrCommitUnknown = errors.New("sqlfence: outcome of the commit is unknown")
 
-	// ErrNoToken: the context carries neither a lock nor a token.
-	ErrNoToken = errors.New("sqlfence: the context carries no lock and no token: pass the context of the lock, or one of WithToken")
+	// ErrNoToken: the context carries no lock that fences, and no token.
+	ErrNoToken = errors.New("sqlfence: the context carries no lock that fences, and no token: pass the context of the lock, or one of WithToken")
 )
 
 // StaleError says by how much a token is too old. It matches [ErrStale].

@@ -137,7 +137,7 @@ func (c *fakeConn) raise(args []driver.NamedValue) int64 {
 }
 
 func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if strings.HasPrefix(query, "INSERT") {
+	if strings.Contains(query, "INSERT") {
 		if err := c.db.did("raise"); err != nil {
 			return nil, err
 		}

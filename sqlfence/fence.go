@@ -11,7 +11,8 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Fence has the statements for one database. It may be used concurrently; make it with [New].
+// Fence has the statements for one database. It may be used concurrently; make it with [New], one for each database: with
+// [WithParallel] the calls that advance a row wait in it for each other.
 type Fence struct {
 	dialect   Dialect
 	sql       statements
@@ -39,10 +40,10 @@ func New(dialect Dialect, opts ...Option) (*Fence, error) {
 	return f, nil
 }
 
-// DDL is one statement that creates the table of guard rows unless it exists, for a migration or for the start of a
-// program. Replicas may run it at the same time (on SQLite set a busy_timeout, as always). On PostgreSQL it is
-// a DO block, with semicolons inside, which some migration tools have to be told; where the table exists it
-// needs no right to create one. Guarding needs SELECT, INSERT and UPDATE, [Fence.Prune] DELETE too. The folder migrations has the statement as files for
+// DDL is one statement that creates the table of guard rows unless it exists, for a migration or for the start of a program.
+// Replicas may run it at the same time (on SQLite set a busy_timeout, as always). On PostgreSQL it is a DO block, with
+// semicolons inside, which some migration tools have to be told; where the table exists it needs no right to create one.
+// Guarding needs SELECT, INSERT and UPDATE, [Fence.Prune] DELETE too. The folder migrations has the statement as files for
 // goose and golang-migrate.
 //
 // Guard rows must never be deleted as long as old holders may be around ([Fence.Prune] keeps to that), nor be lost with a
@@ -111,6 +112,7 @@ func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 // conn is a transaction as this package needs it, whatever library it comes from.
 type conn struct {
 	tx       any
+	blind    bool // it reads nothing, so that its snapshot may be old
 	exec     func(query string, args ...any) error
 	number   func(query string, args ...any) (int64, error) // the only one of the result; sql.ErrNoRows if there is none
 	commit   func() error
@@ -122,6 +124,10 @@ func plain(ctx context.Context, tx Tx) conn {
 	return conn{
 		tx: tx,
 		exec: func(query string, args ...any) error {
+			tx := tx
+			if len(args) == 0 { // a savepoint
+				tx = unprepared(tx)
+			}
 			_, err := tx.ExecContext(ctx, query, args...)
 			return err
 		},
@@ -129,6 +135,23 @@ func plain(ctx context.Context, tx Tx) conn {
 		commit:   tx.Commit,
 		rollback: tx.Rollback,
 	}
+}
+
+// unprepared is the transaction below gorm's prepared statements, among which MySQL has no SAVEPOINT. gorm itself goes past them
+// for one.
+func unprepared(tx Tx) Tx {
+	if typeName(tx) != "gorm.io/gorm.PreparedStmtTX" {
+		return tx
+	}
+	v := reflect.Indirect(reflect.ValueOf(tx)).FieldByName("Tx")
+	if !v.IsValid() {
+		return tx
+	}
+	inner, ok := v.Interface().(Tx)
+	if !ok {
+		return tx
+	}
+	return unprepared(inner)
 }
 
 // guard raises the rows of the marks and refuses what is stale.
@@ -140,6 +163,10 @@ func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 	began := time.Now()
 	for _, m := range all {
 		current, err := f.raise(c, m)
+		old := current < 0 // the snapshot
+		if old {
+			current = -current
+		}
 		switch {
 		case err != nil:
 			return because(ctx, failed("guard "+m.Resource, f.advised(err)))
@@ -147,8 +174,8 @@ func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 			err := &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
 			f.trace.emit(ctx, refused, Event{Marks: all, Elapsed: time.Since(began), Err: err})
 			return err
-		case current < m.Token && m.Parallel:
-			return &behindError{m.Resource, m.Token}
+		case current < m.Token && m.Parallel, old && !c.blind:
+			return &behindError{m.Resource, m.Token, old}
 		case current < m.Token:
 			// A table that is not ours, a trigger, a type that rounds, a changed name: whatever it is, nothing is guarded.
 			return failed("guard "+m.Resource, errNotRaised)
@@ -160,14 +187,16 @@ func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 
 var errNotRaised = errors.New("the guard row does not keep the token: is the table the one that DDL creates, and character_set_connection the client's?")
 
-// behindError says that a guard row has not been raised yet, and has to be, before transactions can go past it in parallel.
+// behindError says that a guard row has to be raised by a transaction of its own: before others can go past it in parallel, or
+// because the one that has just raised it has a snapshot from before some that did.
 type behindError struct {
 	resource string
 	token    int64
+	snapshot bool // is what is behind, and the row is raised
 }
 
 func (e *behindError) Error() string {
-	return fmt.Sprintf("sqlfence: the database has not seen token %d for %q: with WithParallel call Advance before the first Guard, or take WithTx or BeginTx, which do", e.token, e.resource)
+	return fmt.Sprintf("sqlfence: where transactions run in parallel, Advance has to raise %q to token %d before the first Guard: call it, or take WithTx or BeginTx, which do", e.resource, e.token)
 }
 func (e *behindError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
@@ -187,7 +216,8 @@ func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	return all, err
 }
 
-// raise returns the token that the row has once it is locked. Without Parallel the row has been raised.
+// raise returns the token that the row has once it is locked. Without Parallel the row has been raised. Below 0 it says that the
+// snapshot is old, see statements.
 func (f *Fence) raise(c conn, m Mark) (int64, error) {
 	hex := fmt.Sprintf("%X", m.Resource)
 	switch {
@@ -290,17 +320,22 @@ func (f *Fence) Current(ctx context.Context, db interface {
 // suitable refuses what has the methods of a transaction and does not keep a guard. The types are told by their names, as
 // nothing is imported.
 func suitable(tx any) error {
-	t := reflect.TypeOf(tx)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch t.PkgPath() + "." + t.Name() {
+	switch typeName(tx) {
 	case "github.com/uptrace/bun.Tx":
 		return invalid("a bun.Tx writes the placeholders of a statement anew: pass the *sql.Tx in it, tx.Tx")
 	case "github.com/jackc/pgx/v5.dbSimulatedNestedTx":
 		return invalid("a transaction of pgx that was begun on another one is a savepoint, and its Commit commits nothing: begin on the pool or the connection")
 	}
 	return nil
+}
+
+// typeName is that of v, or of what v points to, with the path of its package.
+func typeName(v any) string {
+	t := reflect.TypeOf(v)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.PkgPath() + "." + t.Name()
 }
 
 // isNil also finds a nil pointer in an interface.

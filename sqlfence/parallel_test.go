@@ -87,6 +87,11 @@ func TestParallelIsForWhatTheContextCarries(t *testing.T) {
 		t.Fatal(err)
 	}
 	did(t, fake, "order and r", "begin raise share exec commit")
+	// A later token of the same resource is another holder's, as a lock that was acquired anew.
+	later, err := f.Marks(sqlfence.WithToken(sqlfence.WithParallel(token(7)), "r", 8))
+	if want := []sqlfence.Mark{{Resource: "r", Token: 8}}; err != nil || !slices.Equal(later, want) {
+		t.Errorf("a later token: got %v, %v, want %v", later, err, want)
+	}
 	if err := f.WithTx(sqlfence.WithParallel(background), db, nil, write); !errors.Is(err, sqlfence.ErrNoToken) {
 		t.Errorf("of nothing: got %v", err)
 	}
@@ -102,6 +107,79 @@ func TestParallelIsForWhatTheContextCarries(t *testing.T) {
 			did(t, fake, "twice", what)
 		}
 	}
+}
+
+// A row that is not behind is not raised: to raise it is to wait for all that share it.
+func TestOneRowAdvances(t *testing.T) {
+	fake, db := newDB(t)
+	f := newFence(t, sqlfence.Postgres)
+	fake.rows["r"] = 7
+	ctx := sqlfence.WithParallel(sqlfence.WithToken(token(7), "order", 3))
+	const advance = "begin share rollback begin raise commit "
+	if err := f.WithTx(ctx, db, nil, write); err != nil {
+		t.Fatal(err)
+	}
+	did(t, fake, "a new one", "begin share rollback "+advance+"begin share share exec commit")
+	ctx = sqlfence.WithParallel(sqlfence.WithToken(token(8), "order", 4))
+	if err := f.WithTx(ctx, db, nil, write); err != nil {
+		t.Fatal(err)
+	}
+	did(t, fake, "both", "begin share rollback "+advance+"begin share share rollback "+
+		"begin share share rollback begin raise commit begin share share exec commit")
+}
+
+// A row that was pruned between the transaction that raised it and the one that shares it is raised again.
+func TestAdvanceIsRepeatedWhereItsRowWent(t *testing.T) {
+	for _, resources := range [][]string{{"r"}, {"order", "r"}} {
+		bubble(t, func(t *testing.T) {
+			fake, db := newDB(t)
+			f := newFence(t, sqlfence.Postgres)
+			ctx := background
+			for _, r := range resources {
+				ctx = sqlfence.WithToken(ctx, r, 7)
+			}
+			ctx = sqlfence.WithParallel(ctx)
+			begins := 0
+			begin := func(ctx context.Context) (*sql.Tx, sqlfence.Tx, error) {
+				if begins++; begins == 4 { // behind, behind in its turn, advance
+					clear(fake.rows)
+				}
+				tx, err := db.BeginTx(ctx, nil)
+				return tx, tx, err
+			}
+			if err := sqlfence.With(ctx, f, begin, write); err != nil {
+				t.Errorf("%v: %v", resources, err)
+			}
+			if fake.count("raise") != 1+len(resources) || fake.count("exec") != 1 {
+				t.Errorf("%v: got %s", resources, fake.ops())
+			}
+		})
+	}
+	// BeginTx repeats nothing, and does not send the caller to Advance, which was called.
+	fake, db := newDB(t)
+	pruning := beginning{db, func() {
+		if fake.count("begin") == 3 {
+			clear(fake.rows)
+		}
+	}}
+	_, err := newFence(t, sqlfence.Postgres).BeginTx(sqlfence.WithParallel(token(7)), pruning, nil)
+	if err == nil || errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "begin again") {
+		t.Errorf("BeginTx: got %v", err)
+	}
+	if len(fake.sem) != 0 {
+		t.Error("BeginTx leaves a transaction open")
+	}
+}
+
+// beginning is a pool that does something before it begins a transaction.
+type beginning struct {
+	*sql.DB
+	before func()
+}
+
+func (b beginning) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	b.before()
+	return b.DB.BeginTx(ctx, opts)
 }
 
 // Calls that find the row behind raise it once, and one that has to wait for its turn goes when its context ends.

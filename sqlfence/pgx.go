@@ -31,6 +31,9 @@ func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fe
 	c := pgxConn(ctx, tx)
 	err := f.isPostgres()
 	if err == nil {
+		err = suitable(tx)
+	}
+	if err == nil {
 		err = f.guard(ctx, c, marks)
 	}
 	return rolledBack(err, c.rollback)

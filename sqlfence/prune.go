@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,9 +27,9 @@ const (
 //
 // The row of a lock that is held for longer than olderThan goes too; its next transaction makes it again.
 //
-// Prune reads the table along its primary key, and deletes up to 100 rows at a time, each batch in a transaction of its own, so
-// that guards wait for it no longer than that takes. On PostgreSQL it passes over rows that are locked, elsewhere it waits for
-// them. db is an *sql.DB or *sql.Conn. It may run in several processes at once, and be repeated.
+// Prune reads the table along its primary key, and deletes up to 100 rows at a time, on MySQL one, each batch in a transaction of its
+// own, so that guards wait for it no longer than that takes. On PostgreSQL it passes over rows that are locked, elsewhere it waits
+// for them. db is an *sql.DB or *sql.Conn. It may run in several processes at once, and be repeated.
 //
 // Errors: [holdfast.ErrInvalid]; the context's; else the database's. What was deleted before is counted.
 func (f *Fence) Prune(ctx context.Context, db interface {
@@ -58,21 +59,27 @@ func (f *Fence) Prune(ctx context.Context, db interface {
 			return deleted, failed("prune", errOrder)
 		}
 		last = page[len(page)-1]
-		args := []any{cutoff}
-		for _, resource := range page {
-			args = append(args, resource)
+		batch := len(page)
+		if f.dialect == MySQL {
+			batch = 1 // in a batch, it would wait for a row that is locked, and guards of the others for it
 		}
-		err = f.repeat(ctx, nil, f.retryable, func() (bool, error) {
-			result, err := db.ExecContext(ctx, f.dialect.prune(f.table, len(page)), args...)
-			if err != nil {
-				return true, because(ctx, failed("prune", err))
+		for names := range slices.Chunk(page, batch) {
+			args := []any{cutoff}
+			for _, resource := range names {
+				args = append(args, resource)
 			}
-			n, err := result.RowsAffected()
-			deleted += n
-			return true, err
-		})
-		if err != nil {
-			return deleted, err
+			err = f.repeat(ctx, nil, f.retryable, func() (bool, error) {
+				result, err := db.ExecContext(ctx, f.dialect.prune(f.table, len(names)), args...)
+				if err != nil {
+					return true, because(ctx, failed("prune", err))
+				}
+				n, err := result.RowsAffected()
+				deleted += n
+				return true, err
+			})
+			if err != nil {
+				return deleted, err
+			}
 		}
 	}
 }

@@ -22,10 +22,13 @@ type DB interface {
 // WithTx repeats a transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy
 // SQLite), see [WithRetries]. So fn may run several times, and must leave nothing outside of the transaction. fn must return
 // every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and SQLite at a write that was
-// interrupted, and statements after that are committed one by one. On MySQL, WithTx finds out before COMMIT that the
-// transaction has ended, by such an error or by a statement that commits by itself (DDL above all), and reports an
-// [ErrCommitUnknown]; what ran after the end is written already. It takes a savepoint for that, which costs two round trips.
-// fn must neither commit nor roll back.
+// interrupted, and statements after that are committed one by one. fn must neither commit nor roll back.
+//
+// On MySQL, WithTx finds out when fn returns that the transaction has ended, by such an error or by a statement that commits by
+// itself (DDL above all), and reports an [ErrCommitUnknown]; what ran before that statement, or after the end, is written already.
+// It takes a savepoint for that, which costs two round trips. It does not find out once the context has ended, nor where a
+// deadlock follows such a statement: that is repeated. With innodb_rollback_on_timeout a lock timeout in fn, which ends the
+// transaction then, is an ErrCommitUnknown and not repeated.
 //
 // If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
 // itself. Keep fn short: the guarded transactions of one resource run one after the other, but for those of one holder with
@@ -127,10 +130,11 @@ func (f *Fence) Commit(ctx context.Context, tx Tx) error {
 	return f.committed(tx.Commit())
 }
 
-// Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a holder's
-// first commit the holder before it can still write. So a holder that reads before it writes, and outside of WithTx, calls
-// Advance right after it has acquired the lock and before it reads. From then on no guarded writer changes what it reads.
-// Advance is repeated like WithTx, also when the outcome of a commit is unknown, which does no harm here.
+// Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a
+// holder's first commit the holder before it can still write. So a holder that reads before it writes, and outside of
+// WithTx, calls Advance right after it has acquired the lock and before it reads. From then on no guarded writer with an
+// older token changes what it reads. Advance is repeated like WithTx, also when the outcome of a commit is unknown, which
+// does no harm here.
 //
 // Errors: those of [Fence.WithTx].
 func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
@@ -139,7 +143,7 @@ func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
 		return err
 	}
 	again := func(err error) bool { return f.retryable(err) || errors.Is(err, ErrCommitUnknown) }
-	return with(ctx, f, beginSQL(ctx, db, nil), func(*sql.Tx) error { return nil }, alone(all), again)
+	return with(ctx, f, blind(beginSQL(ctx, db, nil)), func(*sql.Tx) error { return nil }, alone(all), again)
 }
 
 func beginSQL(ctx context.Context, db DB, opts *sql.TxOptions) func() (*sql.Tx, conn, error) {
@@ -149,6 +153,15 @@ func beginSQL(ctx context.Context, db DB, opts *sql.TxOptions) func() (*sql.Tx, 
 			return nil, conn{}, err
 		}
 		return tx, plain(ctx, tx), nil
+	}
+}
+
+// blind begins transactions that read nothing.
+func blind[T any](begin func() (T, conn, error)) func() (T, conn, error) {
+	return func() (T, conn, error) {
+		t, c, err := begin()
+		c.blind = true
+		return t, c, err
 	}
 }
 
@@ -174,23 +187,40 @@ func (f *Fence) begins(ctx context.Context, db DB, opts *sql.TxOptions, explicit
 // start begins a guarded transaction.
 func start[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark) (T, conn, error) {
 	t, c, err := open(ctx, f, begin, all)
-	var behind *behindError
-	if !errors.As(err, &behind) {
-		return t, c, err
+	for raises, anew := 0, 0; ; {
+		var behind *behindError
+		if !errors.As(err, &behind) {
+			return t, c, err
+		}
+		// Once for each row, unless it went in between.
+		switch {
+		case raises == len(all) || anew == len(all):
+			return t, c, &goneError{behind}
+		case behind.snapshot:
+			anew++
+			t, c, err = open(ctx, f, begin, all)
+		default:
+			raises++
+			t, c, err = raised(ctx, f, begin, all, behind)
+		}
 	}
-	// The row has to be raised, and to raise what others share, from a share, is to wait for one that waits for us. So this one has
-	// let go. Of the calls that find the row behind one raises it: another would wait for the first's transaction. So each looks
-	// once more when its turn has come.
+}
+
+// raised begins it after it has raised a row that is behind. That one alone: to raise another is to wait for all who share it.
+// To raise what others share, from a share, is to wait for one that waits for us. So this one has let go. Of the calls that find
+// the row behind one raises it: another would wait for the first's transaction. So each looks once more when its turn has come.
+func raised[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark, behind *behindError) (t T, c conn, err error) {
 	leave, err := f.advancing.enter(ctx, behind.resource)
 	if err != nil {
 		return t, c, err
 	}
 	defer leave()
-	if t, c, err = open(ctx, f, begin, all); !errors.As(err, &behind) {
+	var still *behindError
+	if t, c, err = open(ctx, f, begin, all); !errors.As(err, &still) || still.resource != behind.resource {
 		return t, c, err
 	}
-	shared := slices.DeleteFunc(slices.Clone(all), func(m Mark) bool { return !m.Parallel })
-	t, advance, err := open(ctx, f, begin, alone(shared))
+	one := slices.DeleteFunc(slices.Clone(all), func(m Mark) bool { return m.Resource != behind.resource })
+	t, advance, err := open(ctx, f, blind(begin), alone(one))
 	if err != nil {
 		return t, c, err
 	}
@@ -199,6 +229,13 @@ func start[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), 
 		return t, c, err
 	}
 	return open(ctx, f, begin, all)
+}
+
+// goneError: the row was pruned between the two transactions, or the first one's COMMIT is unknown and did nothing.
+type goneError struct{ behind *behindError }
+
+func (e *goneError) Error() string {
+	return fmt.Sprintf("sqlfence: the guard row of %q went right after it was raised to %d: begin again", e.behind.resource, e.behind.token)
 }
 
 // turns lets one call of each key in at a time.
@@ -253,6 +290,13 @@ func open[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), a
 		err = f.guard(ctx, c, all)
 	}
 	returned = true
+	var behind *behindError
+	if errors.As(err, &behind) && behind.snapshot {
+		// What it has raised is committed, and shuts the older ones out: the next one waits for none of them.
+		if failure := f.commit(ctx, c); failure != nil && !errors.Is(failure, ErrCommitUnknown) {
+			err = failure
+		}
+	}
 	if err != nil {
 		return none, conn{}, rolledBack(err, c.rollback)
 	}
@@ -293,15 +337,21 @@ func (f *Fence) kept(ctx context.Context, c conn, fn func() error) error {
 	if err := c.exec("SAVEPOINT sqlfence_guard"); err != nil {
 		return because(ctx, failed("savepoint", err))
 	}
-	if err := fn(); err != nil {
-		return err
+	failure := fn()
+	if failure != nil && find(failure, func(err error) bool { n := number(err, "Number"); return n == 1213 || n == 1020 }) {
+		return failure // MySQL has rolled back, and has taken the savepoint along
 	}
 	err := c.exec("RELEASE SAVEPOINT sqlfence_guard")
 	switch {
+	case find(err, func(err error) bool { return number(err, "Number") == 1305 }):
+		if failure != nil {
+			err = fmt.Errorf("%w; %w", failure, err)
+		}
+		err = &unknownError{fmt.Errorf("the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w", err)}
+	case failure != nil:
+		return failure
 	case err == nil:
 		return nil
-	case find(err, func(err error) bool { return number(err, "Number") == 1305 }):
-		err = &unknownError{fmt.Errorf("the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w", err)}
 	default:
 		err = failed("release savepoint", err)
 	}

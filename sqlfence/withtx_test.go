@@ -85,6 +85,46 @@ func TestWithTxFindsOutThatTheTransactionEndedBefore(t *testing.T) {
 	}
 }
 
+// It does where fn returns an error too: what ran before a DDL statement must not run twice.
+func TestWithTxDoesNotRepeatATransactionThatHadEnded(t *testing.T) {
+	mine := errors.New("mine")
+	const once = "begin raise read savepoint exec release rollback"
+	for _, tt := range []struct {
+		name        string
+		fn, release error
+		unknown     bool
+		ops         string
+	}{
+		{"DDL, a lock timeout", &mysqlError{1205}, &mysqlError{1305}, true, once},
+		{"DDL, an error", mine, wrap(&mysqlError{1305}), true, once},
+		{"an error", mine, nil, false, once},
+		{"the connection breaks", mine, io.ErrUnexpectedEOF, false, once},
+		{"a lock timeout", &mysqlError{1205}, nil, false, "begin raise read savepoint exec release rollback begin raise read savepoint exec release commit"},
+		// MySQL has rolled these back itself, and the savepoint is gone for that.
+		{"a deadlock", &mysqlError{1213}, nil, false, "begin raise read savepoint exec rollback begin raise read savepoint exec release commit"},
+		{"a snapshot that is too old", &mysqlError{1020}, nil, false, "begin raise read savepoint exec rollback begin raise read savepoint exec release commit"},
+	} {
+		bubble(t, func(t *testing.T) {
+			fake, db := newDB(t)
+			fake.fail["exec"] = []error{tt.fn}
+			if tt.release != nil {
+				fake.fail["release"] = []error{tt.release}
+			}
+			err := newFence(t, sqlfence.MySQL).WithTx(token(7), db, nil, write)
+			if errors.Is(err, sqlfence.ErrCommitUnknown) != tt.unknown || fake.ops() != tt.ops {
+				t.Errorf("%s: got %v and %s, want it unknown: %t, and %s", tt.name, err, fake.ops(), tt.unknown, tt.ops)
+			}
+			again := tt.ops != once
+			if again != (err == nil) || !again && !errors.Is(err, tt.fn) || !again && !tt.unknown && err != tt.fn {
+				t.Errorf("%s: got %v, want what fn returned: %t", tt.name, err, !again)
+			}
+			if tt.unknown && !errors.Is(err, tt.release) {
+				t.Errorf("%s: got %v, want %v in it", tt.name, err, tt.release)
+			}
+		})
+	}
+}
+
 func TestWithTxReturnsWhatFnReturns(t *testing.T) {
 	fake, db := newDB(t)
 	mine := errors.New("mine")

@@ -70,7 +70,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	err = errors.Join(
 		db.Exec(fence.DDL()).Error, db.AutoMigrate(&account{}), // in earnest, a migration
 		db.Create(&account{ID: 42, Balance: 50}).Error,
-		db.Use(gormfence.New(fence, gormfence.Required()))) // from here on a write needs a lock
+		db.Use(gormfence.New(fence, gormfence.WithLockRequired()))) // from here on a write needs a lock
 	if err != nil {
 		return err
 	}

@@ -42,17 +42,23 @@ func tokenTime(token int64) string {
 	return time.UnixMicro(token).UTC().Format("2006-01-02 15:04:05")
 }
 
+// noLimit is the limit that readers have in Redis.
+const noLimit = 1 << 20
+
 // waiter is a place in line.
 type waiter struct {
 	Label string `json:"label,omitempty"`
+	// Shared is that of a reader. Limit is how many it would have beside it, itself included; none of one that wants to be alone.
+	Shared bool  `json:"shared,omitempty"`
+	Limit  int64 `json:"limit,omitempty"`
 	// Told says that Redis will tell it of its turn; else it looks from time to time.
 	Told bool `json:"told"`
 	// Gone says that it has not been heard of for too long: it will be passed over.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// newWaiter is made of an id in line and of what is kept of that: "expiry ... inbox", the expiry in ms by the clock of
-// Redis.
+// newWaiter is made of an id in line and of what is kept of that: "expiry lease life block limit counted inbox", the expiry in
+// ms by the clock of Redis.
 func newWaiter(id, entry string, now time.Time) waiter {
 	label, _ := ownLabel(id)
 	fields := strings.Fields(entry)
@@ -60,14 +66,30 @@ func newWaiter(id, entry string, now time.Time) waiter {
 		return waiter{Label: label, Gone: true}
 	}
 	expiry, err := strconv.ParseInt(fields[0], 10, 64)
-	return waiter{Label: label, Told: fields[len(fields)-1] != "-", Gone: err != nil || now.UnixMilli() >= expiry}
+	w := waiter{Label: label, Told: fields[len(fields)-1] != "-", Gone: err != nil || now.UnixMilli() >= expiry}
+	if len(fields) == 7 { // masters of a NewRedLock keep no limit
+		w.Shared, w.Limit = limitOf(fields[4])
+	}
+	return w
+}
+
+// limitOf takes the limit of an owner apart; 0 of one that is alone.
+func limitOf(text string) (shared bool, limit int64) {
+	switch n, _ := strconv.ParseInt(text, 10, 64); {
+	case n == noLimit:
+		return true, 0
+	case n > 1:
+		return false, n
+	}
+	return false, 0
 }
 
 // member is one of several that hold a lock together, as they named the same re-entry id, or a limit.
 type member struct {
 	Label  string `json:"label,omitempty"`
 	LeftMS int64  `json:"time_left_ms"`
-	Limit  int64  `json:"limit,omitempty"` // how many it lets in, itself included
+	Shared bool   `json:"shared,omitempty"` // a reader
+	Limit  int64  `json:"limit,omitempty"`  // how many it lets in, itself included
 	Token  int64  `json:"token,omitempty"`
 }
 
@@ -86,7 +108,7 @@ func newMembers(entry map[string]string, value string, now time.Time) (all []mem
 		label, _ := ownLabel(owner)
 		m := member{Label: label, LeftMS: ms - now.UnixMilli()}
 		limit, token, _ := strings.Cut(rest, " ") // of a limit
-		m.Limit, _ = strconv.ParseInt(limit, 10, 64)
+		m.Shared, m.Limit = limitOf(limit)
 		m.Token, _ = strconv.ParseInt(token, 10, 64)
 		all = append(all, m)
 	}

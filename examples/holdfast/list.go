@@ -9,7 +9,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -40,6 +39,9 @@ type row struct {
 	Limit     int    `json:"limit,omitempty"`   // the least of theirs; none with readers alone
 	Waiting   int    `json:"waiting"`
 	Error     string `json:"error,omitempty"`
+
+	Members []member `json:"members,omitempty"` // that hold it together
+	Line    []waiter `json:"line,omitempty"`    // the first waiters
 }
 
 // partial is the failure of some of what was asked, beside which the rest is told.
@@ -83,6 +85,7 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 	}
 	var all []row
 	var unnamed []int // held by nobody who says so
+	var crowds []int  // held by several, or waited for
 	for state, err := range locker.InspectAll(ctx, keys...) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -101,6 +104,9 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 			}
 		}
 		r.Token, r.Waiting = state.Token, state.Waiting
+		if r.Holders > 0 || r.Waiting > 0 {
+			crowds = append(crowds, len(all))
+		}
 		all = append(all, r)
 	}
 	for chunk := range slices.Chunk(unnamed, batch) {
@@ -119,7 +125,70 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 			}
 		}
 	}
+	for chunk := range slices.Chunk(crowds, batch/4) { // which take up to four reads each
+		if err := nameCrowds(ctx, client, all, chunk); err != nil {
+			p.add(err)
+			break
+		}
+	}
 	return all, p.orNil()
+}
+
+// lineShown is how many waiters ls reads of, and so names.
+const lineShown = mostNames
+
+// nameCrowds adds to rows who holds them together and who waits, which InspectAll only counts. That may be a moment later. Where
+// an ACL does not allow it, the numbers have to do.
+func nameCrowds(ctx context.Context, client redis.UniversalClient, all []row, chunk []int) error {
+	type reads struct {
+		value   *redis.StringCmd
+		several *redis.MapStringStringCmd
+		line    *redis.StringSliceCmd
+		waits   *redis.SliceCmd
+	}
+	of := make([]reads, len(chunk))
+	var now *redis.TimeCmd
+	look := func(ask func(pipe redis.Pipeliner, r *row, base string, of *reads)) error {
+		cmds, _ := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			now = pipe.Time(ctx)
+			for i, k := range chunk {
+				base, _ := baseOf(all[k].Key)
+				ask(pipe, &all[k], base, &of[i])
+			}
+			return nil
+		})
+		for _, cmd := range cmds {
+			if err := cmd.Err(); err != nil && !ofKey(err) && !redis.HasErrorPrefix(err, "NOPERM") {
+				return err
+			}
+		}
+		return nil
+	}
+	waited := false
+	err := look(func(pipe redis.Pipeliner, r *row, base string, of *reads) {
+		if r.Holders > 0 {
+			of.value, of.several = pipe.GetRange(ctx, r.Key, 0, int64(valueHead)), pipe.HGetAll(ctx, base+"held")
+		}
+		if r.Waiting > 0 {
+			waited, of.line = true, pipe.LRange(ctx, base+"line", 0, lineShown-1)
+		}
+	})
+	if err == nil && waited {
+		err = look(func(pipe redis.Pipeliner, _ *row, base string, of *reads) {
+			if of.line != nil && len(of.line.Val()) > 0 {
+				of.waits = pipe.HMGet(ctx, base+"wait", of.line.Val()...)
+			}
+		})
+	}
+	for i, k := range chunk {
+		if of := &of[i]; of.value != nil {
+			all[k].Members = newMembers(of.several.Val(), of.value.Val(), now.Val())
+		}
+		if of := &of[i]; of.waits != nil {
+			all[k].Line = newLine(of.line.Val(), of.waits.Val(), now.Val())
+		}
+	}
+	return err
 }
 
 func newRow(key string) row {
@@ -148,8 +217,10 @@ func (r *row) holder() string {
 		return printable(r.Label)
 	case r.Limit > 0:
 		return fmt.Sprintf("%d of %d", r.Holders, r.Limit)
+	case r.Holders == 1:
+		return "1 reader"
 	case r.Holders > 0:
-		return fmt.Sprintf("%d shared", r.Holders)
+		return fmt.Sprintf("%d readers", r.Holders)
 	case r.State == foreign:
 		return printable(r.Value[:min(len(r.Value), 32)])
 	}
@@ -163,6 +234,24 @@ func (r *row) token() string {
 	return strconv.FormatInt(r.Token, 10)
 }
 
+// since is when the holder got the lock, of several the first of them that still has it, by the clock of Redis; the zero time
+// where that is not known.
+func (r *row) since() time.Time {
+	token := r.Token
+	if r.Holders > 0 {
+		token = 0
+		for _, m := range r.Members {
+			if token == 0 || m.Token < token {
+				token = m.Token
+			}
+		}
+	}
+	if r.State != held || token == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(token)
+}
+
 func (a *app) list(ctx context.Context, client redis.UniversalClient, s settings, pattern string) error {
 	all, err := rows(ctx, client, s, pattern)
 	if err != nil && all == nil {
@@ -174,7 +263,7 @@ func (a *app) list(ctx context.Context, client redis.UniversalClient, s settings
 		}
 		return errors.Join(err, writeJSON(a.stdout, all))
 	}
-	return errors.Join(err, writeTable(a.stdout, all))
+	return errors.Join(err, writeTable(a.stdout, cells(all)))
 }
 
 func writeJSON(w io.Writer, v any) error {
@@ -182,13 +271,4 @@ func writeJSON(w io.Writer, v any) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
-}
-
-func writeTable(w io.Writer, all []row) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "KEY\tSTATE\tHOLDER\tTOKEN\tLEFT\tWAITING")
-	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", printable(r.Key), r.State, r.holder(), r.token(), r.left(), r.Waiting)
-	}
-	return t.Flush()
 }

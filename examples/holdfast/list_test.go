@@ -79,14 +79,14 @@ func TestListTellsOfEveryKindOfLock(t *testing.T) {
 		until(t, "both lines are seen", func() bool { // a place in line that was not refreshed for 5 s is given up
 			r = play(t, addr, "ls")
 			got = r.table(t)
-			return len(got["order:1"]) == 5 && got["order:1"][4] == "2" && len(got["rival"]) == 5 && got["rival"][4] == "1"
+			return len(got["order:1"]) == 6 && got["order:1"][5] == "2: w1, w2" && len(got["rival"]) == 6 && got["rival"][5] == "1: w"
 		})
 		token := fmt.Sprint(lock.Token())
 		for key, want := range map[string][]string{
-			"order:1":   {"held", `"api 1"`, token, "?", "2"},
-			"{order:3}": {"free", "-", fmt.Sprint(freed.Token()), "-", "0"},
-			"rival":     {"foreign", rivalValue, "-", "?", "1"},
-			"é":         {"held", "-", "?", "?", "0"},
+			"order:1":   {"held", `"api 1"`, token, "?", "?", "2: w1, w2"},
+			"{order:3}": {"free", "-", fmt.Sprint(freed.Token()), "-", "-", "0"},
+			"rival":     {"foreign", rivalValue, "-", "-", "?", "1: w"},
+			"é":         {"held", "-", "?", "?", "?", "0"},
 		} {
 			if !slices.EqualFunc(got[key], want, func(a, b string) bool { return a == b || b == "?" && a != "-" }) {
 				t.Errorf("%s: got %q, want %q", key, got[key], want)
@@ -130,6 +130,64 @@ func TestListTellsOfEveryKindOfLock(t *testing.T) {
 		}
 		if got := play(t, addr, "ls", "-json", "nothing").stdout; got != "[]\n" {
 			t.Errorf("no rows in JSON: %q", got)
+		}
+	})
+}
+
+// takeSeveral takes a lock with a limit, one as readers with a writer in line, and two by a call of DoAll that waits for a third.
+func takeSeveral(t *testing.T, rdb *redis.Client) (first, reader *holdfast.Lock) {
+	first = acquire(t, newLocker(t, rdb), "permits", holdfast.WithLabel("api 1"), holdfast.WithLimit(3))
+	acquire(t, newLocker(t, rdb), "permits", holdfast.WithLabel("api-2"), holdfast.WithLimit(2))
+	wait(t, rdb, "permits", "api-3", 1, holdfast.WithLimit(2))
+	wait(t, rdb, "permits", "", 2, holdfast.WithLimit(4))
+	reader = acquire(t, newLocker(t, rdb), "prices", holdfast.WithLabel("reader-1"), holdfast.WithShared())
+	acquire(t, newLocker(t, rdb), "prices", holdfast.WithLabel("reader-1"), holdfast.WithShared())
+	acquire(t, newLocker(t, rdb), "prices", holdfast.WithShared())
+	wait(t, rdb, "prices", "writer", 1)
+	wait(t, rdb, "prices", "reader-2", 2, holdfast.WithShared())
+
+	acquire(t, newLocker(t, rdb), "c", holdfast.WithLabel("transfer 1"))
+	l := newLocker(t, rdb)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = l.DoAll(ctx, []string{"c", "a", "b"}, func(context.Context) error { return nil }, holdfast.WithLabel("transfer 2"))
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return first, reader
+}
+
+func TestListNamesHoldersAndWaiters(t *testing.T) {
+	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
+		first, reader := takeSeveral(t, rdb)
+		local := func(l *holdfast.Lock) string { return clock(time.UnixMicro(l.Token()), time.Now()) }
+		want := map[string][]string{
+			"permits": {"held", `2 of 2: "api 1", api-2`, "?", local(first), "?", "2: api-3"},
+			"prices":  {"held", "3 readers: reader-1", "?", local(reader), "?", "2: writer, reader-2"},
+			"a":       {"held", `"transfer 2"`, "?", "?", "?", "0"},
+			"b":       {"held", `"transfer 2"`, "?", "?", "?", "0"},
+			"c":       {"held", `"transfer 1"`, "?", "?", "?", `1: "transfer 2"`},
+		}
+		var all map[string]row
+		until(t, "all lines are seen", func() bool { // a place in line that was not refreshed for 5 s is given up
+			got := play(t, addr, "ls").table(t)
+			all = play(t, addr, "ls", "-json").rows(t)
+			return len(all["permits"].Line) == 2 && len(all["prices"].Line) == 2 && maps.EqualFunc(got, want, func(a, b []string) bool {
+				return slices.EqualFunc(a, b, func(a, b string) bool { return a == b || b == "?" && a != "-" })
+			})
+		})
+		if m := all["permits"].Members; len(m) != 2 || m[0].Label != "api 1" || m[0].Limit != 3 || m[0].Token != first.Token() || m[0].LeftMS <= 0 || m[1].Limit != 2 || m[1].Shared {
+			t.Errorf("permits: %+v", m)
+		}
+		if m := all["prices"].Members; len(m) != 3 || !m[2].Shared || m[2].Limit != 0 || all["prices"].Limit != 0 {
+			t.Errorf("prices: %+v", m)
+		}
+		if l := all["prices"].Line; len(l) != 2 || l[0].Shared || l[0].Limit != 0 || l[1].Label != "reader-2" || !l[1].Shared {
+			t.Errorf("prices: %+v in line", l)
+		}
+		if l := all["permits"].Line; len(l) != 2 || l[0].Limit != 2 || l[1].Limit != 4 || l[1].Label != "" {
+			t.Errorf("permits: %+v in line", l)
 		}
 	})
 }
@@ -282,6 +340,12 @@ func TestServerClusterByURL(t *testing.T) {
 		return strings.Contains(s.Client().ClusterInfo(t.Context()).Val(), "cluster_state:ok")
 	})
 	acquire(t, newLocker(t, rdb), "k", holdfast.WithLabel("me"))
+	acquire(t, newLocker(t, rdb), "prices", holdfast.WithLabel("me"), holdfast.WithShared())
+	wait(t, rdb, "prices", "writer", 1)
+	until(t, "it is seen in line", func() bool {
+		got := play(t, s.Addr(), "ls", "-cluster").table(t)["prices"]
+		return got[1] == "1 reader: me" && got[5] == "1: writer"
+	})
 	s.ResetStats(t)
 	for _, args := range [][]string{{"ls", "-cluster"}, {"ls", "-cluster", "-all"}, {"show", "-cluster", "k"}} {
 		if r := play(t, s.Addr(), args...); r.status != 0 || !strings.Contains(r.stdout, "me") {

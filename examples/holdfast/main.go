@@ -1,9 +1,9 @@
-// Holdfast shows the locks on a live Redis: the holder of each, its fencing token, how long its lease lasts, and the waiters.
-// It only reads.
+// Holdfast shows the locks on a live Redis: the holder of each, or its holders, the fencing token, since when it is held and how
+// long the lease lasts, and the waiters. It only reads.
 //
 //	holdfast ls [pattern]      a table of all locks, or of those whose key matches a pattern of Redis (* ? [a-z])
 //	holdfast show KEY          all that is known of one key
-//	holdfast watch [pattern]   the table, drawn anew each second (-n)
+//	holdfast watch [pattern]   the table, drawn anew each second (-n), as wide as the terminal
 //
 // From the root of the repository:
 //
@@ -43,7 +43,7 @@ func main() {
 	redis.SetLogger(quiet{})
 	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, connect: connect}
 	info, err := os.Stdout.Stat()
-	a.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	a.terminal, a.size = err == nil && info.Mode()&os.ModeCharDevice != 0, windowSize
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
@@ -55,7 +55,8 @@ func (quiet) Printf(context.Context, string, ...any) {}
 // app is the program with what it takes from its surroundings.
 type app struct {
 	stdout, stderr io.Writer
-	terminal       bool // stdout is one
+	terminal       bool                       // stdout is one
+	size           func() (columns, rows int) // of it; 0 where that is not known
 	getenv         func(string) string
 	connect        func(url string, cluster bool) (redis.UniversalClient, error)
 }

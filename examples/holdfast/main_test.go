@@ -106,14 +106,14 @@ func acquire(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.Call
 }
 
 // wait has another process wait for key, and returns when it is in line.
-func wait(t *testing.T, rdb redis.UniversalClient, key, label string, line int) {
+func wait(t *testing.T, rdb redis.UniversalClient, key, label string, line int, opts ...holdfast.CallOption) {
 	t.Helper()
 	l := newLocker(t, rdb)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if lock, err := l.Acquire(ctx, key, holdfast.WithLabel(label)); err == nil {
+		if lock, err := l.Acquire(ctx, key, append(opts, holdfast.WithLabel(label))...); err == nil {
 			_ = lock.Release(context.Background())
 		}
 	}()
@@ -282,11 +282,28 @@ func TestServerACL(t *testing.T) {
 			t.Errorf("%v: %v", args, r)
 		}
 	}
+	u := url.URL{Scheme: "redis", Host: s.Addr(), User: url.UserPassword("ls", "p")}
+	acquire(t, newLocker(t, rdb), "permits", holdfast.WithLabel("one"), holdfast.WithLimit(2))
+	for _, c := range []struct {
+		allow   []any
+		waiting string // for k
+	}{
+		{[]any{"+hgetall", "+time"}, "1"}, // which the script takes where several hold a lock
+		{[]any{"+lrange", "+hmget"}, "1: w"},
+	} {
+		if err := rdb.Do(t.Context(), append([]any{"ACL", "SETUSER", "ls"}, c.allow...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "w is in line", func() bool {
+			r := play(t, u.String(), "ls")
+			got := r.table(t)
+			return r.status == 0 && got["k"][5] == c.waiting && got["permits"][1] == "1 of 2: one"
+		})
+	}
 	// Without GETRANGE, -all must not say that there is nothing.
 	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "ls", "-getrange").Err(); err != nil {
 		t.Fatal(err)
 	}
-	u := url.URL{Scheme: "redis", Host: s.Addr(), User: url.UserPassword("ls", "p")}
 	if r := play(t, u.String(), "ls", "-all"); r.status != 1 || !strings.Contains(r.stderr, "NOPERM") {
 		t.Errorf("without GETRANGE: %v", r)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -22,8 +23,6 @@ var errNothing = errors.New("nothing is known of this key: nobody holds it, and 
 type details struct {
 	row
 	History *history `json:"fence,omitempty"`
-	Line    []waiter `json:"line,omitempty"`    // the first waiters
-	Members []member `json:"members,omitempty"` // that hold it together
 	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
 }
 
@@ -88,13 +87,16 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		own := false
 		if strings.HasPrefix(value.Val(), "=") { // each of several has a label of its own
 			own = true
-			for _, m := range d.Members {
+			for i, m := range d.Members {
 				if d.Holders++; d.Limit == 0 || int(m.Limit) < d.Limit {
 					d.Limit = int(m.Limit)
 				}
+				if i == 0 || m.LeftMS < d.LeftMS { // the key lasts as long as the last of them
+					d.LeftMS = m.LeftMS
+				}
 			}
-			if d.Limit > 1000 {
-				d.Limit = 0
+			if len(d.Members) == 0 && several.Val()["of"] == value.Val() {
+				d.State, d.LeftMS = free, 0 // nobody is left, and the next one takes it
 			}
 		} else if d.Label, own = ownLabel(value.Val()); !own {
 			d.State, d.Label, d.Value = foreign, "", value.Val()
@@ -116,13 +118,19 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 			return nil, err
 		}
-		entries = append(entries, make([]any, len(ids)-len(entries))...)
-		for i, id := range ids {
-			text, _ := entries[i].(string)
-			d.Line = append(d.Line, newWaiter(id, text, now.Val()))
-		}
+		d.Line = newLine(ids, entries, now.Val())
 	}
 	return d, nil
+}
+
+// newLine is made of the ids in line, and of what is kept of each, if it is.
+func newLine(ids []string, entries []any, now time.Time) (all []waiter) {
+	entries = append(entries, make([]any, len(ids)-len(entries))...)
+	for i, id := range ids {
+		text, _ := entries[i].(string)
+		all = append(all, newWaiter(id, text, now))
+	}
+	return all
 }
 
 func (d *details) write(w io.Writer) error {
@@ -137,11 +145,21 @@ func (d *details) write(w io.Writer) error {
 		line("time left", "%s", d.left())
 	}
 	for _, m := range d.Members {
-		line("held together", "%s, %s left", orDash(m.Label), brief(time.Duration(m.LeftMS)*time.Millisecond))
+		left := brief(time.Duration(m.LeftMS) * time.Millisecond)
+		switch {
+		case m.Token == 0: // by a re-entry id
+			line("held together", "%s, %s left", orDash(m.Label), left)
+		case m.Shared:
+			line("reader", "%s, %s left, token %d, issued %s UTC", orDash(m.Label), left, m.Token, tokenTime(m.Token))
+		default:
+			line("permit", "%s, %s left, token %d, issued %s UTC, limit %d", orDash(m.Label), left, m.Token, tokenTime(m.Token), m.Limit)
+		}
 	}
 	if h := d.History; h != nil {
 		line("token", "%s", d.token())
 		switch {
+		case d.Holders > 0:
+			line("", "issued %s UTC, to the latest of them", tokenTime(d.Token))
 		case h.Live != 0 && d.State == held:
 			line("", "issued %s UTC", tokenTime(h.Live))
 		case h.Live != 0:
@@ -169,7 +187,16 @@ func (d *details) write(w io.Writer) error {
 		case one.Told:
 			how = "will be told of its turn"
 		}
-		line("", "%d. %s, %s", i+1, orDash(one.Label), how)
+		wants := ""
+		switch {
+		case one.Shared:
+			wants = ", to read"
+		case one.Limit > 0:
+			wants = fmt.Sprintf(", for a permit of %d", one.Limit)
+		case d.mixed():
+			wants = ", to be alone"
+		}
+		line("", "%d. %s%s, %s", i+1, orDash(one.Label), wants, how)
 	}
 	if rest := d.Waiting - len(d.Line); rest > 0 && len(d.Line) > 0 {
 		line("", "and %d more", rest)
@@ -178,6 +205,11 @@ func (d *details) write(w io.Writer) error {
 		line("claimed", "the tick of %s", d.Tick)
 	}
 	return t.Flush()
+}
+
+// mixed tells whether the lock is one that several hold, or want to.
+func (d *details) mixed() bool {
+	return d.Holders > 0 || slices.ContainsFunc(d.Line, func(w waiter) bool { return w.Shared || w.Limit > 0 })
 }
 
 func orDash(label string) string {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,42 @@ func TestShowTellsOfTicksAndOfThoseWhoHoldTogether(t *testing.T) {
 	})
 }
 
+func TestShowTellsOfPermitsReadersAndTheirLine(t *testing.T) {
+	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
+		first, reader := takeSeveral(t, rdb)
+		for key, want := range map[string][]string{
+			"permits": {
+				"holder       2 of 2\n", `permit       "api 1", `, fmt.Sprintf("token %d, issued %s UTC, limit 3\n", first.Token(), tokenTime(first.Token())),
+				"permit       api-2, ", "limit 2\n", " UTC, to the latest of them\n", "1. api-3, for a permit of 2, will", "2. -, for a permit of 4, will",
+			},
+			"prices": {
+				"holder       3 readers\n", "reader       reader-1, ", fmt.Sprintf("token %d, issued %s UTC\n", reader.Token(), tokenTime(reader.Token())),
+				"reader       -, ", "1. writer, to be alone, will", "2. reader-2, to read, will",
+			},
+			"c": {`holder       "transfer 1"`, `1. "transfer 2", will`},
+		} {
+			until(t, key, func() bool { // a place in line that was not refreshed for 5 s is given up
+				r := play(t, addr, "show", key)
+				return r.status == 0 && !slices.ContainsFunc(want, func(part string) bool { return !strings.Contains(r.stdout, part) })
+			})
+		}
+		d := play(t, addr, "show", "-json", "permits").details(t)
+		if d.Holders != 2 || d.Limit != 2 || d.LeftMS != min(d.Members[0].LeftMS, d.Members[1].LeftMS) {
+			t.Errorf("got %+v, %+v", d.row, d.Members)
+		}
+		// Nobody is left, and no next one has come upon it.
+		rdb.HSet(t.Context(), "{permits}:~held", "@x", "1 2 7")
+		for field := range rdb.HGetAll(t.Context(), "{permits}:~held").Val() {
+			if strings.HasPrefix(field, "@") && field != "@x" {
+				rdb.HDel(t.Context(), "{permits}:~held", field)
+			}
+		}
+		if d := play(t, addr, "show", "-json", "permits").details(t); d.State != free || d.Holders != 0 {
+			t.Errorf("nobody holds it: %+v", d.row)
+		}
+	})
+}
+
 func TestHistoryOfWhatIsNoFence(t *testing.T) {
 	for fence, want := range map[string]string{
 		"9 8 7":                "[9 8 7]",
@@ -156,7 +193,9 @@ func TestHistoryOfWhatIsNoFence(t *testing.T) {
 	now := time.UnixMilli(1000)
 	for entry, want := range map[string]waiter{
 		"1001 3000 75000 1 1 holdfast:inbox:x": {Told: true}, "1001 3000 75000 1 1 -": {}, "1000 3000 75000 1 1 -": {Gone: true},
-		"1001 40 1 holdfast:inbox:x": {Told: true}, "": {Gone: true}, "x y": {Told: true, Gone: true},
+		"1001 40 1 holdfast:inbox:x": {Told: true}, "": {Gone: true},
+		"1001 3000 75000 1 1 1 -": {}, "1001 3000 75000 1 3 1 -": {Limit: 3}, "1001 3000 75000 1 1048576 0 x": {Told: true, Shared: true},
+		"1001 3000 75000 1 x 0 x": {Told: true}, "x y": {Told: true, Gone: true},
 	} {
 		if got := newWaiter("id", entry, now); got != want {
 			t.Errorf("%q: got %+v, want %+v", entry, got, want)

@@ -38,7 +38,34 @@ func (a *app) watch(ctx context.Context, client redis.UniversalClient, s setting
 	}
 }
 
-// frame is what is drawn at once, so that it does not flicker.
+// aroundTable is how many lines of the screen the rows of the table do not get: a title and a blank line, the head, what is left
+// out, and the line that the cursor is on.
+const aroundTable = 5
+
+// busiest returns n rows, in their order: those that are held or waited for, and of the others as many as there is room for.
+func busiest(all []row, n int) []row {
+	busy := func(r row) bool { return r.State != free || r.Waiting > 0 }
+	idle := n
+	for _, r := range all {
+		if busy(r) {
+			idle--
+		}
+	}
+	var some []row
+	for _, r := range all {
+		switch {
+		case len(some) == n:
+		case busy(r):
+			some = append(some, r)
+		case idle > 0:
+			idle--
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
+// frame is what is drawn at once, so that it does not flicker. On a terminal it fits the window.
 func (a *app) frame(all []row, err error, pattern string) []byte {
 	var b bytes.Buffer
 	if a.terminal {
@@ -51,18 +78,34 @@ func (a *app) frame(all []row, err error, pattern string) []byte {
 		}
 		waiting += r.Waiting
 	}
-	fmt.Fprintf(&b, "%s  %s: %d locks, %d held, %d waiting\n\n", time.Now().Format(time.TimeOnly), printable(pattern), len(all), taken, waiting)
-	if err == nil || all != nil {
-		_ = writeTable(&b, all) // a buffer takes all
-	}
-	errs := []error{err}
+	var errs []error
 	if p := (*partial)(nil); errors.As(err, &p) {
 		errs = p.errs
+	} else if err != nil {
+		errs = []error{err}
+	}
+	columns, lines := 0, 0
+	if a.terminal && a.size != nil {
+		columns, lines = a.size()
+	}
+	title := fmt.Sprintf("%s  %s: %d locks, %d held, %d waiting", time.Now().Format(time.TimeOnly), printable(pattern), len(all), taken, waiting)
+	rest := 0
+	if most := lines - aroundTable - 2*len(errs); lines > 0 && len(all) > max(1, most) {
+		all, rest = busiest(all, max(1, most)), len(all)-max(1, most)
+	}
+	table := cells(all)
+	if columns > 0 {
+		title, table = shorten(title, columns), fit(table, columns)
+	}
+	fmt.Fprintf(&b, "%s\n\n", title)
+	if err == nil || all != nil {
+		_ = writeTable(&b, table) // a buffer takes all
+	}
+	if rest > 0 {
+		fmt.Fprintf(&b, "and %d more, see ls\n", rest)
 	}
 	for _, one := range errs {
-		if one != nil {
-			fmt.Fprintf(&b, "\nerror: %s\n", explain(one))
-		}
+		fmt.Fprintf(&b, "\nerror: %s\n", explain(one))
 	}
 	if !a.terminal {
 		b.WriteByte('\n')

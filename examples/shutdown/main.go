@@ -68,7 +68,7 @@ func run(ctx context.Context, out io.Writer) error {
 	worker := asynq.NewServerFromRedisClient(rdb, orders.Config(asynq.Config{
 		Queues:          map[string]int{queue: 1},
 		LogLevel:        asynq.ErrorLevel,
-		ShutdownTimeout: patience, // of 8 s by default: what takes longer is put back while it still runs
+		ShutdownTimeout: asynqPatience, // what takes longer is put back while it still runs
 	}))
 	err = worker.Start(orders.Wrap(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { return work(ctx, out, "task") })))
 	if err != nil {

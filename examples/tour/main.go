@@ -16,8 +16,8 @@
 //	go run ./examples/tour -serve
 //
 // With -serve it plays no scenes. It runs the shop until Ctrl-C, each replica a process, and shows on a page, whose address
-// it prints, who holds what, and how many of two places for payments (WithLimit) are taken: with buttons to pause a replica,
-// to kill it and to flush Redis.
+// it prints, who holds what: with buttons to pause a replica, to kill it and to flush Redis, and to take locks by hand, with a limit
+// (WithLimit), as readers and a writer (WithShared), as a leader (Lead) and several at once (DoAll).
 //
 // It needs nothing but Go: Redis and the database are embedded (miniredis and SQLite, gone afterwards). Two
 // variables switch to real ones:

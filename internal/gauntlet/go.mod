@@ -9,7 +9,7 @@ replace (
 
 require (
 	github.com/hibiken/asynq v0.26.0
-	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast v0.1.0
 	github.com/holdfast-go/holdfast/internal/peers v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/robfig/cron/v3 v3.0.1

@@ -37,7 +37,7 @@ type ClaimInput struct {
 	Granted bool
 
 	Unknown   int64 // the last tick that a claim without an answer may have taken before this one returned; 0 if none
-	Forgotten int64 // the last tick that somebody claimed before a server forgot its data, before this one returned; or 0
+	Forgotten int64 // the last tick that somebody claimed before a server forgot it, with its data or by its clock, before this one returned; or 0
 }
 
 func (in ClaimInput) after(mark int64) bool {

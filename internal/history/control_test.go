@@ -30,6 +30,11 @@ var controls = []struct {
 	{"keeps what is above the refused key", "progress", scene{lock: "keeps above", nodes: 1, several: 3 * time.Second, crew: 4, long: 1e6, lease: time.Minute}},
 	{"released under a leader", "mutex", scene{lock: "hasty leader", nodes: 1, several: hang / 2, leads: true, faults: []fault{stop}, lease: brief}},
 	{"leader that ignores its loss", "mutex", scene{lock: "leads on", nodes: 1, several: hang / 2, leads: true, faults: []fault{stop}, lease: brief}},
+	{"lease by a clock set forward", "mutex", scene{lock: Holdfast, nodes: 1, faults: []fault{clock}, unaware: true, long: 2, lease: short}},
+	{"leases by clocks set forward", "mutex", scene{lock: Holdfast, nodes: 5, faults: []fault{clocksOfAll}, unaware: true, long: 2, lease: short}},
+	{"stale write after a step", "fence", scene{lock: Holdfast, nodes: 1, faults: []fault{clock}, careless: true, long: 3}},
+	{"tokens by the clock", "fence", scene{lock: "clock tokens", nodes: 1, faults: []fault{back}}},
+	{"ticks without a window", "claim", scene{lock: "brief marks", nodes: 1, faults: []fault{clock}}},
 	{"no quarantine", "mutex", scene{lock: Holdfast, nodes: 5, faults: []fault{crash}, exposed: true, long: 2, lease: 3 * time.Second}},
 }
 
@@ -37,8 +42,8 @@ var controls = []struct {
 func TestControls(t *testing.T) {
 	t.Parallel()
 	for _, c := range controls {
-		if c.scene.tries {
-			continue // a kill has to hit a reader: that takes long, and TestSoak has it
+		if c.scene.tries || c.scene.unaware && c.scene.nodes > 1 {
+			continue // a kill has to hit a reader, or there are five servers: that takes long, and TestSoak has it
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -76,6 +81,7 @@ func TestPlainLockPasses(t *testing.T) {
 		"mutex":   {nodes: 1, faults: []fault{stop, kill, slow}, long: 8},
 		"limits":  {nodes: 1, faults: []fault{stop, kill}, long: 8, limits: true, lease: brief},
 		"leader":  {nodes: 1, several: hang / 2, leads: true, faults: []fault{stop, kill}, lease: brief},
+		"clock":   {nodes: 1, faults: []fault{clock, stop}, long: 8},
 		"several": {nodes: 1, several: 10 * time.Second, crew: 4, long: 1e6, lease: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {

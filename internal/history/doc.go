@@ -10,9 +10,12 @@
 //   - fence: tokens rise, and a register that refuses older tokens loses no update
 //   - reentry: holders with one re-entry id hold a lock together, and nobody else does beside them
 //   - claim: a tick goes to one claimant
-//   - progress: calls that take several keys at a time in any order have them in the end, and who stands leads; mutex and fence judge each key
+//   - progress: calls that take several keys at a time in any order have them in the end, and who stands leads; mutex and
+//     fence judge each key
 //   - permit: nobody is inside together with more than its own limit allows
 //   - shared: readers are together, a writer is alone, and its token is larger than all before
+//
+// The wall clocks of the servers are stepped as well, see [Step] for what holds then.
 //
 // A call whose outcome nobody can know may have taken effect at any time after it began, or never.
 //

@@ -16,6 +16,7 @@ type fault struct {
 	own               bool          // it is to run on the test's goroutine
 	links             bool          // it is on the links
 	restarts, forgets bool          // servers start anew, or lose their data, where they are not durable
+	clocks            clocks        // it is on the servers' clocks, which are
 	strike            func(w *world, over context.Context, rnd *rand.Rand)
 }
 
@@ -150,6 +151,23 @@ var del = fault{name: "del", rest: 300 * time.Millisecond, forgets: true, strike
 	}
 	w.forgot(since)
 }}
+
+// clock sets a clock forward or back, mostly by 1 ms to 10 s, and now and then by up to an hour, which is in one direction in
+// a world. Of several servers those of a minority have clocks of their own.
+var clock = fault{name: "clock", rest: 100 * time.Millisecond, forgets: true, clocks: apart, strike: func(w *world, over context.Context, rnd *rand.Rand) {
+	w.step(rnd, 1-2*rnd.IntN(2))
+}}
+
+// clocksOfAll has all servers go by one clock, as one server of the time may be wrong.
+var clocksOfAll = fault{name: clock.name, rest: clock.rest, forgets: true, clocks: shared, strike: clock.strike}
+
+// back sets a clock back, and never forward: nothing is forgotten by that.
+var back = fault{name: "back", rest: clock.rest, clocks: apart, strike: func(w *world, over context.Context, rnd *rand.Rand) {
+	w.step(rnd, -1)
+}}
+
+// backOfAll is back on one clock for all servers.
+var backOfAll = fault{name: "back", rest: clock.rest, clocks: shared, strike: back.strike}
 
 // links are those of one worker to some servers.
 func (w *world) links(rnd *rand.Rand) (some []*servertest.FaultProxy) {

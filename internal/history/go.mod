@@ -6,7 +6,7 @@ replace github.com/holdfast-go/holdfast => ../../
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
-	github.com/holdfast-go/holdfast v0.0.0-00010101000000-000000000000
+	github.com/holdfast-go/holdfast v0.1.0
 	github.com/redis/go-redis/v9 v9.19.0
 	golang.org/x/sys v0.48.0
 )

@@ -25,7 +25,8 @@ func seed(t *testing.T, fallback uint64) uint64 {
 // brief is a lease that a worker is often stopped for longer than. It is for links without a proxy.
 const brief = 600 * time.Millisecond
 
-// scenes of the normal run, which has several faults in one; the soak has each alone, and what takes longer: links and crashes under limits, and calls that only try. The one that has to wait for its
+// scenes of the normal run, which has several faults in one; the soak has each alone, and what takes longer: links and crashes under limits, calls that only try, and
+// clocks of a minority. The one that has to wait for its
 // servers comes first.
 var scenes = []struct {
 	name string
@@ -41,6 +42,11 @@ var scenes = []struct {
 	{"one/crashes", scene{nodes: 1, faults: []fault{crash}, durable: true}},
 	{"one/amnesia", scene{nodes: 1, faults: []fault{crash, flush}}},
 	{"several/processes", scene{nodes: 1, several: hang / 2, crew: 6, faults: []fault{stop, kill}, lease: brief}},
+	{"one/clock", scene{nodes: 1, faults: []fault{clock, stop}, lease: brief, long: 10}},
+	{"one/back", scene{nodes: 1, faults: []fault{back, stop}, lease: brief, long: 10}},
+	{"five/clocks", scene{nodes: 5, faults: []fault{clocksOfAll, stop}, lease: brief, long: 10}},
+	{"five/back", scene{nodes: 5, faults: []fault{backOfAll, stop}, lease: brief, long: 10}},
+	{"limits/clock", scene{nodes: 1, limits: true, faults: []fault{clock, stop}, lease: brief, long: 20}},
 	{"limits/processes", scene{nodes: 1, limits: true, faults: []fault{stop, kill}, lease: brief, long: 20}},
 	{"limits/amnesia", scene{nodes: 1, limits: true, faults: []fault{crash, flush, del}}},
 }

@@ -307,6 +307,9 @@ func (r *Record) addClaims(all []*op, t *Tally, add func(string, porcupine.Opera
 						in.Forgotten = max(in.Forgotten, other.Tick)
 					}
 				}
+				if other.Tick > in.Forgotten && r.passed(other.Tick, other.At, o.back()) {
+					in.Forgotten = other.Tick
+				}
 			}
 			add(key, operation(o, false, in, nil, o.At, o.back()))
 		}

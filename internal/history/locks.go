@@ -46,7 +46,7 @@ func newLocks(o Orders) (locks, error) {
 	if flaws, ok := plain[o.Lock]; ok {
 		return newPlain(o, flaws), nil
 	}
-	opts := []holdfast.Option{holdfast.WithTTL(o.TTL), holdfast.WithTickWindow(time.Minute, time.Second)}
+	opts := []holdfast.Option{holdfast.WithTTL(o.TTL), holdfast.WithTickWindow(window, time.Second)}
 	if o.Apart {
 		opts = append(opts, holdfast.WithLocalHandover(0, 0))
 	}

@@ -28,6 +28,8 @@ type flaws struct {
 	shallow bool // the first release of several by one owner frees the lock
 	surplus bool // one more than the limit is let in
 	selfish bool // a call looks at its own limit alone, and not at the least of those inside
+	clock   bool // tokens are the time of Redis
+	brief   bool // a mark is forgotten after 300 ms, and no tick is too old
 	named   bool // several keys are taken in the order in which they are named
 	greedy  bool // of several keys those behind the one that is waited for are kept
 	revives bool // each that enters lengthens the leases of all inside
@@ -45,6 +47,8 @@ var plain = map[string]flaws{
 	"one too many":     {surplus: true},
 	"own limit":        {selfish: true},
 	"revived":          {revives: true},
+	"clock tokens":     {clock: true},
+	"brief marks":      {brief: true},
 	"keys as named":    {named: true},
 	"keeps above":      {greedy: true},
 	"hasty leader":     {hasty: true},
@@ -61,6 +65,10 @@ if had then
 else
   redis.call('SET', KEYS[1] .. ':depth', 1)
   redis.call('INCR', KEYS[1] .. ':token')
+end
+if ARGV[3] == '1' then
+  local time = redis.call('TIME')
+  if not had then redis.call('SET', KEYS[1] .. ':token', string.format('%.0f', time[1] * 1000000 + time[2])) end
 end
 return tonumber(redis.call('GET', KEYS[1] .. ':token'))`)
 	plainRelease = redis.NewScript(`
@@ -93,6 +101,7 @@ return ends and tonumber(ends) > time[1] * 1000 + math.floor(time[2] / 1000) and
 local mark = tonumber(redis.call('GET', KEYS[1]) or 0)
 if mark > 0 and tonumber(ARGV[1]) < mark + math.max(tonumber(ARGV[2]), 1) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
+if ARGV[3] == '1' then redis.call('PEXPIRE', KEYS[1], 300) end
 return 1`)
 )
 
@@ -122,7 +131,7 @@ func (l *plainLocks) acquire(ctx context.Context, key string, waits bool, how ma
 		if how.limit > 0 {
 			token, err = plainEnter.Run(ctx, l.rdb, []string{key}, owner, how.limit, l.ttl.Milliseconds(), digit(l.surplus), digit(l.selfish), digit(l.revives)).Int64()
 		} else {
-			token, err = plainTake.Run(ctx, l.rdb, []string{key}, owner, l.ttl.Milliseconds()).Int64()
+			token, err = plainTake.Run(ctx, l.rdb, []string{key}, owner, l.ttl.Milliseconds(), digit(l.clock)).Int64()
 		}
 		switch {
 		case err != nil:
@@ -228,7 +237,7 @@ func (leadsOn) Err() error { return nil }
 func (l *plainLocks) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
 	at, step := tick.UnixMicro(), max(gap.Microseconds(), 1)
 	if !l.getSet {
-		n, err := plainClaim.Run(ctx, l.rdb, []string{name}, at, step).Int64()
+		n, err := plainClaim.Run(ctx, l.rdb, []string{name}, at, step, digit(l.brief)).Int64()
 		return n == 1, err
 	}
 	mark, err := l.rdb.Get(ctx, name).Int64()

@@ -15,6 +15,12 @@ type Record struct {
 	Forgets   []Span // when a server may have forgotten what nothing protects
 	Quorum    bool
 
+	Lease time.Duration // 0 where that is not known
+
+	Steps  []Step        // of all clocks, in order
+	Margin time.Duration // how much a clock can be set forward within a lease, and no holder notices
+	Unix   Stamp         // the true time at 0
+
 	// Remains is how long a lock may last of which nobody hears any more: a lease, and the time for a server to do what it was
 	// sent. 0 where that is not known, as links may keep commands.
 	Remains time.Duration
@@ -109,6 +115,10 @@ func (r *Record) end(o *op) (from, to Stamp, how string) {
 			how += ", forgotten"
 		}
 	}
+	if at := r.early(o.At); at <= to {
+		from = min(from, at)
+		how += ", by a clock set forward"
+	}
 	return from, to, how
 }
 
@@ -144,7 +154,8 @@ func (r *Record) counted(o *op) (from, to Stamp, how string) {
 	return noticed, Forever, how
 }
 
-// orphans are the handles that were let in to a hold after a server had forgotten it, by a process that did not know yet.
+// orphans are the handles that were let in to a hold after a server had forgotten it, or its clock had ended it early, by a
+// process that did not know yet.
 // They are no more of it than their holder's word, and are left out.
 func (r *Record) orphans(all []*op) map[*op]bool {
 	type hold struct {
@@ -166,12 +177,21 @@ func (r *Record) orphans(all []*op) map[*op]bool {
 				orphans[o] = true
 			}
 		}
+		if r.early(first[h].At) <= o.back() {
+			orphans[o] = true
+		}
 	}
 	return orphans
 }
 
 // ghosts are the acquisitions that may have had a lock without telling when, by key.
-type ghosts map[string][]*op
+type ghosts map[string][]ghost
+
+// ghost may have had it until then, as far as others can tell.
+type ghost struct {
+	*op
+	until Stamp
+}
 
 func (r *Record) ghosts(all []*op, orphans map[*op]bool) ghosts {
 	unseen := ghosts{}
@@ -182,15 +202,25 @@ func (r *Record) ghosts(all []*op, orphans map[*op]bool) ghosts {
 		// One that waits has a place in line, which it gives up in the background; its turn may come before that.
 		// Of several servers each call has some for a while that it gives back, also where it got no majority.
 		if o.out() == Unknown || o.out() == Refused && o.Waits || r.Quorum || orphans[o] {
-			unseen[o.Key] = append(unseen[o.Key], o)
+			unseen[o.Key] = append(unseen[o.Key], ghost{o, Forever})
+		} else if r.again(o) {
+			unseen[o.Key] = append(unseen[o.Key], ghost{o, o.back()})
 		}
 	}
 	return unseen
 }
 
+// again reports whether an acquisition may have had the lock before, in the same call: it was over when its process, which was
+// stopped, heard of it, and was asked for again.
+func (r *Record) again(o *op) bool {
+	return o.out() == Granted && r.Lease > 0 && (o.back()-o.At >= Stamp(r.Lease)/2 || r.early(o.At) <= o.back())
+}
+
 // excuse reports whether the lock of a refused acquisition may have been somebody's who never knew.
 func (g ghosts) excuse(refused *op) bool {
-	return slices.ContainsFunc(g[refused.Key], func(o *op) bool { return o != refused && o.At <= refused.back() })
+	return slices.ContainsFunc(g[refused.Key], func(o ghost) bool {
+		return o.op != refused && o.At <= refused.back() && refused.At <= o.until
+	})
 }
 
 // kept reports whether a refused acquisition met one of its own owner that waited in line: from its grant until it has
@@ -227,14 +257,17 @@ func (r *Record) inVain(all []*op, unseen ghosts, refused *op) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(unseen[refused.Key], func(o *op) bool {
-		return o != refused && o.At <= refused.back() && (o.Waits || refused.At <= r.remained(o))
+	return slices.ContainsFunc(unseen[refused.Key], func(o ghost) bool {
+		return o.op != refused && o.At <= refused.back() && refused.At <= o.until && (o.Waits || refused.At <= r.remained(o.op))
 	})
 }
 
 // unseen reports whether one of o's owner may have had the lock.
 func (g ghosts) unseen(o *op) bool {
-	return slices.ContainsFunc(g[o.Key], func(g *op) bool { return g != o && g.Owner == o.Owner && g.out() != Granted && g.At <= o.back() })
+	return slices.ContainsFunc(g[o.Key], func(g ghost) bool {
+		had := g.out() != Granted || g.until < Forever && g.done.Token != o.done.Token
+		return g.op != o && g.Owner == o.Owner && had && g.At <= o.back() && o.At <= g.until
+	})
 }
 
 // operation gives the ends of holds a row of their own in a picture, as they overlap with the next call.

@@ -5,10 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // script writes the journals of two workers in a few words: "call worker op what key", "done worker op out token",
-// "counts worker op until", "gone worker op", "release worker op of", "claim worker op tick", "killed worker", "forget".
+// "counts worker op until", "gone worker op", "release worker op of", "claim worker op tick", "killed worker", "forget", "step by".
 // Each line is one moment, 10 apart.
 type script struct {
 	r  Record
@@ -47,6 +48,12 @@ func (s *script) freed(worker, op int) {
 }
 func (s *script) killed(worker int) { s.at += 10; s.log(worker).Killed = s.at }
 func (s *script) forget()           { s.at += 10; s.r.Forgets = append(s.r.Forgets, Span{s.at, s.at + 1}) }
+
+// step sets the clock of a server, which 50 of a lease are safe from.
+func (s *script) step(by time.Duration) {
+	s.at += 10
+	s.r.Steps = append(s.r.Steps, Step{From: s.at, To: s.at + 1, By: by})
+}
 
 func (s *script) out(worker, op int, out Outcome) { s.add(worker, Entry{Kind: Done, Op: op, Out: out}) }
 func (s *script) counts(worker, op int, until Stamp) {
@@ -168,6 +175,28 @@ func TestRecord(t *testing.T) {
 			s.try(2, 1)
 			s.add(2, Entry{Kind: Done, Op: 1, Out: Granted, Token: 1})
 		}},
+		{"entered in the place of one that asked twice", "", func(s *script) {
+			s.add(1, Entry{Kind: Began, Op: 1, What: Reentrant, Key: "k", Owner: "a"}) // has token 5, and is stopped until it has not
+			s.enter(2, 1, "a", 5)
+			s.freed(2, 2)
+			s.out(2, 2, Released)
+			s.enter(2, 3, "a", 5)
+			s.freed(2, 4)
+			s.out(2, 4, Released)
+			s.at += 300
+			s.add(1, Entry{Kind: Done, Op: 1, Out: Granted, Token: 6})
+		}},
+		{"entered in the place of nobody", "reentry", func(s *script) {
+			s.add(1, Entry{Kind: Began, Op: 1, What: Reentrant, Key: "k", Owner: "a"})
+			s.enter(2, 1, "a", 5)
+			s.freed(2, 2)
+			s.out(2, 2, Released)
+			s.enter(2, 3, "a", 5)
+			s.freed(2, 4)
+			s.out(2, 4, Released)
+			s.add(1, Entry{Kind: Done, Op: 1, Out: Granted, Token: 6})
+		}},
+		{"refused beside one that asked twice", "", func(s *script) { s.try(1, 1); s.try(2, 1); s.out(2, 1, Refused); s.at += 300; s.got(1, 1) }},
 		{"claimed", "", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(1, 1, Granted); s.out(2, 1, Refused) }},
 		{"claimed twice", "claim", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(1, 1, Granted); s.out(2, 1, Granted) }},
 		{"claimed by one that hangs", "", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(2, 1, Refused) }},
@@ -176,6 +205,44 @@ func TestRecord(t *testing.T) {
 			s.claim(1, 1, 5)
 			s.out(1, 1, Granted)
 			s.forget()
+			s.claim(2, 1, 5)
+			s.out(2, 1, Granted)
+		}},
+		{"ended by a clock set forward", "", func(s *script) { hold(s); s.step(60); take(s) }},
+		{"ended by a clock set forward twice", "", func(s *script) { hold(s); s.step(30); s.step(30); take(s) }},
+		{"ended by a clock set back and then forward", "", func(s *script) { hold(s); s.step(-100); s.step(60); take(s) }},
+		{"not ended by a clock set forward a little", "mutex", func(s *script) { hold(s); s.step(40); take(s) }},
+		{"not ended by a clock set back", "mutex", func(s *script) { hold(s); s.step(-60); take(s) }},
+		{"not ended by a clock set forward before", "mutex", func(s *script) { s.step(60); s.at += 10; hold(s); take(s) }},
+		{"a permit ended by a clock set forward", "", func(s *script) { s.of(1, 1, 1, Granted); s.step(60); s.of(2, 1, 1, Granted) }},
+		{"a permit not ended by a clock set back", "permit", func(s *script) { s.of(1, 1, 1, Granted); s.step(-60); s.of(2, 1, 1, Granted) }},
+		{"entered again when a clock was set forward", "", func(s *script) {
+			s.enter(1, 1, "a", 5)
+			s.step(60)
+			s.enter(2, 1, "b", 6)
+			s.enter(1, 2, "a", 5)
+		}},
+		{"claimed before its window was over", "", func(s *script) {
+			s.claim(1, 1, 5)
+			s.out(1, 1, Granted)
+			s.step(window + 5*time.Microsecond)
+			s.step(-time.Minute)
+			s.claim(2, 1, 5)
+			s.out(2, 1, Granted)
+		}},
+		{"claimed again in its window", "claim", func(s *script) {
+			s.claim(1, 1, 5)
+			s.out(1, 1, Granted)
+			s.step(window - time.Second)
+			s.step(-time.Minute)
+			s.claim(2, 1, 5)
+			s.out(2, 1, Granted)
+		}},
+		{"claimed after its window was over", "claim", func(s *script) {
+			s.step(2 * window)
+			s.step(-2 * window)
+			s.claim(1, 1, 5)
+			s.out(1, 1, Granted)
 			s.claim(2, 1, 5)
 			s.out(2, 1, Granted)
 		}},
@@ -189,7 +256,7 @@ func TestRecord(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &script{r: Record{Remains: 450}}
+			s := &script{r: Record{Remains: 450, Margin: 50, Lease: 400}}
 			tt.write(s)
 			_, breaches, err := s.r.Judge(false)
 			if err != nil {

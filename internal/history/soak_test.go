@@ -17,7 +17,7 @@ import (
 func cells() (all []cell) {
 	for _, nodes := range []int{1, 5} {
 		name := map[int]string{1: "one", 5: "five"}[nodes]
-		for _, f := range []fault{stop, kill, cut, slow, storm, flush} {
+		for _, f := range []fault{stop, kill, cut, slow, storm, flush, clock, back} {
 			s := scene{lock: Holdfast, nodes: nodes, faults: []fault{f}}
 			if f.name == stop.name {
 				s.lease, s.long = brief, 6
@@ -25,10 +25,15 @@ func cells() (all []cell) {
 			all = append(all, cell{name: name + "/" + f.name, scene: s})
 		}
 		all = append(all, cell{name: name + "/crash", scene: scene{lock: Holdfast, nodes: nodes, faults: []fault{crash}, durable: true}},
-			cell{name: name + "/amnesia", scene: scene{lock: Holdfast, nodes: nodes, faults: []fault{crash, cut}}})
+			cell{name: name + "/amnesia", scene: scene{lock: Holdfast, nodes: nodes, faults: []fault{crash, cut}}},
+			cell{name: name + "/clock-stop", scene: scene{lock: Holdfast, nodes: nodes, faults: []fault{clock, stop, kill}, lease: brief, long: 6}},
+			cell{name: name + "/clock-links", scene: scene{lock: Holdfast, nodes: nodes, faults: []fault{clock, cut, slow, storm}}})
+	}
+	for _, f := range []fault{clocksOfAll, backOfAll} {
+		all = append(all, cell{name: "five/" + f.name + "-of-all", scene: scene{lock: Holdfast, nodes: 5, faults: []fault{f, stop}, lease: brief}})
 	}
 	limits := scene{lock: Holdfast, nodes: 1, limits: true}
-	for _, f := range []fault{stop, kill, cut, slow, storm, flush, del, crash} {
+	for _, f := range []fault{stop, kill, cut, slow, storm, flush, del, crash, clock, back} {
 		s := limits
 		s.faults, s.durable = []fault{f}, f.name == crash.name
 		if f.name == stop.name {
@@ -38,7 +43,7 @@ func cells() (all []cell) {
 	}
 	limits.faults, limits.tries, limits.lease, limits.longer = []fault{stop, rarely}, true, short, 2*time.Second
 	all = append(all, cell{name: "limits/tries", scene: limits})
-	for _, f := range []fault{stop, kill, crash} {
+	for _, f := range []fault{stop, kill, crash, clock} {
 		s := scene{lock: Holdfast, nodes: 1, several: hang / 2, crew: 16, faults: []fault{f}, durable: f.name == crash.name}
 		all = append(all, cell{name: "several/" + f.name, scene: s})
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 // Orders tell a worker what to do.
@@ -31,6 +32,7 @@ type Orders struct {
 	Tries      bool          // with Limits: nobody waits
 	Several    time.Duration // if any, several keys at a time instead of all else; a call that waits for longer is stuck
 	Leads      bool          // with Several: all stand for election, and nothing else
+	Clock      string        // of the servers, a file; every second tick goes by it. Empty for the true time
 
 	// Apart has no call pass a lock on to another of the process: where servers forget, that goes on until a renewal.
 	Apart bool
@@ -317,6 +319,14 @@ func (w *worker) claim() {
 	} else { // everyone by a period of its own
 		time.Sleep(w.upTo(period))
 		e.Gap = (period * 3 / 4).Microseconds()
+	}
+	if w.Clock != "" && w.one(2) {
+		ahead, err := servertest.ReadClock(w.Clock)
+		if err != nil {
+			w.failed = err
+			return
+		}
+		tick = tick.Add(ahead.Truncate(period))
 	}
 	e.Tick = tick.UnixMicro()
 	ctx, cancel := context.WithTimeout(context.Background(), w.TTL)

@@ -42,6 +42,7 @@ type scene struct {
 	leads    bool
 	crew     int           // workers
 	longer   time.Duration // than usual it is played, and a key is used
+	unaware  bool          // its judge does not know of the steps of clocks
 }
 
 // ttl is the lease, unless the scene says so.
@@ -59,6 +60,10 @@ type world struct {
 	slots   [][]*servertest.FaultProxy // of the workers, one to a server
 	orders  Orders
 	record  Record
+	clocks  []*wound
+	far     int // the direction of the long steps of its clocks
+
+	stepping sync.Mutex // held while a clock is stepped
 
 	mu       sync.Mutex // guards what follows
 	running  []*process
@@ -125,9 +130,7 @@ func (w *world) open() {
 	if w.durable {
 		args = []string{"--appendonly", "yes", "--appendfsync", "always"}
 	}
-	for range w.nodes {
-		w.servers = append(w.servers, servertest.Redis(t, args...))
-	}
+	w.wind(args...)
 	for _, s := range w.servers {
 		w.admins = append(w.admins, s.Client())
 		for i := range w.slots {
@@ -141,9 +144,9 @@ func (w *world) open() {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { registers.Close(true) })
-	w.record = Record{Registers: registers, Quorum: w.nodes > 1}
-	w.orders = Orders{Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch + w.longer, TTL: w.ttl(), Long: max(w.long, 1), Limits: w.limits, Tries: w.tries, Several: w.several, Leads: w.leads}
-	if !w.proxied() {
+	w.record.Registers, w.record.Quorum = registers, w.nodes > 1
+	w.orders = Orders{Clock: w.orders.Clock, Seed: w.seed, Lock: w.lock, Register: registers.Addr(), Start: Before(time.Now()), Epoch: epoch + w.longer, TTL: w.ttl(), Long: max(w.long, 1), Limits: w.limits, Tries: w.tries, Several: w.several, Leads: w.leads}
+	if !w.proxied() && w.clocks == nil {
 		w.record.Remains = w.ttl() + time.Second
 	}
 	w.orders.Apart = !w.durable && !w.quarantined() && w.forgetful()
@@ -284,6 +287,9 @@ func (w *world) close() {
 	w.record.Registers.Close(false)
 	for _, p := range w.all() {
 		w.record.Logs = append(w.record.Logs, p.log)
+	}
+	if w.unaware {
+		w.record.Steps = nil
 	}
 }
 

@@ -1,6 +1,7 @@
 // Package peers has the ways to take locks that holdfast is tested with and measured beside: the libraries of others, the
-// algorithms of others that have no library in Go, and [Plain], the lock of the Redis documentation. What they have in common is an interface, and how each is made and called is
-// written here alone; how it is best set up for a purpose is for those to say who have the purpose.
+// algorithms of others that have no library in Go, and [Plain], the lock of the Redis documentation. What they have in
+// common is an interface, and how each is made and called is written here alone; how it is best set up for a purpose is for
+// those to say who have the purpose.
 //
 // What imports a library is in a file of its own, which a build tag leaves out where its module cannot be had:
 // without_redislock, without_redsync or without_rueidis.

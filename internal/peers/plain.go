@@ -67,8 +67,8 @@ func RandomValue() string {
 	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
-// Set sets a key that is free to value for px ms, an int64, or fails with ErrHeld. A caller that sets many has px made an any but once,
-// which is an allocation.
+// Set sets a key that is free to value for px ms, an int64, or fails with ErrHeld. A caller that sets many has px made an
+// any but once, which is an allocation.
 func Set(ctx context.Context, rdb *redis.Client, key, value string, px any) error {
 	// Not go-redis' SetNX: that sends EX where the lease is whole seconds.
 	set := redis.NewStatusCmd(ctx, "set", key, value, "nx", "px", px)

@@ -9,10 +9,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisSemaphore is the algorithm of redis-semaphore, a package for Node.js, written here over go-redis: a sorted set of the holders,
-// each with the time of its acquire by its own clock. An acquire takes out those that are older than its own lease by its own clock,
-// and enters where the set has fewer than its own limit. A release takes the holder out and tells nobody: waiters poll, every
-// 10 ms by default. With several clients a holder needs a majority of the servers, each of which counts to the limit by itself.
+// RedisSemaphore is the algorithm of redis-semaphore, a package for Node.js, written here over go-redis: a sorted set of the
+// holders, each with the time of its acquire by its own clock. An acquire takes out those that are older than its own lease
+// by its own clock, and enters where the set has fewer than its own limit. A release takes the holder out and tells nobody:
+// waiters poll, every 10 ms by default. With several clients a holder needs a majority of the servers, each of which counts
+// to the limit by itself.
 var RedisSemaphore = &Library{Name: "redis-semaphore", open: func(s Settings) (Locker, error) {
 	if s.Clock == nil {
 		s.Clock = time.Now

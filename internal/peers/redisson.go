@@ -11,10 +11,11 @@ import (
 )
 
 var (
-	// RedissonPermits is the algorithm of Redisson's RPermitExpirableSemaphore, written here over go-redis for one permit a call: a
-	// counter of the free places, and a sorted set of the permits with their ends, all by the clocks of the clients. An acquire takes out
-	// permits that have ended by its clock, and takes a place if one is free. A release gives the place back and publishes how many are
-	// free. A waiter subscribes, looks, and looks again when a message comes or the first permit ends.
+	// RedissonPermits is the algorithm of Redisson's RPermitExpirableSemaphore, written here over go-redis for one permit a
+	// call: a counter of the free places, and a sorted set of the permits with their ends, all by the clocks of the clients.
+	// An acquire takes out permits that have ended by its clock, and takes a place if one is free. A release gives the place
+	// back and publishes how many are free. A waiter subscribes, looks, and looks again when a message comes or the first
+	// permit ends.
 	RedissonPermits = &Library{Name: "Redisson's permits", open: func(s Settings) (Locker, error) {
 		return newRedisson(s, permits{}), nil
 	}}

@@ -4,7 +4,8 @@
 // [Redis], [Postgres] and [MariaDB] start throwaway server processes on the
 // loopback interface and stop them with the test. [Proxy] stands between a
 // client and any of them and cuts, delays or resets its connections. [StartChild]
-// starts the test binary once more, to be stopped and killed.
+// starts the test binary once more, to be stopped and killed. A [Clock] is the
+// wall clock of a Redis server, to be set forward and back.
 //
 // [NewBubble] is the same for virtual time: a Redis server inside the process,
 // reached through connections that live in a testing/synctest bubble, so that

@@ -4,12 +4,16 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/redis/go-redis/v9"
 )
 
 // bounds are those that the package's description gives for a holder that is paused with its transaction open.
@@ -156,6 +160,30 @@ func testGuardGone(t *testing.T, c *cell) {
 			})
 		}
 	}
+	// fn returns an error: what ran before the end is there, and must not be written twice.
+	for name, failure := range map[string]error{"an error": errAbort, "a lock timeout": mysqlTransient{1205}} {
+		t.Run("DDL and "+name, func(t *testing.T) {
+			c.exec(t, "UPDATE gone SET n = 0")
+			runs := 0
+			ctx, release := heldLock(t)
+			err := c.fence.WithTx(ctx, c.db, nil, func(tx *sql.Tx) error {
+				runs++
+				for _, query := range []string{"UPDATE gone SET n = n + 1 WHERE id = 1", "CREATE TABLE IF NOT EXISTS committed (n bigint)"} {
+					if _, err := tx.Exec(query); err != nil {
+						return err
+					}
+				}
+				release() // whatever becomes of the lock
+				return failure
+			})
+			if !errors.Is(err, sqlfence.ErrCommitUnknown) || !errors.Is(err, failure) || !errors.Is(err, holdfast.ErrLost) || runs != 1 {
+				t.Errorf("got %v after %d runs, want %v, %v and %v after one", err, runs, sqlfence.ErrCommitUnknown, failure, holdfast.ErrLost)
+			}
+			if n := c.number(t, "SELECT n FROM gone WHERE id = 1"); n != 1 {
+				t.Errorf("it was written %d times, want once", n)
+			}
+		})
+	}
 	t.Run("own savepoints", func(t *testing.T) {
 		err := c.guarded(within(t), "gone", 7, func(tx *sql.Tx) error {
 			for _, query := range []string{
@@ -197,5 +225,25 @@ func loseDeadlock(t *testing.T, c *cell, tx *sql.Tx) {
 	}
 	if err := other.Rollback(); err != nil {
 		t.Error(err)
+	}
+}
+
+// heldLock is a context with a lock, which does not end when the lock is released.
+func heldLock(t *testing.T) (ctx context.Context, release func()) {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	locker, err := holdfast.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Shutdown(background); _ = rdb.Close() })
+	lock, err := locker.Acquire(within(t), fmt.Sprintf("held:%d", databases.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return context.WithoutCancel(lock.Context(within(t))), func() {
+		if err := lock.Release(within(t)); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -222,7 +222,9 @@ func (r *holder) transaction(marks []sqlfence.Mark) {
 		time.AfterFunc(upTo(r.rand, 6*time.Millisecond), cancel)
 	}
 	for _, m := range marks {
-		if r.raises || m.Parallel {
+		// Behind parallel ones PostgreSQL's snapshot may be too old, and an Advance comes first.
+		late := r.disturb && r.c.dialect == sqlfence.Postgres && r.c.opts != nil && r.c.opts.Isolation > sql.LevelReadCommitted
+		if r.raises || m.Parallel || late {
 			r.h.advanced([]sqlfence.Mark{m})
 		}
 	}

@@ -261,6 +261,7 @@ func TestMariaDB(t *testing.T) {
 		t.Run("Killed", func(t *testing.T) { testKilled(t, c, "mysql") })
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
 		t.Run("GuardGone", func(t *testing.T) { testGuardGone(t, c) })
+		t.Run("PruneWaits", func(t *testing.T) { testPruneWaits(t, c) })
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
 		t.Run("Migrations", func(t *testing.T) { testMigrations(t, c) })
 		testModes(t, c, "mysql", "interpolateParams=true", "charset=latin1", "charset=utf8&interpolateParams=true", "sql_mode=%27%27", "autocommit=0",
@@ -302,6 +303,7 @@ func suite(t *testing.T, c *cell) {
 		{"AdvanceCloses", testAdvanceCloses},
 		{"Parallel", testParallel},
 		{"NewerGetsThrough", testNewerGetsThrough},
+		{"ReadsWhatItWaitedFor", testReadsWhatItWaitedFor},
 		{"NothingIsLost", testNothingIsLost},
 		{"Resources", testResources},
 		{"Prune", testPrune},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/holdfast-go/holdfast/sqlfence/gormfence"
 	gormmysql "gorm.io/driver/mysql"
@@ -41,7 +42,7 @@ func (sqliteDialector) RollbackTo(tx *gorm.DB, name string) error {
 	return tx.Exec("ROLLBACK TO SAVEPOINT " + name).Error
 }
 
-func (c *cell) dialector(db *sql.DB) gorm.Dialector {
+func (c *cell) dialector(db gorm.ConnPool) gorm.Dialector {
 	switch c.dialect {
 	case sqlfence.MySQL:
 		return gormmysql.New(gormmysql.Config{Conn: db})
@@ -52,7 +53,7 @@ func (c *cell) dialector(db *sql.DB) gorm.Dialector {
 }
 
 // openGorm opens gorm with the plugin.
-func (c *cell) openGorm(t *testing.T, db *sql.DB, cfg gorm.Config, opts ...gormfence.Option) *gorm.DB {
+func (c *cell) openGorm(t *testing.T, db gorm.ConnPool, cfg gorm.Config, opts ...gormfence.Option) *gorm.DB {
 	t.Helper()
 	cfg.Logger = logger.Discard
 	g, err := gorm.Open(c.dialector(db), &cfg)
@@ -118,12 +119,14 @@ func gormSurfaces(t *testing.T, c *cell) {
 			cfg := gorm.Config{PrepareStmt: prepare, SkipDefaultTransaction: skip}
 			pluginSurfaces(t, c, c.openGorm(t, c.db, cfg), fmt.Sprintf("gormfence,prepare=%t,skip=%t,", prepare, skip))
 		}
-		required := c.openGorm(t, c.db, gorm.Config{PrepareStmt: prepare}, gormfence.Required())
+		required := c.openGorm(t, c.db, gorm.Config{PrepareStmt: prepare}, gormfence.WithLockRequired())
 		t.Run(fmt.Sprintf("gormfence,prepare=%t", prepare), func(t *testing.T) { c.testPlugin(t, required) })
 	}
+	t.Run("gormfence,slips", func(t *testing.T) { c.testSlips(t) })
 	if c.dialect == sqlfence.SQLite {
-		return // there is no connection
+		return // there is no connection, and nothing is parallel
 	}
+	t.Run("gormfence,parallel", func(t *testing.T) { c.testGormParallel(t) })
 	for _, prepare := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gormfence,prepare=%t,broken commit", prepare), func(t *testing.T) {
 			f := &faults{}
@@ -397,9 +400,18 @@ func (c *cell) testGormGuardGone(t *testing.T, db *gorm.DB) {
 			t.Errorf("%s within a transaction: got %v, want %v", query, err, sqlfence.ErrCommitUnknown)
 		}
 	}
+	// Also where the lock is over by then.
+	over, release := heldLock(t)
+	err := db.WithContext(over).Transaction(func(tx *gorm.DB) error {
+		defer release()
+		return tx.Exec("CREATE TABLE IF NOT EXISTS gorm_gone (n bigint)").Error
+	})
+	if !errors.Is(err, sqlfence.ErrCommitUnknown) || !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("DDL, and the lock is released: got %v, want %v and %v", err, sqlfence.ErrCommitUnknown, holdfast.ErrLost)
+	}
 	// After the context has ended, and after a commit by hand, it is known.
 	ctx, cancel := context.WithCancel(db.Statement.Context)
-	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { cancel(); return nil })
+	err = db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { cancel(); return nil })
 	if !errors.Is(err, context.Canceled) || errors.Is(err, sqlfence.ErrCommitUnknown) {
 		t.Errorf("a context that ends: got %v, want %v", err, context.Canceled)
 	}
@@ -407,6 +419,111 @@ func (c *cell) testGormGuardGone(t *testing.T, db *gorm.DB) {
 	tx.Rollback()
 	if err := tx.Commit().Error; !errors.Is(err, sql.ErrTxDone) || errors.Is(err, sqlfence.ErrCommitUnknown) {
 		t.Errorf("COMMIT after ROLLBACK: got %v, want %v", err, sql.ErrTxDone)
+	}
+}
+
+// testSlips has a stale holder run statements that look like reads where databases take text apart in different ways.
+func (c *cell) testSlips(t *testing.T) {
+	db := c.db
+	var queries []string
+	switch c.dialect {
+	case sqlfence.Postgres:
+		queries = []string{
+			"WITH old AS (SELECT id AS key FROM slips ORDER BY key) UPDATE slips SET status = 'stale' FROM old WHERE id = key",
+			"WITH RECURSIVE r AS (SELECT 1 AS id UNION ALL SELECT id + 1 FROM r WHERE id < 2) SEARCH DEPTH FIRST BY id SET key " +
+				"UPDATE slips SET status = 'stale' FROM r WHERE slips.id = r.id",
+			"EXPLAIN ANALYSE DELETE FROM slips",
+			"EXPLAIN (ANALYSE) DELETE FROM slips",
+			`EXPLAIN ("analyze") DELETE FROM slips`,
+			"WITH a AS (SELECT $$it's$$::text AS n), d AS (DELETE FROM slips RETURNING id) SELECT n, $$that's$$ FROM a, d",
+			"WITH d AS ( -- all\rDELETE FROM slips RETURNING id) SELECT * FROM d",
+			"WITH d AS (/* /* */ ' */ DELETE FROM slips RETURNING id /* ' */) SELECT * FROM d",
+			"WITH a AS (SELECT E'a'\n'\\'' AS n), d AS (DELETE FROM slips WHERE status <> '') SELECT 1",
+			`WITH a AS (SELECT 'C:\' AS "c'", E'a' --` + "\n" + `'\'' AS n), d AS (DELETE FROM slips RETURNING id) SELECT n AS "y'" FROM a, d -- "`,
+		}
+	case sqlfence.MySQL:
+		multi, err := sql.Open("mysql", c.dsn+"&multiStatements=true&sql_mode=%27NO_BACKSLASH_ESCAPES%27")
+		if err != nil {
+			t.Fatal(err)
+		}
+		db = closing(t, multi)
+		queries = []string{
+			"SET /*!100100 STATEMENT*/ max_statement_time=1 FOR DELETE FROM slips",
+			"SET /*M!100100 STATEMENT*/ max_statement_time=1 FOR DELETE FROM slips",
+			"SELECT 5--1; DELETE FROM slips",
+			"SELECT 1 # it's\n; DELETE FROM slips # it's",
+			`SELECT '\'; DELETE FROM slips WHERE status <> "'" # "`,
+		}
+	case sqlfence.SQLite:
+		queries = []string{
+			"WITH old AS (SELECT id AS key FROM slips ORDER BY key) UPDATE slips SET status = 'stale' WHERE id IN (SELECT key FROM old)",
+			"WITH old AS (SELECT id AS for FROM slips ORDER BY for) UPDATE slips SET status = 'stale' WHERE id IN (SELECT for FROM old)",
+			"WITH c AS (SELECT 1 AS [it's]) DELETE FROM slips WHERE 1 <> (SELECT 2 AS [it's])",
+			"WITH c AS (SELECT 1 AS [it--]) DELETE FROM slips",
+		}
+	}
+	c.exec(t, "CREATE TABLE slips (id bigint PRIMARY KEY, status varchar(20))")
+	c.exec(t, "INSERT INTO slips VALUES (1, 'new'), (2, 'new')")
+	if err := c.fence.Advance(within(t), c.db, mark("slip", 2)); err != nil {
+		t.Fatal(err)
+	}
+	g := c.openGorm(t, db, gorm.Config{})
+	for _, query := range queries {
+		err := g.WithContext(sqlfence.WithToken(within(t), "slip", 1)).Exec(query).Error
+		wantStale(t, err, sqlfence.StaleError{Resource: "slip", Token: 1, Current: 2})
+		if n := c.number(t, "SELECT count(*) FROM slips WHERE status = 'new'"); n != 2 {
+			t.Fatalf("%s: a stale holder wrote", query)
+		}
+		// It is one that writes: else there is nothing to refuse.
+		tx, err := db.BeginTx(within(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(query); err != nil {
+			t.Errorf("%s: %v", query, err)
+		}
+		var n int
+		if err := tx.QueryRow("SELECT count(*) FROM slips WHERE status = 'new'").Scan(&n); err != nil || n != 0 {
+			t.Errorf("%s: %d rows are new without the plugin, %v, want none", query, n, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// otherPool is a pool as other plugins make them.
+type otherPool struct{ *sql.DB }
+
+func (p otherPool) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool, error) {
+	return p.DB.BeginTx(ctx, opts)
+}
+
+// testGormParallel guards transactions that others have begun, of a token that the database has not seen.
+func (c *cell) testGormParallel(t *testing.T) {
+	write := func(tx *gorm.DB) error { return tx.Exec(markPaid, "x", -1).Error }
+	begins := func(db *gorm.DB) error { return db.Transaction(write) }
+	for name, run := range map[string]func(db *gorm.DB) error{
+		"Transaction":             begins,
+		"Connection, Transaction": func(db *gorm.DB) error { return db.Connection(begins) },
+		"Connection":              func(db *gorm.DB) error { return db.Connection(write) },
+	} {
+		for what, pool := range map[string]gorm.ConnPool{"": c.db, ", another plugin's pool": otherPool{c.db}} {
+			if what != "" && name != "Transaction" {
+				continue // gorm takes connections from the *sql.DB
+			}
+			g := c.openGorm(t, pool, gorm.Config{})
+			resource := "gorm parallel " + name + what
+			under := func(token int64) *gorm.DB {
+				return g.WithContext(sqlfence.WithParallel(sqlfence.WithToken(within(t), resource, token)))
+			}
+			for _, token := range []int64{7, 7, 8} {
+				if err := run(under(token)); err != nil {
+					t.Errorf("%s%s, token %d: %v", name, what, token, err)
+				}
+			}
+			wantStale(t, run(under(7)), sqlfence.StaleError{Resource: resource, Token: 7, Current: 8})
+		}
 	}
 }
 

@@ -11,6 +11,54 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
+// testPruneWaits has Prune wait for a row, as it does on MySQL: no guard waits for Prune meanwhile.
+func testPruneWaits(t *testing.T, c *cell) {
+	f, err := sqlfence.New(c.dialect, sqlfence.WithTable("prune_waits"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.exec(t, f.DDL())
+	old, now := time.Now().Add(-3*time.Hour).UnixMicro(), time.Now().UnixMicro()
+	if err := f.Advance(within(t), c.db, mark("a", old), mark("b", old), mark("c", old)); err != nil {
+		t.Fatal(err)
+	}
+	open, err := f.BeginTx(within(t), c.db, c.opts, mark("b", now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Rollback()
+	type result struct {
+		deleted int64
+		err     error
+	}
+	pruned := make(chan result, 1)
+	go func() {
+		n, err := f.Prune(within(t), c.db, time.Hour)
+		pruned <- result{n, err}
+	}()
+	for ctx := within(t); c.number(t, "SELECT count(*) FROM prune_waits WHERE resource = 'a'") > 0; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil {
+			t.Fatal("Prune keeps the row before the one that it waits for")
+		}
+	}
+	for _, resource := range []string{"a", "c"} {
+		if err := f.Advance(within(t), c.db, mark(resource, now)); err != nil {
+			t.Error(err)
+		}
+	}
+	select {
+	case got := <-pruned:
+		t.Errorf("Prune has not waited: %+v", got)
+	default:
+	}
+	if err := f.Commit(within(t), open); err != nil {
+		t.Error(err)
+	}
+	if got := <-pruned; got != (result{1, nil}) { // b and c have been raised since
+		t.Errorf("got %+v, want one deleted", got)
+	}
+}
+
 func testPrune(t *testing.T, c *cell) {
 	f, err := sqlfence.New(c.dialect, sqlfence.WithTable("pruned"), sqlfence.WithRetries(100))
 	if err != nil {

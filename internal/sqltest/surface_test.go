@@ -245,6 +245,28 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			if err := sqlfence.WithPgx(ctx, c.fence, begin, func(pgx.Tx) error { return nil }); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
+			// GuardPgx has rolled the savepoint back, which is all that it was given.
+			if outer, err = begin(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			defer outer.Rollback(background)
+			inner, err := outer.Begin(within(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = sqlfence.GuardPgx(ctx, c.fence, inner)
+			if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "savepoint") {
+				t.Errorf("%s, GuardPgx: got %v, want a refusal", name, err)
+			}
+			if _, err := inner.Exec(ctx, "SELECT 1"); !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("%s, GuardPgx: the savepoint: got %v, want %v", name, err, pgx.ErrTxClosed)
+			}
+			if err := sqlfence.GuardPgx(ctx, c.fence, outer); err != nil {
+				t.Errorf("%s, GuardPgx: %v", name, err)
+			}
+			if err := outer.Rollback(ctx); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	t.Run("search_path", func(t *testing.T) { testSearchPath(t, c) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -69,6 +70,14 @@ func withSurfaces(t *testing.T, c *cell, driver string, dialector gorm.Dialector
 			})
 			if err != nil || runs != 3 {
 				t.Errorf("got %v after %d runs", err, runs)
+			}
+			if !prepare {
+				return
+			}
+			// MySQL prepares no SAVEPOINT. MariaDB does, so that nothing fails on it.
+			prepared := fmt.Sprint(db.ConnPool.(*gorm.PreparedStmtDB).Stmts.Keys())
+			if !strings.Contains(prepared, "sqlfence") || strings.Contains(prepared, "SAVEPOINT") {
+				t.Errorf("want the guard prepared, and no savepoint: %s", prepared)
 			}
 		})
 	}

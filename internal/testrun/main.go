@@ -295,13 +295,19 @@ func (r *run) test(ctx context.Context, flags []string) int {
 	// Two at a time, as tests wait for servers and clocks. The root comes first: it takes the longest.
 	slices.SortStableFunc(modules, func(a, b *module) int { return strings.Compare(a.dir, b.dir) })
 	out := &output{to: r.out}
+	// First all is compiled: tests beside compilers find a machine that stands still for seconds at a time.
+	for _, m := range modules {
+		if r.survey(ctx, m); m.err == nil && len(m.packages) > 0 {
+			r.compile(ctx, m, flags)
+		}
+	}
 	var all sync.WaitGroup
 	turns := make(chan bool, 2)
 	for _, m := range modules {
 		turns <- true
 		all.Go(func() {
 			defer func() { <-turns }()
-			if r.survey(ctx, m); m.err == nil && len(m.packages) > 0 {
+			if m.err == nil && len(m.packages) > 0 {
 				m.err = r.testModule(ctx, m, flags, out)
 			}
 		})
@@ -334,10 +340,19 @@ func (r *run) test(ctx context.Context, flags []string) int {
 	return 0
 }
 
+// compile fills the build cache with what the tests of m are made of. What cannot be compiled go test will say.
+func (r *run) compile(ctx context.Context, m *module, flags []string) {
+	args := []string{"list", "-e", "-export", "-deps", "-test", "-f", "{{.Name}}", "-tags", strings.Join(m.tags, ",")}
+	if slices.Contains(flags, "-race") {
+		args = append(args, "-race")
+	}
+	_ = r.command(ctx, m, append(args, m.packages...)...).Run()
+}
+
 // testModule runs go test, which vets what it tests, and passes on what it prints.
 func (r *run) testModule(ctx context.Context, m *module, flags []string, out *output) error {
-	// -w: nobody debugs these programs, and a third of the linking is for debuggers. Traces of panics are as they were.
-	args := append([]string{"test", "-vet=all", "-ldflags=-w", "-tags", strings.Join(m.tags, ",")}, flags...)
+	// -s: nobody debugs these programs, and a third of the linking is for debuggers. Traces of panics are as they were.
+	args := append([]string{"test", "-vet=all", "-ldflags=-s", "-tags", strings.Join(m.tags, ",")}, flags...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
 	if !slices.ContainsFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "GORACE=") }) {
 		cmd.Env = append(cmd.Env, "GORACE=atexit_sleep_ms=50") // not a second for each program

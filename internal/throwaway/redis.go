@@ -30,6 +30,7 @@ type Redis struct {
 	port int
 	head []string // arguments that must come first
 	args []string
+	env  []string // behind that of this process
 	proc *Process
 }
 
@@ -51,7 +52,14 @@ func FindRedis() (string, error) {
 // StartRedis starts a server with args behind its own settings, and returns
 // when it answers. It ends with ctx, or by Close.
 func StartRedis(ctx context.Context, args ...string) (*Redis, error) {
+	return StartRedisWith(ctx, nil, args...)
+}
+
+// StartRedisWith is StartRedis with env, NAME=value each, in the environment of the
+// server.
+func StartRedisWith(ctx context.Context, env []string, args ...string) (*Redis, error) {
 	return start(ctx, func(s *Redis) error {
+		s.env = env
 		s.args = append([]string{
 			"--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--dir", s.dir,
 			// By default a master waits 5 s for more replicas before it sends its data to the first.
@@ -109,7 +117,11 @@ func start(ctx context.Context, prepare func(*Redis) error) (_ *Redis, err error
 // launch starts the process on the server's port and waits until it answers.
 func (s *Redis) launch() error {
 	args := slices.Concat(s.head, []string{"--port", strconv.Itoa(s.port)}, s.args)
-	proc, err := Start(exec.CommandContext(s.ctx, s.bin, args...))
+	cmd := exec.CommandContext(s.ctx, s.bin, args...)
+	if s.env != nil {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
+	proc, err := Start(cmd)
 	if err != nil {
 		return err
 	}

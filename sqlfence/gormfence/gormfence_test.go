@@ -420,7 +420,7 @@ func TestTheGuardIsFirst(t *testing.T) {
 
 func TestReadsPass(t *testing.T) {
 	configs(t, func(t *testing.T, cfg gorm.Config) {
-		b := open(t, cfg, gormfence.Required())
+		b := open(t, cfg, gormfence.WithLockRequired())
 		b.exec(t, "INSERT INTO items (id, status) VALUES (1, 'new')")
 		b.exec(t, "INSERT INTO sqlfence VALUES ('reads', 8)")
 		// Even a stale holder reads: nothing is guarded.
@@ -524,9 +524,9 @@ func TestUnguardedWritesAreRefused(t *testing.T) {
 	})
 }
 
-func TestRequired(t *testing.T) {
+func TestLockRequired(t *testing.T) {
 	configs(t, func(t *testing.T, cfg gorm.Config) {
-		b := open(t, cfg, gormfence.Required())
+		b := open(t, cfg, gormfence.WithLockRequired())
 		b.exec(t, "INSERT INTO items (id, status) VALUES (1, 'new')")
 		for _, tt := range writes {
 			if tt.name == "Transaction, by the ConnPool" {
@@ -791,7 +791,7 @@ func TestSharedLocks(t *testing.T) {
 		}
 		defer lock.Release(t.Context())
 		ctx := lock.Context(t.Context())
-		refusing, passing := open(t, cfg), open(t, cfg, gormfence.AllowShared(), gormfence.Required())
+		refusing, passing := open(t, cfg), open(t, cfg, gormfence.WithUnfenced(), gormfence.WithLockRequired())
 		passing.exec(t, "INSERT INTO sqlfence VALUES ('r', 8)")
 		for i, tt := range writes {
 			id := int64(i+1) * 1000
@@ -805,11 +805,11 @@ func TestSharedLocks(t *testing.T) {
 				t.Fatalf("%s: it was written", tt.name)
 			}
 			if err := tt.write(passing.db.WithContext(ctx), id, "x"); err != nil {
-				t.Errorf("%s with AllowShared: %v", tt.name, err)
+				t.Errorf("%s with WithUnfenced: %v", tt.name, err)
 			}
 			// The other locks of the context fence as ever.
 			if err := tt.write(passing.db.WithContext(sqlfence.WithToken(ctx, "r", 7)), id, "y"); !errors.Is(err, sqlfence.ErrStale) {
-				t.Errorf("%s with AllowShared and a stale token: got %v, want %v", tt.name, err, sqlfence.ErrStale)
+				t.Errorf("%s with WithUnfenced and a stale token: got %v, want %v", tt.name, err, sqlfence.ErrStale)
 			}
 		}
 	})

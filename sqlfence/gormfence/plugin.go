@@ -12,7 +12,7 @@ import (
 	"gorm.io/gorm"
 )
 
-// ErrUnguarded: a write under a lock that would not have been guarded, and, with [Required], one without a lock. It has not
+// ErrUnguarded: a write under a lock that would not have been guarded, and, with [WithLockRequired], one without a lock. It has not
 // reached the database. The error says what to do.
 var ErrUnguarded = errors.New("gormfence: the write is not guarded")
 
@@ -45,15 +45,15 @@ type option func(*Plugin)
 
 func (o option) apply(p *Plugin) { o(p) }
 
-// Required refuses each write whose context carries no lock, unless its transaction is guarded. The error matches
+// WithLockRequired refuses each write whose context carries no lock, unless its transaction is guarded. The error matches
 // [ErrUnguarded] and [sqlfence.ErrNoToken]. Default: such a write is none of the plugin's business. A migration then needs
 // another gorm.DB, without the plugin.
-func Required() Option { return option(func(p *Plugin) { p.required = true }) }
+func WithLockRequired() Option { return option(func(p *Plugin) { p.required = true }) }
 
-// AllowShared lets a write pass whose context carries no other locks than those that do not fence: with
-// [holdfast.WithLimit] or [holdfast.WithShared]. Default: it is refused with [sqlfence.ErrNoToken], as by sqlfence itself. With
-// AllowShared nothing in the database keeps a late holder of such a lock from writing.
-func AllowShared() Option { return option(func(p *Plugin) { p.shared = true }) }
+// WithUnfenced lets a write, or a transaction, pass whose context carries no other locks than those that do not fence: with
+// [holdfast.WithLimit] or [holdfast.WithShared]. Default: it is refused with [sqlfence.ErrNoToken], as by sqlfence itself.
+// With WithUnfenced nothing in the database keeps a late holder of such a lock from writing.
+func WithUnfenced() Option { return option(func(p *Plugin) { p.shared = true }) }
 
 // Name is the name under which gorm registers the plugin.
 func (p *Plugin) Name() string { return "holdfast:gormfence" }
@@ -68,7 +68,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	case transaction(db.Statement.ConnPool) != nil:
 		return errors.New("gormfence: Use within a transaction: its gorm.DB is gone when it ends")
 	}
-	g := &guard{Plugin: p, mysql: db.Name() == "mysql"}
+	g := &guard{Plugin: p, dialect: db.Name()}
 	// The pool is put below gorm's prepared statements, which gorm finds by their type.
 	if prepared, ok := db.ConnPool.(*gorm.PreparedStmtDB); ok {
 		prepared.ConnPool = &pool{prepared.ConnPool, g}
@@ -98,7 +98,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 // guard is the plugin in one gorm.DB.
 type guard struct {
 	*Plugin
-	mysql bool
+	dialect string
 }
 
 // write is Create, Update and Delete.
@@ -139,7 +139,7 @@ func (g *guard) row(db *gorm.DB) {
 
 // reads tells whether the statement is a read: one that gorm has yet to make of a model, or a text that shows no write.
 func (g *guard) reads(db *gorm.DB) bool {
-	return db.Statement.SQL.Len() == 0 || reads(db.Statement.SQL.String(), g.mysql)
+	return db.Statement.SQL.Len() == 0 || reads(db.Statement.SQL.String(), g.dialect)
 }
 
 // allow judges a write. alone says that it needs a guarded transaction of its own.
@@ -155,7 +155,7 @@ func (g *guard) allow(db *gorm.DB) (alone bool, err error) {
 	case ours && len(locks) == 0 && len(begun.locks) > 0:
 		return false, nil // whatever runs in it is guarded
 	case len(locks) == 0 && !passed && g.required:
-		return false, fmt.Errorf("%w; %w", unguarded("Required is set, and there is no lock"), sqlfence.ErrNoToken)
+		return false, fmt.Errorf("%w; %w", unguarded("WithLockRequired is set, and there is no lock"), sqlfence.ErrNoToken)
 	case len(locks) == 0:
 		return false, nil
 	case ours:
@@ -169,13 +169,23 @@ func (g *guard) allow(db *gorm.DB) (alone bool, err error) {
 	case within != nil:
 		// Begun past the plugin, on a connection for one. To remember that it is guarded would be wrong after a rollback to a
 		// savepoint.
-		return false, g.fence.Guard(ctx, within)
+		return false, g.raise(ctx, within)
 	}
 	return true, nil
 }
 
+// raise guards a transaction that another has begun. It is not parallel: the row may have to be advanced, which takes a
+// transaction before this one.
+func (g *guard) raise(ctx context.Context, tx sqlfence.Tx) error {
+	marks, _ := g.fence.Marks(ctx) // without marks Guard fails like Marks, and rolls back
+	for i := range marks {
+		marks[i].Parallel = false
+	}
+	return g.fence.Guard(ctx, tx, marks...)
+}
+
 // locks are what ctx carries that a write must be guarded by: tokens, and the locks that have none to guard by, which the fence
-// refuses. passed tells of one of these that AllowShared lets pass.
+// refuses. passed tells of one of these that WithUnfenced lets pass.
 func (g *guard) locks(ctx context.Context) (locks []sqlfence.Mark, passed bool, err error) {
 	// Before the marks: a lock that is released in between is then one that is over, not one that was never there.
 	held := holdfast.Held(ctx)

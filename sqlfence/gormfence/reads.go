@@ -7,22 +7,29 @@ import (
 
 // reads tells whether a statement is known to write no rows. What it does not know is a write, and what looks like a write where
 // it is none (a column called update, say) costs a refusal and no more.
-func reads(query string, mysql bool) bool {
-	words, ok := scan(query, mysql)
-	if !ok {
-		return false
-	}
-	for len(words) > 0 {
-		end := 0
-		for end < len(words) && words[end] != ";" {
-			end++
+//
+// Whether a backslash escapes a quote is a setting of MySQL (NO_BACKSLASH_ESCAPES, ANSI_QUOTES) and of PostgreSQL
+// (standard_conforming_strings). A read is one whatever is set. Where a string has no end then, the database refuses its statement.
+func reads(query, dialect string) bool {
+	sound := false
+	for _, escaping := range []string{"", "'", `'"`} {
+		words, ok := scan(query, dialect, escaping)
+		sound = sound || ok
+		for len(words) > 0 {
+			end := slices.Index(words, ";")
+			if end < 0 && !ok {
+				break
+			}
+			if end < 0 {
+				end = len(words)
+			}
+			if !readsOne(words[:end]) {
+				return false
+			}
+			words = words[min(end+1, len(words)):]
 		}
-		if !readsOne(words[:end]) {
-			return false
-		}
-		words = words[min(end+1, len(words)):]
 	}
-	return true
+	return sound
 }
 
 // readsOne is about one statement: its words, in upper case.
@@ -33,19 +40,21 @@ func readsOne(words []string) bool {
 	switch words[0] {
 	case "SELECT", "VALUES", "TABLE", "WITH":
 	case "EXPLAIN", "DESCRIBE", "DESC":
-		return !slices.Contains(words, "ANALYZE") // which runs the statement
+		// With ANALYZE it runs the statement. PostgreSQL takes ANALYSE too, and either in quotes.
+		return !slices.ContainsFunc(words, func(word string) bool { return word == "ANALYZE" || word == "ANALYSE" || word == `"` })
 	case "SHOW", "PRAGMA", "RESET", "USE":
 		return true
 	case "SET":
 		return len(words) == 1 || words[1] != "STATEMENT" // MariaDB's runs one
-	case "SAVEPOINT", "ROLLBACK", "RELEASE":
-		// Of a nested transaction: after an error PostgreSQL lets nothing else through.
+	case "SAVEPOINT", "RELEASE":
 		return true
+	case "ROLLBACK":
+		// Of a nested transaction: after an error PostgreSQL lets nothing else through. Without TO it ends the guard.
+		return slices.Contains(words, "TO")
 	default:
 		return false
 	}
-	for i, word := range words[1:] {
-		before := words[i]
+	for i, word := range words {
 		switch word {
 		case "INTO":
 			return false
@@ -54,7 +63,7 @@ func readsOne(words []string) bool {
 				return false
 			}
 		case "UPDATE":
-			if words[0] != "SELECT" && before != "FOR" && before != "KEY" { // FOR UPDATE, FOR NO KEY UPDATE
+			if words[0] != "SELECT" && !endsIn(words[:i], "FOR") && !endsIn(words[:i], "FOR", "NO", "KEY") {
 				return false
 			}
 		}
@@ -62,9 +71,18 @@ func readsOne(words []string) bool {
 	return true
 }
 
-// scan returns the words and semicolons of a query, in upper case, without comments, strings and quoted names. ok is false
-// where one of those has no end. Comments of the form /*! are code for MySQL.
-func scan(query string, mysql bool) (words []string, ok bool) {
+func endsIn(words []string, last ...string) bool {
+	return len(words) >= len(last) && slices.Equal(words[len(words)-len(last):], last)
+}
+
+// unknown is a statement that is no read, in the place of text that databases take apart in different ways.
+var unknown = []string{";", "?"}
+
+// scan returns the words of a query, in upper case, without comments and strings; of other signs the semicolons, closing
+// parentheses, which part an UPDATE from a column called key, and a double quote for a name in such. A backslash escapes the
+// quotes in escaping. ok is false where a string or a name has no end.
+func scan(query, dialect, escaping string) (words []string, ok bool) {
+	mysql := dialect == "mysql"
 	for i := 0; i < len(query); {
 		rest := query[i:]
 		switch c := query[i]; {
@@ -73,38 +91,58 @@ func scan(query string, mysql bool) (words []string, ok bool) {
 			for n < len(rest) && wordByte(rest[n]) {
 				n++
 			}
-			word := strings.ToUpper(rest[:n])
 			i += n
-			if word == "E" && i < len(query) && query[i] == '\'' { // PostgreSQL's string with backslashes
-				n, ok := quoted(query[i:], true)
+			word := strings.ToUpper(rest[:n])
+			if word == "E" && !mysql && strings.HasPrefix(rest[n:], "'") { // PostgreSQL's string with backslashes
+				n, ok := quoted(rest[n:], true)
 				if !ok {
-					return nil, false
+					return words, false
 				}
 				i += n
+				if next := strings.TrimLeft(query[i:], " \t\n\v\f\r"); strings.HasPrefix(next, "'") || strings.HasPrefix(next, "--") {
+					return append(words, unknown...), true // it may go on there, with backslashes
+				}
 				continue
 			}
+			if !mysql && strings.Count(word, "$") > 1 { // PostgreSQL's $tag$, behind which are quotes, or are none
+				return append(words, unknown...), true
+			}
+			if number := strings.LastIndexAny(word, "0123456789") + 1; (c == '$' || '0' <= c && c <= '9') && number < len(word) {
+				word = word[number:] // MySQL, and PostgreSQL before 15, take 1e5INTO for two words
+			}
 			words = append(words, word)
-		case c == ';':
-			words = append(words, ";")
+		case c == ';' || c == ')':
+			words = append(words, string(c))
 			i++
 		case c == '\'' || c == '"' || c == '`':
-			n, ok := quoted(rest, mysql && c != '`')
+			n, ok := quoted(rest, strings.IndexByte(escaping, c) >= 0)
 			if !ok {
-				return nil, false
+				return words, false
 			}
 			i += n
-		case strings.HasPrefix(rest, "--"):
-			n := strings.IndexByte(rest, '\n')
-			if n < 0 {
-				return words, true
+			if c == '"' {
+				words = append(words, `"`)
 			}
-			i += n
-		case strings.HasPrefix(rest, "/*") && !strings.HasPrefix(rest, "/*!") && !strings.HasPrefix(rest, "/*M!"):
-			n := strings.Index(rest, "*/")
-			if n < 0 {
-				return nil, false
+		case strings.HasPrefix(rest, "--"), mysql && c == '#':
+			line, _, _ := strings.Cut(rest, "\n")
+			// For PostgreSQL a carriage return ends it, and for MySQL -- without a space is two signs.
+			if strings.ContainsRune(strings.TrimSuffix(line, "\r"), '\r') || mysql && c == '-' && len(line) > 2 && line[2] > ' ' {
+				return append(words, unknown...), true
 			}
-			i += n + 2
+			i += len(line)
+		case strings.HasPrefix(rest, "/*"):
+			comment, _, ended := strings.Cut(rest[2:], "*/")
+			// For SQLite it needs no end. MySQL's is code, for some versions. One within another ends both, but for PostgreSQL.
+			if !ended || strings.HasPrefix(comment, "!") || strings.HasPrefix(comment, "M!") || strings.Contains(comment, "/*") {
+				return append(words, unknown...), true
+			}
+			i += len("/*") + len(comment) + len("*/")
+		case c == '[' && dialect != "postgres": // SQLite's name; PostgreSQL has arrays
+			name, _, _ := strings.Cut(rest, "]")
+			if strings.ContainsAny(name, "'\"`$") || strings.Contains(name, "--") || strings.Contains(name, "/*") {
+				return append(words, unknown...), true
+			}
+			i++
 		default:
 			i++
 		}
@@ -112,20 +150,23 @@ func scan(query string, mysql bool) (words []string, ok bool) {
 	return words, true
 }
 
-// quoted is the length of what is in quotes at the beginning of s. A doubled quote is two strings in a row, which is as well.
+// quoted is the length of what is in quotes at the beginning of s. Within it a doubled quote is one.
 func quoted(s string, backslash bool) (n int, ok bool) {
 	for n = 1; n < len(s); n++ {
 		switch {
 		case s[n] == '\\' && backslash:
 			n++
-		case s[n] == s[0]:
+		case s[n] != s[0]:
+		case n+1 < len(s) && s[n+1] == s[0]:
+			n++
+		default:
 			return n + 1, true
 		}
 	}
 	return 0, false
 }
 
-// wordByte is one of a word: dollars are those of PostgreSQL's strings too, which are then read as code.
+// wordByte is one of a word: dollars are those of PostgreSQL's strings and parameters too.
 func wordByte(c byte) bool {
 	return c == '_' || c == '$' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }

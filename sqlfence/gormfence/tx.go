@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"reflect"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
@@ -75,7 +76,7 @@ func (g *guard) begin(ctx context.Context, conn gorm.ConnPool, opts *sql.TxOptio
 	if err == nil {
 		t.Tx, err = g.open(ctx, conn, opts, len(t.locks) > 0)
 	}
-	if err == nil && keeps && g.mysql && len(t.locks) > 0 {
+	if err == nil && keeps && g.dialect == "mysql" && len(t.locks) > 0 {
 		t.kept = true
 		if _, err = t.ExecContext(ctx, keep); err != nil {
 			err = errors.Join(fmt.Errorf("gormfence: savepoint: %w", err), t.Rollback())
@@ -113,7 +114,7 @@ func (g *guard) open(ctx context.Context, conn gorm.ConnPool, opts *sql.TxOption
 			return nil, fmt.Errorf("gormfence: %T: %w", inner, gorm.ErrInvalidTransaction)
 		}
 		if guarded {
-			err = g.fence.Guard(ctx, t)
+			err = g.raise(ctx, t)
 		}
 		return t, err
 	}
@@ -140,17 +141,40 @@ func (t *tx) gone(err error) error {
 		over = t.ctx.Err()
 	}
 	switch {
+	case number(err) == 1305: // there is no such savepoint, whatever has ended since
+		err = endedBefore(err)
+		if over != nil {
+			err = fmt.Errorf("%w; %w", err, over)
+		}
 	case over != nil:
 		err = fmt.Errorf("gormfence: before COMMIT: %w; %w", err, over)
 	case errors.Is(err, sql.ErrTxDone):
 	case errors.Is(err, driver.ErrBadConn):
 		err = fmt.Errorf("gormfence: before COMMIT: %w", err)
 	default:
-		err = fmt.Errorf("%w: the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w",
-			sqlfence.ErrCommitUnknown, err)
+		err = endedBefore(err)
 	}
 	_ = t.Rollback()
 	return err
+}
+
+func endedBefore(err error) error {
+	return fmt.Errorf("%w: the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w",
+		sqlfence.ErrCommitUnknown, err)
+}
+
+// number is MySQL's of an error, 0 if it has none. It is a field in go-sql-driver, which is not imported.
+func number(err error) uint64 {
+	for ; err != nil; err = errors.Unwrap(err) {
+		v := reflect.Indirect(reflect.ValueOf(err))
+		if v.Kind() != reflect.Struct {
+			continue
+		}
+		if f, ok := v.Type().FieldByName("Number"); ok && len(f.Index) == 1 && v.Field(f.Index[0]).CanUint() {
+			return v.Field(f.Index[0]).Uint()
+		}
+	}
+	return 0
 }
 
 // GetDBConn is for [gorm.DB.DB].

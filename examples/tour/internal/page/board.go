@@ -17,7 +17,9 @@ type picture struct {
 	Refused  int       `json:"refused"`
 	Lanes    []*lane   `json:"lanes"`
 	Products []product `json:"products"`
-	Payments provider  `json:"payments"`
+	Payments lock      `json:"payments"`
+	Hands    []lock    `json:"hands"`              // of handKeys
+	Terms    []term    `json:"terms"`              // of the leader, and of the one before
 	Redis    string    `json:"redis,omitempty"`    // why it cannot be asked
 	Database string    `json:"database,omitempty"` // likewise
 }
@@ -29,11 +31,13 @@ type lane struct {
 	State    string `json:"state"`              // starting, running, pausing, paused, ended
 	PausedAt int64  `json:"pausedAt,omitempty"` // of a paused one: what it says is of then
 	Rows     []row  `json:"rows"`               // one for each product
+	Hands    []row  `json:"hands"`              // one for each of handKeys
 }
 
-// row is what it does about a product.
+// row is what it does about the lock of a product, or about one that is taken by hand.
 type row struct {
 	Product string `json:"product"`
+	Act     string `json:"act,omitempty"`   // by hand: what it is after
 	Phase   string `json:"phase"`           // "", waiting, held, lost: and still at work
 	Since   int64  `json:"since,omitempty"` // of the phase
 	Until   int64  `json:"until,omitempty"` // the end of the lease; 0 until it is known
@@ -41,25 +45,32 @@ type row struct {
 	Pay     string `json:"pay,omitempty"` // where a held one is with its payment: queued, pays, paid
 }
 
-// product is what the servers say.
-type product struct {
+// lock is what Redis says of one.
+type lock struct {
 	Name    string `json:"name"`
 	Held    bool   `json:"held"`
-	Holder  string `json:"holder"`
+	Holder  string `json:"holder"` // the label of one that is alone
+	Holders int    `json:"holders"`
+	Limit   int    `json:"limit"` // 0 of readers, and where nobody holds it
 	Token   int64  `json:"token"`
-	Until   int64  `json:"until"`
+	Until   int64  `json:"until"` // the end of the first lease
 	Waiting int    `json:"waiting"`
-	Sold    int    `json:"sold"`
-	Twice   int    `json:"twice"`
-	Fence   int64  `json:"fence"` // the largest token that the database has seen
 }
 
-// provider is what Redis says of the places at the payment provider.
-type provider struct {
-	Holders int   `json:"holders"`
-	Limit   int   `json:"limit"` // 0 where nobody pays
-	Until   int64 `json:"until"` // the end of the first lease
-	Waiting int   `json:"waiting"`
+// product is what the servers say.
+type product struct {
+	lock
+	Sold  int   `json:"sold"`
+	Twice int   `json:"twice"`
+	Fence int64 `json:"fence"` // the largest token that the database has seen
+}
+
+// term is the time for which a replica leads, by what the replicas say: to Redis its lock is one like any other.
+type term struct {
+	Name  string `json:"name"`
+	Token int64  `json:"token"`
+	Since int64  `json:"since"`
+	Ended string `json:"ended"` // how, as far as it is known
 }
 
 // entry is a line of the log.
@@ -99,10 +110,13 @@ func newBoard(l live, replicas, products []string) *board {
 	b := &board{watchers: map[*watcher]bool{}}
 	b.picture.Lease, b.picture.Soft = l.lease.Milliseconds(), l.soft
 	for _, p := range products {
-		b.picture.Products = append(b.picture.Products, product{Name: p})
+		b.picture.Products = append(b.picture.Products, product{lock: lock{Name: p}})
+	}
+	for _, key := range handKeys {
+		b.picture.Hands = append(b.picture.Hands, lock{Name: key})
 	}
 	for _, name := range replicas {
-		b.picture.Lanes = append(b.picture.Lanes, &lane{Name: name, State: "starting", Rows: idle(products)})
+		b.picture.Lanes = append(b.picture.Lanes, &lane{Name: name, State: "starting", Rows: idle(products), Hands: idle(handKeys)})
 	}
 	return b
 }
@@ -198,7 +212,7 @@ func (b *board) note(e entry) {
 	b.tell("log", e)
 }
 
-func latest(log []entry, most int) []entry { return log[max(0, len(log)-most):] }
+func latest[E any](all []E, most int) []E { return all[max(0, len(all)-most):] }
 
 func (b *board) lane(replica string) *lane {
 	for _, l := range b.picture.Lanes {
@@ -217,14 +231,27 @@ func (b *board) become(replica, state string, pid int, e entry) {
 		switch state {
 		case "paused":
 			l.PausedAt = time.Now().UnixMilli()
+			b.endTerm(replica, 0, "was paused")
 			for _, r := range l.Rows {
 				if r.Phase == "held" {
 					e.Text += ", holds " + r.Product
 				}
 			}
+		case "running":
+			if t := b.term(); t != nil && t.Name == replica && t.Ended == "was paused" {
+				t.Ended = "" // it may find its lease gone, and says so then
+			}
 		case "starting", "ended":
-			for i := range l.Rows {
-				l.Rows[i] = row{Product: l.Rows[i].Product}
+			for _, rows := range [][]row{l.Rows, l.Hands} {
+				for i := range rows {
+					rows[i] = row{Product: rows[i].Product}
+				}
+			}
+			if how := "ended"; state == "ended" {
+				if e.What == "killed" {
+					how = "was killed"
+				}
+				b.endTerm(replica, 0, how)
 			}
 		}
 		if pid != 0 {
@@ -235,6 +262,25 @@ func (b *board) become(replica, state string, pid int, e entry) {
 			b.note(e)
 		}
 	})
+}
+
+// term is that of the leader, nil if none has led.
+func (b *board) term() *term {
+	if n := len(b.picture.Terms); n > 0 {
+		return &b.picture.Terms[n-1]
+	}
+	return nil
+}
+
+// endTerm says how a replica's term ended, that of a token or for 0 the present one. The replicas may tell of it later than
+// its successor tells of the next.
+func (b *board) endTerm(replica string, token int64, how string) {
+	for i := range b.picture.Terms {
+		t := &b.picture.Terms[i]
+		if t.Name == replica && t.Ended == "" && (t.Token == token || token == 0) {
+			t.Ended = how
+		}
+	}
 }
 
 func (b *board) refused() int {
@@ -249,28 +295,37 @@ func (b *board) report(replica string, r report) {
 		e := entry{At: r.At, Replica: replica, What: r.What, Product: r.Product, Token: r.Token, Current: r.Current}
 		took := (time.Duration(r.Elapsed) * time.Millisecond).String()
 		l := b.lane(replica)
-		var at *row
-		for i := range l.Rows {
-			if l.Rows[i].Product == r.Product {
-				at = &l.Rows[i]
+		at := &row{} // of no product: nothing to show but the log
+		for _, rows := range [][]row{l.Rows, l.Hands} {
+			for i := range rows {
+				if rows[i].Product == r.Product {
+					at = &rows[i]
+				}
 			}
-		}
-		if at == nil {
-			at = &row{} // of no product: nothing to show but the log
 		}
 		current := at.Token == r.Token && at.Phase == "held"
 		switch r.What {
+		case "tries":
+			*at = row{Product: r.Product, Act: r.Text}
 		case "waiting":
-			*at = row{Product: r.Product, Phase: "waiting", Since: r.At}
+			*at = row{Product: r.Product, Act: at.Act, Phase: "waiting", Since: r.At}
 		case "acquired":
-			*at = row{Product: r.Product, Phase: "held", Since: r.At, Token: r.Token}
+			*at = row{Product: r.Product, Act: at.Act, Phase: "held", Since: r.At, Token: r.Token}
 			e.Text = "acquired after " + took
+			if r.Product == outbox {
+				e.Text = "leads, after " + took + " in line"
+				b.picture.Terms = latest(append(b.picture.Terms, term{Name: replica, Token: r.Token, Since: r.At}), 2)
+			}
 		case "lease", "renewed":
 			if current {
 				at.Until = r.Until
 			}
 		case "lost":
-			e.Text = "lost after " + took + "; the payment and the write after it do not look, and go on"
+			e.Text = "lost after " + took
+			if at.Act == "" {
+				e.Text += "; the payment and the write after it do not look, and go on"
+			}
+			b.endTerm(replica, r.Token, "lost the lock")
 			if current {
 				if at.Pay == "queued" {
 					e.Text = "lost after " + took + ", before it could pay"
@@ -285,7 +340,11 @@ func (b *board) report(replica string, r report) {
 			e.Text = "lost its place at the payment provider after " + took
 		case "released":
 			if at.Token == r.Token {
-				*at = row{Product: r.Product}
+				*at = row{Product: r.Product, Act: at.Act}
+			}
+			if r.Text == errResigned.Error() {
+				e.Text = "resigned after " + took
+				b.endTerm(replica, r.Token, "resigned")
 			}
 			if r.Text == "" {
 				e.Text = "released after " + took

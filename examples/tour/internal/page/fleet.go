@@ -220,6 +220,16 @@ func (m *member) kill() error {
 	return errNotNow
 }
 
+// hand has the replica begin or end an act.
+func (m *member) hand(order string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc == nil || m.pausing || m.still {
+		return errNotNow
+	}
+	return m.proc.Tell(order)
+}
+
 // serve is the customers of one product at one replica: one after the other.
 func (m *member) serve(ctx context.Context, client *http.Client, product string) {
 	for n := 1; shop.Sleep(ctx, m.fleet.live.think+rand.N(2*m.fleet.live.think)) == nil; n++ {

@@ -23,8 +23,8 @@ func routes(b *board, f *fleet, w *watch) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", servePage)
 	mux.HandleFunc("GET /events", b.serve)
-	for act, do := range map[string]func(*member) error{"pause": (*member).pause, "resume": (*member).resume, "kill": (*member).kill} {
-		mux.HandleFunc("POST /replicas/{name}/"+act, func(rw http.ResponseWriter, r *http.Request) {
+	order := func(path string, do func(*member) error) {
+		mux.HandleFunc("POST /replicas/{name}/"+path, func(rw http.ResponseWriter, r *http.Request) {
 			m := f.member(r.PathValue("name"))
 			if m == nil {
 				http.NotFound(rw, r)
@@ -32,6 +32,15 @@ func routes(b *board, f *fleet, w *watch) http.Handler {
 			}
 			answerTo(rw, m.name, do(m))
 		})
+	}
+	order("pause", (*member).pause)
+	order("resume", (*member).resume)
+	order("kill", (*member).kill)
+	for act := range acts {
+		if act != "lead" { // that they all do, from the start
+			order("begin/"+act, func(m *member) error { return m.hand("begin " + act) })
+		}
+		order("end/"+act, func(m *member) error { return m.hand("end " + act) })
 	}
 	mux.HandleFunc("POST /redis/flush", func(rw http.ResponseWriter, r *http.Request) {
 		answerTo(rw, "redis", w.flush(r.Context()))

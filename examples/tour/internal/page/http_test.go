@@ -41,6 +41,11 @@ func TestPageTakesOrdersFromItselfOnly(t *testing.T) {
 		"a replica that does not exist": {path: "/replicas/replica-3/kill", want: http.StatusNotFound},
 		"kill what does not run":        {path: "/replicas/replica-2/kill", want: atRest},
 		"resume what does not run":      {path: "/replicas/replica-2/resume", want: atRest},
+		"begin what does not run":       {path: "/replicas/replica-1/begin/read", want: atRest},
+		"end what does not run":         {path: "/replicas/replica-1/end/a-b", want: atRest},
+		"begin from another site":       {path: "/replicas/replica-1/begin/write", header: map[string]string{"Sec-Fetch-Site": "cross-site"}, want: http.StatusForbidden},
+		"lead now":                      {path: "/replicas/replica-1/begin/lead", want: http.StatusNotFound},
+		"no such act":                   {path: "/replicas/replica-1/begin/sing", want: http.StatusNotFound},
 		"no such order":                 {path: "/replicas/replica-1/shout", want: http.StatusNotFound},
 		"the page itself":               {method: http.MethodGet, path: "/", want: http.StatusOK},
 	} {

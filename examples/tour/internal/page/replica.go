@@ -35,7 +35,7 @@ type report struct {
 // reporter writes reports.
 type reporter struct {
 	gate   *gate
-	names  map[string]string // of the products and the payments, by lock key
+	names  map[string]string // of the products and the other locks, by lock key
 	mu     sync.Mutex        // guards out
 	out    io.Writer
 	failed error
@@ -147,7 +147,7 @@ func (rp *reporter) pay(ctx context.Context, locker *holdfast.Locker, product st
 // Play is what a process has to be told to be a replica of the page.
 const Play = "page"
 
-// Replica is a replica of the page. Each further line of its input pauses it or lets it go on.
+// Replica is a replica of the page. Each further line of its input pauses it, lets it go on, or begins or ends an act.
 func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) error {
 	g := newGate()
 	if r.Soft {
@@ -157,7 +157,9 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 	for _, p := range r.Products {
 		rp.names[r.Prefix+":"+holdfast.Key("product", p)] = p
 	}
-	rp.names[r.Prefix+":"+payments] = payments
+	for _, key := range append([]string{payments}, handKeys...) {
+		rp.names[r.Prefix+":"+key] = key
+	}
 	closing := make(chan struct{})
 	var locker *holdfast.Locker // from Inside on, which is before the first request
 	replica, err := s.StartReplica(context.Background(), shop.Plan{
@@ -179,9 +181,16 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 	rp.mu.Lock()
 	_, err = fmt.Fprintln(out, "listening", replica.URL)
 	rp.mu.Unlock()
+	ctx, over := context.WithCancel(context.Background())
+	h := &hands{reporter: rp, locker: replica.Locker, ends: map[string]context.CancelFunc{}}
+	h.running.Go(func() { h.lead(ctx) })
 	var pauses sync.WaitGroup
 	for in.Scan() {
-		switch line := strings.TrimSpace(in.Text()); line {
+		switch order, act, _ := strings.Cut(strings.TrimSpace(in.Text()), " "); order {
+		case "begin":
+			h.begin(ctx, act)
+		case "end":
+			h.end(act)
 		case "pause":
 			pauses.Go(func() {
 				g.close()
@@ -196,6 +205,8 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 	}
 	close(closing)
 	g.open()
+	over()
+	h.running.Wait()
 	err = errors.Join(err, replica.Stop(context.Background()))
 	g.open() // for a pause that was asked for just before
 	pauses.Wait()

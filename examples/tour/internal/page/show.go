@@ -1,5 +1,5 @@
 // Package page runs the shop with each replica a process, and shows on a page who holds what: with buttons to pause a
-// replica, to kill it and to flush Redis.
+// replica, to kill it, to flush Redis, and to take locks by hand.
 package page
 
 import (
@@ -30,13 +30,14 @@ type live struct {
 	lease          time.Duration
 	payment, think time.Duration // at least; at most three times as long
 	comeBack       time.Duration // from the end of a replica to its next start
+	look           time.Duration // between two looks at the servers
 	soft           bool          // pause without SIGSTOP: see gate
 }
 
 func liveDefaults() live {
 	return live{
 		lease: 3 * time.Second, payment: 900 * time.Millisecond, think: 300 * time.Millisecond,
-		comeBack: 2 * time.Second, soft: !shop.CanStop,
+		comeBack: 2 * time.Second, look: 200 * time.Millisecond, soft: !shop.CanStop,
 	}
 }
 
@@ -67,7 +68,7 @@ func show(ctx context.Context, servers *shop.Servers, cfg Config, l live, out, e
 	defer func() { err = errors.Join(err, closeBooks()) }()
 
 	f := newFleet(servers, l, cfg.Replicas, products, errOut)
-	w, err := newWatch(servers, f.board, products, books)
+	w, err := newWatch(servers, f.board, l.look, products, books)
 	if err != nil {
 		return err
 	}

@@ -51,18 +51,27 @@ func TestPausedReplicaOfThePageIsRefused(t *testing.T) {
 			l := quick
 			l.soft = soft
 			v := startShow(t, l, "", 1, 2).view()
-			tokens := v.pausedUntilOthersWrote("replica-1")
-			v.post("replicas/replica-1/resume")
-			since := v.until("its write was refused", func(since []entry) bool { return has(since, "replica-1", "refused") })
+			v.until("one leads", func([]entry) bool { return len(v.picture.Terms) > 0 })
+			first := v.term()
+			paused := first.Name
+			tokens := v.pausedUntilOthersWrote(paused)
+			v.until("the other one leads", func([]entry) bool { return v.term().Name != paused && v.lock(outbox).Token == v.term().Token })
+			// On a busy machine its lease may have been over before.
+			if before := v.picture.Terms[0]; before.Token == first.Token && before.Ended != "was paused" || v.term().Token <= before.Token {
+				t.Errorf("%+v leads after %+v", v.term(), before)
+			}
+			v.post("replicas/" + paused + "/resume")
+			since := v.until("its write was refused", func(since []entry) bool { return has(since, paused, "refused") })
 			for _, e := range since {
-				if e.Replica == "replica-1" && e.What == "sold" && tokens[e.Token] {
+				if e.Replica == paused && e.What == "sold" && tokens[e.Token] {
 					t.Errorf("it sold under a lock that had passed on: %+v", e)
 				}
-				if e.What == "refused" && e.Replica == "replica-1" && (!tokens[e.Token] || e.Current <= e.Token) {
+				if e.What == "refused" && e.Replica == paused && (!tokens[e.Token] || e.Current <= e.Token) {
 					t.Errorf("got %+v, want one of %v, and a larger one", e, tokens)
 				}
 			}
-			v.until("it sells again", func(since []entry) bool { return has(since, "replica-1", "sold") && v.picture.Refused > 0 })
+			v.until("it sells again", func(since []entry) bool { return has(since, paused, "sold") && v.picture.Refused > 0 })
+			v.until("it waits to lead", func([]entry) bool { return v.hand(paused, outbox).Phase == "waiting" })
 			v.stop()
 		})
 	}
@@ -131,7 +140,7 @@ func TestFlushLetsAnotherHolderIn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			slow := live{lease: time.Hour, payment: time.Hour, think: 10 * time.Millisecond, comeBack: time.Second}
+			slow := live{lease: time.Hour, payment: time.Hour, think: 10 * time.Millisecond, comeBack: time.Second, look: 200 * time.Millisecond}
 			addr, check := start(t)
 			v := startShow(t, slow, addr, 1, 2).view()
 			var first row

@@ -26,7 +26,7 @@ const patient = 90 * time.Second
 // quick are times for tests. Redis is given a quarter of a lease to answer, a second at most. Under a lease of one second
 // no replica of a busy machine gets a lock for minutes, and a replica is paused only when it has one.
 var quick = live{
-	lease: 4 * time.Second, payment: 100 * time.Millisecond, think: 10 * time.Millisecond, comeBack: 50 * time.Millisecond,
+	lease: 4 * time.Second, payment: 100 * time.Millisecond, think: 10 * time.Millisecond, comeBack: 50 * time.Millisecond, look: 200 * time.Millisecond,
 }
 
 // output is what the program has written so far.

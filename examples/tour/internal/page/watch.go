@@ -12,20 +12,19 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-const lookEvery = 200 * time.Millisecond
-
 // watch asks the servers themselves, beside what the replicas say.
 type watch struct {
 	servers  *shop.Servers
 	board    *board
+	every    time.Duration
 	products []string
 	books    *shop.Store
 	client   *redis.Client
 	locker   *holdfast.Locker
 }
 
-func newWatch(servers *shop.Servers, b *board, products []string, books *shop.Store) (*watch, error) {
-	w := &watch{servers: servers, board: b, products: products, books: books, client: redis.NewClient(servers.Redis)}
+func newWatch(servers *shop.Servers, b *board, every time.Duration, products []string, books *shop.Store) (*watch, error) {
+	w := &watch{servers: servers, board: b, every: every, products: products, books: books, client: redis.NewClient(servers.Redis)}
 	var err error
 	if w.locker, err = holdfast.New(w.client, holdfast.WithPrefix(servers.Prefix+":")); err != nil {
 		return nil, errors.Join(err, w.client.Close())
@@ -38,9 +37,9 @@ func (w *watch) close() error {
 }
 
 func (w *watch) run(ctx context.Context) {
-	for shop.Sleep(ctx, lookEvery) == nil {
+	for shop.Sleep(ctx, w.every) == nil {
 		seen := make([]product, len(w.products))
-		paying, redisErr := w.askRedis(ctx, seen)
+		locks, redisErr := w.askRedis(ctx)
 		databaseErr := w.askDatabase(ctx, seen)
 		if ctx.Err() != nil {
 			return
@@ -48,8 +47,9 @@ func (w *watch) run(ctx context.Context) {
 		w.board.change(func() {
 			for i, p := range seen {
 				old := w.board.picture.Products[i]
-				if redisErr != nil { // what was true last stays, and the page says that it is old
-					p.Held, p.Holder, p.Token, p.Until, p.Waiting = old.Held, old.Holder, old.Token, old.Until, old.Waiting
+				p.lock = old.lock // what was true last stays, and the page says that it is old
+				if redisErr == nil {
+					p.lock = locks[i]
 				}
 				if databaseErr != nil {
 					p.Sold, p.Twice, p.Fence = old.Sold, old.Twice, old.Fence
@@ -57,7 +57,8 @@ func (w *watch) run(ctx context.Context) {
 				w.board.picture.Products[i] = p
 			}
 			if redisErr == nil {
-				w.board.picture.Payments = paying
+				w.board.picture.Payments = locks[len(seen)]
+				w.board.picture.Hands = locks[len(seen)+1:]
 			}
 			w.board.picture.Redis, w.board.picture.Database = text(redisErr), text(databaseErr)
 		})
@@ -71,20 +72,26 @@ func text(err error) string {
 	return err.Error()
 }
 
-func (w *watch) askRedis(ctx context.Context, seen []product) (paying provider, err error) {
-	for i, name := range w.products {
-		s, err := w.locker.Inspect(ctx, holdfast.Key("product", name))
-		if err != nil {
-			return paying, err
-		}
-		p := &seen[i]
-		p.Name, p.Held, p.Holder, p.Token, p.Waiting = name, s.Held, s.Label, s.Token, s.Waiting
-		if s.Held {
-			p.Until = time.Now().Add(s.TimeLeft).UnixMilli()
-		}
+// askRedis returns the locks of the products, of the payments, and those that are taken by hand.
+func (w *watch) askRedis(ctx context.Context) (locks []lock, err error) {
+	var keys, names []string
+	for _, name := range w.products {
+		keys, names = append(keys, holdfast.Key("product", name)), append(names, name)
 	}
-	s, err := w.locker.Inspect(ctx, payments)
-	return provider{s.Holders, s.Limit, time.Now().Add(s.TimeLeft).UnixMilli(), s.Waiting}, err
+	keys, names = append(append(keys, payments), handKeys...), append(append(names, payments), handKeys...)
+	for s, err := range w.locker.InspectAll(ctx, keys...) {
+		if err != nil {
+			return nil, err
+		}
+		l := lock{
+			Name: names[len(locks)], Held: s.Held, Holder: s.Label, Holders: s.Holders, Limit: s.Limit, Token: s.Token, Waiting: s.Waiting,
+		}
+		if s.Held {
+			l.Until = time.Now().Add(s.TimeLeft).UnixMilli()
+		}
+		locks = append(locks, l)
+	}
+	return locks, nil
 }
 
 func (w *watch) askDatabase(ctx context.Context, seen []product) error {
@@ -94,7 +101,7 @@ func (w *watch) askDatabase(ctx context.Context, seen []product) error {
 	}
 	for i, name := range w.products {
 		p := &seen[i]
-		p.Name, p.Sold, p.Twice = name, counts[name].Sold, counts[name].Twice
+		p.Sold, p.Twice = counts[name].Sold, counts[name].Twice
 		p.Fence, err = w.books.Newest(ctx, w.servers.Prefix+":"+holdfast.Key("product", name))
 		if err != nil {
 			return err

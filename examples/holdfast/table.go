@@ -1,0 +1,164 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+)
+
+// The columns of the table.
+const (
+	keyColumn = iota
+	stateColumn
+	holderColumn
+	tokenColumn
+	sinceColumn
+	leftColumn
+	waitingColumn
+)
+
+// cells is the table of ls and watch, with its head.
+func cells(all []row) [][]string {
+	table := [][]string{{"KEY", "STATE", "HOLDER", "TOKEN", "SINCE", "LEFT", "WAITING"}}
+	for _, r := range all {
+		table = append(table, []string{
+			printable(r.Key), r.State, r.holder() + r.members(), r.token(), clock(r.since(), time.Now()), r.left(), strconv.Itoa(r.Waiting) + r.line(),
+		})
+	}
+	return table
+}
+
+// members names those that hold a lock together.
+func (r *row) members() string {
+	var labels []string
+	for _, m := range r.Members {
+		labels = append(labels, m.Label)
+	}
+	return names(labels)
+}
+
+// line names the first waiters, but for those that are gone.
+func (r *row) line() string {
+	var labels []string
+	for _, w := range r.Line {
+		if !w.Gone {
+			labels = append(labels, w.Label)
+		}
+	}
+	return names(labels)
+}
+
+const mostNames = 5
+
+// names lists labels, each once; those without one are in the number before it alone.
+func names(labels []string) string {
+	var all []string
+	for _, label := range labels {
+		if label != "" && !slices.Contains(all, printable(label)) {
+			all = append(all, printable(label))
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	if len(all) > mostNames {
+		all = append(all[:mostNames], "...")
+	}
+	return ": " + strings.Join(all, ", ")
+}
+
+// clock is a moment in local time: that of today, or a date.
+func clock(t, now time.Time) string {
+	switch {
+	case t.IsZero():
+		return "-"
+	case t.Local().Format(time.DateOnly) == now.Local().Format(time.DateOnly):
+		return t.Local().Format(time.TimeOnly)
+	}
+	return t.Local().Format(time.DateOnly)
+}
+
+func writeTable(w io.Writer, table [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, gap, ' ', 0)
+	for _, line := range table {
+		fmt.Fprintln(t, strings.Join(line, "\t"))
+	}
+	return t.Flush()
+}
+
+const (
+	gap      = 2 // between columns
+	leastCut = 8 // as narrow as a column becomes
+)
+
+// fit makes a table as narrow as a terminal: it leaves the tokens out, and then since when a lock is held, which show has both, and
+// cuts the longest keys and names. A character counts as one column.
+func fit(table [][]string, columns int) [][]string {
+	shown := []int{keyColumn, stateColumn, holderColumn, tokenColumn, sinceColumn, leftColumn, waitingColumn}
+	widths := make([]int, len(shown))
+	for _, line := range table {
+		for c, cell := range line {
+			widths[c] = max(widths[c], utf8.RuneCountInString(cell))
+		}
+	}
+	tooWide := func() bool {
+		sum := -gap
+		for _, c := range shown {
+			sum += widths[c] + gap
+		}
+		return sum > columns
+	}
+	for _, drop := range []int{tokenColumn, sinceColumn} {
+		if tooWide() {
+			shown = slices.DeleteFunc(shown, func(c int) bool { return c == drop })
+		}
+	}
+	for tooWide() {
+		widest := keyColumn
+		for _, c := range []int{holderColumn, waitingColumn} {
+			if widths[c] > widths[widest] {
+				widest = c
+			}
+		}
+		if widths[widest] <= leastCut {
+			break // no terminal is as narrow
+		}
+		widths[widest]--
+	}
+	var fitted [][]string
+	for _, line := range table {
+		var cut []string
+		for _, c := range shown {
+			if c == keyColumn {
+				cut = append(cut, shortenWithin(line[c], widths[c]))
+			} else {
+				cut = append(cut, shorten(line[c], widths[c]))
+			}
+		}
+		fitted = append(fitted, cut)
+	}
+	return fitted
+}
+
+// shortenWithin cuts s to n characters, but not its end: keys differ there.
+func shortenWithin(s string, n int) string {
+	all := []rune(s)
+	if len(all) <= n {
+		return s
+	}
+	tail := n * 2 / 3
+	return string(all[:max(0, n-1-tail)]) + "\u2026" + string(all[len(all)-tail:])
+}
+
+// shorten cuts s to n characters.
+func shorten(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:max(0, n-1)]) + "\u2026"
+}
