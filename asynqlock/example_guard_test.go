@@ -235,7 +235,7 @@ func ExampleWithErrorHandler() {
 	})
 }
 
-// A handler under a Guard, without a server: a second Locker is the other worker.
+// A handler under a Guard, without a server: a second Locker is the other worker. Fail, as there is no task in Redis to defer.
 func Example_unitTest() {
 	rdb, closeAll := newExampleRedis() // on miniredis.RunT(t) in a test
 	defer closeAll()

@@ -102,8 +102,8 @@ func (p Policy) MaxDeferral(d time.Duration) Policy {
 	return p
 }
 
-// MaxDelay bounds the delay of one deferral. It is what the holder's lease has left, and a random part of it more
-// lest all come back at once; asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
+// MaxDelay bounds the delay of one deferral. The delay is what the holder's lease has left, and a random part of that more
+// lest all come back at once; where that is above d, it is a random time somewhat below d. asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
 // is woken by a release does not wait for that. At least 1 s, in which asynq counts. Default: 1 min.
 func (p Policy) MaxDelay(d time.Duration) Policy {
 	p.maxDelay = &d
@@ -171,7 +171,7 @@ func Fail() Policy { return Policy{kind: fail} }
 // WithBusy sets what becomes of a task whose key is busy. Default: [Defer].
 func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 
-// WithErrorHandler has decide say what asynq sees of a task that the Guard fails, in place of err: nil makes it a success,
+// WithErrorHandler sets decide, which says what asynq sees of a task that the Guard fails, in place of err: nil makes it a success,
 // an error a failure by asynq's rules. err matches
 //
 //   - [holdfast.ErrLost] where the handler returned nil after its lock was lost, so that another run may have been beside it;

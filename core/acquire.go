@@ -131,6 +131,7 @@ type acquisition struct {
 	pushed  bool // the latest look asked to be told through the inbox
 	last    bool // the look under way is the last one
 	pause   time.Duration
+	hurried int // times in a row that it looked at the end of a lease that runs down, without waiting for pause
 }
 
 func (a *acquisition) newStake() {
@@ -414,7 +415,9 @@ func (a *acquisition) more() bool {
 //
 // Where the inbox will tell of a grant, a look is for what it cannot tell: that the lease of a holder ended who
 // died. The first in line looks when it does, the others a little later, each, and nobody more often than
-// once a second in the long run.
+// once a second in the long run: of a holder whose leases are always that short, only three ends are looked at
+// sooner. A lease of which less than half is left is one that nobody renews, unless the holder's are shorter
+// than this call's.
 //
 // Else waiting is polling. The times are random, so that waiters that began together drift apart, and grow like
 // those of "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And Jitter"); a lease that ends
@@ -427,7 +430,16 @@ func (a *acquisition) next() (d time.Duration, last bool) {
 	case a.pushed && a.held != nil && !(a.foreign && a.place == 1):
 		d = lookAgain - rand.N(lookAgain/5)
 		if left := a.held.TimeLeft; left > 0 {
-			d = min(d, max(a.pause, left+rand.N(a.cfg.pollMin)+time.Duration(a.place-1)*a.cfg.pollMin))
+			end := left + rand.N(a.cfg.pollMin) + time.Duration(a.place-1)*a.cfg.pollMin
+			if left >= min(a.pause, a.cfg.ttl/2) {
+				a.hurried = 0
+			} else {
+				a.hurried++
+			}
+			if a.hurried == 0 || a.hurried > 3 { // three, as the first may come a millisecond early
+				end = max(a.pause, end)
+			}
+			d = min(d, end)
 		}
 		a.pause = min(2*a.pause, 2*lookAgain/3)
 	default:

@@ -34,8 +34,8 @@
 //   - First come, first served, among processes and within one. Waiters stand in a line that Redis keeps. A release
 //     grants the lock to the first of them and tells it so: nobody polls, where Redis lets them subscribe.
 //   - An acquire and its release take two commands together, however many wait; next to none between the calls of one
-//     process, see [WithLocalHandover]. A try that fails takes one. Renewals travel in pipelines, and where many callers are
-//     after locks at once, one command takes or frees several. Fencing adds no round trip.
+//     process, see [WithLocalHandover]. A try that fails takes one. Renewals travel in pipelines, and where many callers
+//     want locks at once, one command takes or frees several. Fencing adds no round trip.
 //   - The key is the one of other libraries, SET key value NX PX ttl with a random value: they and holdfast exclude each
 //     other on it.
 //   - Everything holdfast writes expires by itself.

@@ -17,7 +17,7 @@ var (
 	// knows for how long at least.
 	ErrNotAcquired = errors.New("holdfast: lock is held elsewhere")
 
-	// ErrLost: the lock was ours and is gone: the lease ran out, or Redis has it no longer, or for another. [Err] and
+	// ErrLost: the lock was ours and is gone: the lease ran out, or Redis no longer has it, or has it for another holder. [Err] and
 	// package sqlfence return it for a released lock too. Whatever ran under it may have run beside another holder; only the
 	// fencing token tells them apart.
 	ErrLost = errors.New("holdfast: lock was lost")

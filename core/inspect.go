@@ -36,7 +36,7 @@ type State struct {
 	Waiting int
 
 	// Here tells that a call of this very Locker holds the lock, as in a [HeldError], and WaitingHere how many of its calls
-	// are after it.
+	// want it.
 	Here        bool
 	WaitingHere int
 }

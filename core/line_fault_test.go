@@ -194,3 +194,33 @@ func TestLineWhileTheServerLoads(t *testing.T) {
 		}
 	}
 }
+
+// A holder that renewed for a while dies. The first in line looks when the lease ends, wherever in it that was, and has the
+// lock then: it does not go on at its pace of looks, which is more than a second.
+func TestNextAfterACrash(t *testing.T) {
+	for _, ttl := range []time.Duration{3 * time.Second, 5 * time.Second, 30 * time.Second} {
+		for part := range 5 {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				holder, next := newReplica(t, b, holdfast.WithTTL(ttl)), newReplica(t, b, holdfast.WithTTL(ttl))
+				lock := acquire(t, holder.Locker, "k")
+				waiter := call(background, next, "k")
+				time.Sleep(2*ttl + ttl/3*time.Duration(part)/5)
+				holder.link.CutUp()
+				holder.link.CutDown()
+				left := b.Redis.TTL("k")
+				began := time.Now()
+				r := <-waiter
+				if r.err != nil {
+					t.Fatal(r.err)
+				}
+				if late := time.Since(began) - left; late < 0 || late > 100*time.Millisecond {
+					t.Errorf("TTL %v: the next has the lock %v after the end of a lease that had %v left", ttl, late, left)
+				}
+				if lock.Err() == nil {
+					t.Error("two hold it")
+				}
+				release(t, r.lock)
+			})
+		}
+	}
+}

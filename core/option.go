@@ -9,8 +9,8 @@ import (
 // Option configures a [Locker]. Every [CallOption] and [ClaimOption] is one too.
 type Option interface{ apply(*config) error }
 
-// CallOption configures one acquisition. Given to [New] or to an adapter it configures all of them; these refuse
-// [WithReentryID]. The call's options win over the adapter's, and those over the Locker's; the hooks of all traces are
+// CallOption configures one acquisition. Given to [New] or to an adapter it configures all of them; New and the
+// adapters refuse [WithReentryID]. The call's options win over the adapter's, and those over the Locker's; the hooks of all traces are
 // called.
 type CallOption interface {
 	Option

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/single"
 )
 
-// WithReleaseInBackground has [Lock.Release], and with it [Locker.Do], return without waiting for Redis, which saves the
+// WithReleaseInBackground makes [Lock.Release], and with it [Locker.Do], return without waiting for Redis, which saves the
 // caller a round trip. Default: Release waits for the answer.
 //
 // Release still ends the hold before it returns, and returns [ErrLost] where the clock or a renewal had shown that the lock

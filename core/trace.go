@@ -12,7 +12,7 @@ import (
 // error, and time the call yourself. To count losses, count Released whose Err matches ErrLost. Lost fires earlier, but not
 // for a loss that only the release finds; for a lock that is never released it is the only hook.
 type Trace struct {
-	// Waiting: a call that will wait found the lock held, or other calls of the process after it already; none for
+	// Waiting: a call that will wait found the lock held, or that other calls of this process already want it; none for
 	// TryAcquire and WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
 	Waiting func(Event)
 	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, with Lead the time as a standby; Attempts

@@ -168,6 +168,7 @@ func (g *Guard) forget(j *job) {
 // RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running.
 // Where another run goes on it does what the job's [Policy] says; with [Skip] it returns [holdfast.ErrNotAcquired] at once. It
 // returns what the job returns, or why it did not run, as [holdfast.Locker.Do] does. The job's tick is the moment of the call.
+// The hooks of [Trace] tell of a run, but not of a call that did not run: its error does.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -55,7 +55,7 @@ type Policy struct {
 // time.Second). No wait for a silent Redis is longer than one and a half TTLs.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
-// RetryAfterLease has the Retry-After of a 409 be what the holder's lease has left, in seconds, rounded up; 5 if it never
+// RetryAfterLease sets the Retry-After of a 409 to what the holder's lease has left, in seconds, rounded up; 5 if it never
 // ends. The holder may release much sooner, or renew. Default: 1, as most holders release long before their lease ends.
 func (p Policy) RetryAfterLease() Policy {
 	p.lease = true
@@ -126,7 +126,7 @@ func WithAlso(resource string, part Part) Option {
 	})
 }
 
-// WithErrorHandler has handle answer requests whose chain did not run under the lock to its end; [New] lists the cases.
+// WithErrorHandler sets handle, which answers the requests whose chain did not run under the lock to its end; [New] lists the cases.
 // A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle may
 // also call Respond for the cases that it does not care about. Default: [Respond].
 //

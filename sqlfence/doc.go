@@ -17,7 +17,7 @@
 //	}
 //
 // The tokens come from the context, which is that of a lock or descends from it. All of its locks guard the transaction, but
-// for those with [holdfast.WithLimit] or [holdfast.WithShared]; marks given to the call, each a [Mark], do so instead. Once
+// for those with [holdfast.WithLimit] or [holdfast.WithShared]. If the call is given marks, see [Mark], those alone do. Once
 // a lock in the context is over, lost or released, every call with that context fails. Transactions of one resource run one
 // after the other. Under a lock around much work, a leader's or a cron job's, those of one holder can run beside each other:
 // see [WithParallel].
@@ -30,8 +30,9 @@
 //
 //   - Of the transactions guarded by one resource, none with an older token commits after one with a newer token has
 //     committed, whatever was paused in between. They commit in the order of their tokens.
-//   - No update is lost: no other transaction guarded by the resource, or with WithParallel no other holder's, changes what
-//     is read in [Fence.WithTx], or after [Fence.Guard] as the first statement, before this one ends.
+//   - No update is lost. What a transaction reads in [Fence.WithTx], or after a [Fence.Guard] that was its first statement, no
+//     other transaction guarded by the resource changes before it ends. With WithParallel that holds for the transactions of
+//     other holders.
 //   - A holder is never refused because of itself, nor because of a token that was rolled back.
 //   - A failed guard has ended the transaction: ignoring its error does not commit.
 //   - Several resources are guarded in one order everywhere, without deadlocks among them, but for new rows of MySQL: see [MySQL].

@@ -87,7 +87,7 @@ func WithParallel(ctx context.Context) context.Context {
 	return context.WithValue(ctx, parallelKey{}, all)
 }
 
-// Marks are those that [Fence.Guard] raises for ctx: for a library that compares what a transaction was guarded by with what a
+// Marks returns the marks that [Fence.Guard] would raise for ctx: for a library that compares what a transaction was guarded by with what a
 // statement's context carries.
 //
 // Errors: those of Guard before it asks the database, [ErrNoToken] above all.

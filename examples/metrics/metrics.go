@@ -40,18 +40,17 @@ func metrics(registry prometheus.Registerer) *holdfast.Trace {
 			wait.WithLabelValues(resource(e.Key)).Observe(e.Elapsed.Seconds())
 		},
 		Renewed: count("renewed"),
-		Lost: func(e holdfast.Event) { // the one to be woken for
-			lost(e)
-			hold.WithLabelValues(resource(e.Key)).Observe(e.Elapsed.Seconds())
-		},
 		Released: func(e holdfast.Event) {
 			switch {
-			case e.Err == nil:
+			case errors.Is(e.Err, holdfast.ErrLost): // the one to be woken for; the Lost hook does not tell of all
+				lost(e)
+			case errors.Is(e.Err, holdfast.ErrUnavailable): // others may have to wait for the end of the lease
+				unreleased(e)
+				return
+			default: // an error is that of Lead's function
 				released(e)
-				hold.WithLabelValues(resource(e.Key)).Observe(e.Elapsed.Seconds())
-			case !errors.Is(e.Err, holdfast.ErrLost): // which has been counted
-				unreleased(e) // Redis did not confirm; others may have to wait for the end of the lease
 			}
+			hold.WithLabelValues(resource(e.Key)).Observe(e.Elapsed.Seconds())
 		},
 		LongHold:  count("long_hold"), // a handler may hang
 		NodeError: count("node_error"),

@@ -18,7 +18,7 @@ import (
 const (
 	httpPatience   = 8 * time.Second
 	cronPatience   = 8 * time.Second
-	asynqPatience  = 8 * time.Second // its ShutdownTimeout
+	asynqPatience  = 6 * time.Second // its ShutdownTimeout, beyond which asynq takes up to 1.5 s more
 	lockerPatience = 4 * time.Second
 )
 

@@ -20,8 +20,9 @@
 // # Guarantees
 //
 //   - A transaction begun under a lock, by Transaction or Begin, is guarded before its first statement, with all that
-//     [sqlfence.Fence.Guard] promises. One that is read-only is not guarded; under locks with WithLimit or WithShared alone
-//     begin it so, as sqlfence refuses any other. A nested one is a savepoint of it.
+//     [sqlfence.Fence.Guard] promises. One that is read-only is not guarded. If the context has only locks with
+//     WithLimit or WithShared, begin it read-only, &sql.TxOptions{ReadOnly: true}: sqlfence refuses any other. A nested one
+//     is a savepoint of it.
 //   - A write under a lock outside of a transaction has a guarded one of its own: Create, Save, Update, Delete, Exec, and Raw
 //     with Find or First, with their hooks and associations, also with SkipDefaultTransaction.
 //   - A write under a lock that its transaction is not guarded by is refused with [ErrUnguarded] before it reaches the
@@ -38,8 +39,8 @@
 //   - What goes past gorm's callbacks is not covered: the *sql.DB of [gorm.DB.DB], statements on Statement.ConnPool. Neither is
 //     a function that writes in a SELECT.
 //   - A transaction that was begun past the plugin is guarded before each write only, not before what it reads: one that was
-//     put into Statement.ConnPool, and one begun within [gorm.DB.Connection]. It is never parallel, and its COMMIT is the
-//     database's alone.
+//     put into Statement.ConnPool, and one begun within [gorm.DB.Connection]. It is never parallel, and nothing
+//     looks at the locks before its COMMIT.
 //   - Nothing is repeated. After a deadlock, a serialization failure or a busy SQLite, run the whole of Transaction again, or
 //     use [sqlfence.With], which does.
 //   - A write by itself keeps the order of the tokens, but a read before it is not part of it: use a Transaction.
