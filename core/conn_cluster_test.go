@@ -33,8 +33,8 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 		if err := locks[key].Extend(background, 7*time.Second); err != nil {
 			t.Errorf("%q: Extend: %v", key, err)
 		}
-		if s, err := rival.Inspect(background, key); err != nil || !s.Held || s.Token != locks[key].Token() {
-			t.Errorf("%q: Inspect: %+v, %v", key, s, err)
+		if s := inspect(t, rival, key); !s.Held || s.Token != locks[key].Token() {
+			t.Errorf("%q: Inspect: %+v", key, s)
 		}
 	}
 	for i, node := range nodes {
@@ -171,8 +171,8 @@ func TestServerClusterSlotMigrationUnderALimit(t *testing.T) {
 			in.leave(next)
 		})
 	}
-	if state, err := l.Inspect(background, "foo"); err != nil || state.Held {
-		t.Errorf("%+v, %v", state, err)
+	if state := inspect(t, l, "foo"); state.Held {
+		t.Errorf("%+v", state)
 	}
 	shutdown(t, l)
 	shutdown(t, waiters)

@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,6 +33,19 @@ func obtain(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.CallO
 		t.Fatalf("Acquire(%q): %v", key, err)
 	}
 	return lock
+}
+
+// inspect is Inspect for a machine that may be busy: where the server is silent it asks again.
+func inspect(t *testing.T, l *holdfast.Locker, key string) (s holdfast.State) {
+	t.Helper()
+	until(t, "an answer about "+key, func() bool {
+		var err error
+		if s, err = l.Inspect(background, key); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return s
 }
 
 // result is what one call came to.
