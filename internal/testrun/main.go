@@ -344,7 +344,7 @@ func (r *run) test(ctx context.Context, flags []string) int {
 func (r *run) compile(ctx context.Context, m *module, flags []string) {
 	args := append([]string{"list", "-e", "-export", "-deps", "-test", "-f", "{{.Name}}", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
-	cmd.Env = append(cmd.Env, "GOGC=300") // the compiler's: a fifth less processor time for more memory
+	cmd.Env = setUnless(cmd.Env, "GOGC", "300") // the compiler's: a fifth less processor time, for more memory
 	_ = cmd.Run()
 }
 
@@ -363,13 +363,19 @@ func (r *run) testModule(ctx context.Context, m *module, flags []string, out *ou
 	args := append([]string{"test", "-vet=all", "-ldflags=-s", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
 	args = append(args, flags...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
-	if !slices.ContainsFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "GORACE=") }) {
-		cmd.Env = append(cmd.Env, "GORACE=atexit_sleep_ms=50") // not a second for each program
-	}
+	cmd.Env = setUnless(cmd.Env, "GORACE", "atexit_sleep_ms=50") // not a second for each program
 	lines := &packageLines{to: out}
 	cmd.Stdout, cmd.Stderr = lines, lines // one writer, so that there is one goroutine that writes
 	defer lines.flush()
 	return cmd.Run()
+}
+
+// setUnless adds a variable to env, unless it is there.
+func setUnless(env []string, name, value string) []string {
+	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, name+"=") }) {
+		return env
+	}
+	return append(env, name+"="+value)
 }
 
 // output is what several modules write to.
