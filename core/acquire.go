@@ -137,7 +137,7 @@ type acquisition struct {
 func (a *acquisition) newStake() {
 	block := 1
 	if a.queue != nil && a.queued && a.cfg.plain() && a.cfg.limit != protocol.NoLimit { // others may queue behind it as it did: without that, tokens are not wasted
-		block += a.locker.queues.bound
+		block += a.queue.reserve()
 	}
 	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block, Limit: a.cfg.limit})
 	a.stake.key, a.stake.cfg, a.stake.block = a.key.Lock, a.cfg, block

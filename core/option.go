@@ -31,7 +31,7 @@ const (
 	defaultPollMin = 10 * time.Millisecond
 	defaultPollMax = 250 * time.Millisecond
 
-	defaultHandovers  = 64
+	defaultHandovers  = maxHandovers
 	maxHandovers      = 250 // with many more reserved per tenure, tokens could run ahead of the clock
 	defaultHandWithin = 100 * time.Millisecond
 
@@ -150,7 +150,7 @@ func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks
 // WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the process,
 // and a release gives the lock to the next of them without asking Redis: at most n times in a row, and not once the lock has
 // been in the process for d. Then other processes have their turn, if any wait. Readers, too, join a reader that has the
-// lock only within d, see [WithShared]. Default 64 times and 100 ms; n is at most 250. n = 0 turns it off: then each call
+// lock only within d, see [WithShared]. Default 250 times, which is the most, and 100 ms. n = 0 turns it off: then each call
 // waits in line in Redis by itself, or, with [NewRedLock], goes there when it is the first of its process.
 //
 // A call that takes the lock over so has a token that was reserved when Redis granted the lock, and Redis is not asked.

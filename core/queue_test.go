@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -53,7 +54,7 @@ func TestQueueOfOneProcess(t *testing.T) {
 			}
 			last = tokens[i]
 		}
-		// The first tenure is over with the lock above, and 64 times handed over each.
+		// The first tenure is over with the lock above, and the others are handed over 64 times each, as all that takes no time.
 		if got := b.Commands().Total(); got > n/10 {
 			t.Errorf("%d commands for %d hand-overs", got, n)
 		} else {
@@ -242,4 +243,48 @@ func TestQueueCancellation(t *testing.T) {
 			cancel()
 		}
 	})
+}
+
+// Tokens are reserved for a tenure at the pace of the clock: tenures are handed over more often where that takes time, and not
+// where their tokens would get ahead of the clock of Redis.
+func TestTokensKeepThePaceOfTheClock(t *testing.T) {
+	for _, c := range []struct {
+		hold  time.Duration
+		turns []int // of the first tenures; the very first call does not know of the others
+	}{
+		{0, []int{1, 65, 65, 65, 65}},
+		{2 * time.Microsecond, []int{1, 65, 131, 251, 251}}, // 130 µs, 262 µs
+		{time.Millisecond, []int{1, 100, 100, 100, 100}},    // then it was in the process for 100 ms
+	} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			var mu sync.Mutex
+			var turns []int
+			last := ""
+			var all sync.WaitGroup
+			for range 16 {
+				all.Go(func() {
+					for range 50 {
+						lock, err := r.Acquire(background, "k")
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mu.Lock()
+						if owner := holdfast.Owner(lock); owner != last {
+							turns, last = append(turns, 0), owner
+						}
+						turns[len(turns)-1]++
+						mu.Unlock()
+						time.Sleep(c.hold)
+						release(t, lock)
+					}
+				})
+			}
+			all.Wait()
+			if len(turns) < len(c.turns) || !slices.Equal(turns[:len(c.turns)], c.turns) {
+				t.Errorf("holds of %v: tenures of %v, want them to begin with %v", c.hold, turns, c.turns)
+			}
+		})
+	}
 }

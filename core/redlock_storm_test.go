@@ -22,7 +22,7 @@ func TestRedLockStorm(t *testing.T) {
 			var mu sync.Mutex
 			random := func(n int) int { mu.Lock(); defer mu.Unlock(); return rnd.IntN(n) }
 			h := &holders{t: t}
-			ctx, cancel := context.WithTimeout(background, 60*time.Second)
+			ctx, cancel := context.WithTimeout(background, 40*time.Second)
 			defer cancel()
 			var all sync.WaitGroup
 			var vs []*voter
