@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -92,13 +93,29 @@ func repository(t *testing.T) (dir string, reg registry) {
 		"nested/a_test.go":       "package nested\n\n" + passes,
 		"nested/testdata/go.mod": "module not/looked/at\n",
 	})
-	cmd := exec.Command("go", "mod", "tidy")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), reg.env(t.TempDir())...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go mod tidy: %v\n%s", err, out)
+	tidied.Lock()
+	defer tidied.Unlock()
+	if tidied.sum == "" {
+		cmd := exec.Command("go", "mod", "tidy")
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), reg.env(t.TempDir())...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go mod tidy: %v\n%s", err, out)
+		}
+		sum, err := os.ReadFile(filepath.Join(dir, "go.sum"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tidied.sum = string(sum)
 	}
+	write(t, dir, map[string]string{"go.sum": tidied.sum})
 	return dir, reg
+}
+
+// tidied has what all repositories have in go.sum, as go mod tidy wrote it for the first.
+var tidied struct {
+	sync.Mutex
+	sum string
 }
 
 // play runs the program in dir on a machine whose module cache is empty.
