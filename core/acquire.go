@@ -140,7 +140,7 @@ func (a *acquisition) newStake() {
 		block += a.queue.reserve()
 	}
 	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block, Limit: a.cfg.limit})
-	a.stake.key, a.stake.cfg, a.stake.block = a.key.Lock, a.cfg, block
+	a.stake.key, a.stake.cfg, a.stake.block = a.key.Lock, a.cfg, int16(block)
 }
 
 func (a *acquisition) obtain() (*Lock, error) {

@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"time"
+	"unsafe"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/quorum"
@@ -14,6 +15,9 @@ import (
 
 // SkewWall moves the wall clock that l sees, as a suspended machine's runs ahead of the monotonic one.
 func SkewWall(l *Locker, d time.Duration) { l.env.Clock.Skew(d) }
+
+// Whole is how many bytes an acquisition on one Redis takes for its tenure and hold.
+const Whole = unsafe.Sizeof(whole{})
 
 // Owner is the value that lk's tenure has in Redis.
 func Owner(lk *Lock) string {

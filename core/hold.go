@@ -42,7 +42,6 @@ type hold struct {
 	wall     atomic.Int64 // the same moment as the wall clock saw it coming; Unix, ns
 	leased   atomic.Int64 // how long the lease behind the deadline is from its beginning
 	longest  atomic.Int64 // the longest lease that Extend asked for
-	whole    atomic.Bool  // some lease was as long as the TTL, as that of a grant is not at first
 	ended    atomic.Pointer[ending]
 	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
 
@@ -51,18 +50,19 @@ type hold struct {
 	handle    weak.Pointer[Lock] // from then on
 	contexts  []bound            // that end with the hold
 	asking    chan struct{}      // full while Redis is asked, one question at a time; nil before the first
-	uses      int                // handles that are not released
-	nested    int                // handles besides the first, ever
+	uses      int32              // handles that are not released
+	nested    int32              // handles besides the first, ever
 	releasing bool               // Release was called
 	through   bool               // and has its result
+	whole     atomic.Bool        // not guarded: some lease was as long as the TTL, as that of a grant is not at first
 	done      chan struct{}      // closed then, if somebody waits for it
 	result    error
 
 	// Guarded by the scheduler's mutex.
-	index   int           // in its heap, -1 outside
+	index   int32         // in its heap, -1 outside
+	asked   bool          // a renewal is under way
 	next    time.Duration // when to look at this hold
 	renewAt time.Duration
-	asked   bool          // a renewal is under way
 	report  time.Duration // next LongHold, since began
 }
 

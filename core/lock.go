@@ -22,12 +22,7 @@ type Lock struct {
 func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 	l := a.locker
 	t := a.stake
-	h := t.seat
-	if h == nil {
-		h = new(hold)
-	} else {
-		t.seat = nil
-	}
+	h := t.newHold()
 	*h = hold{
 		locker: l, stake: t, queue: a.queue, token: t.token + int64(t.handed),
 		cfg: a.cfg, began: now,
@@ -69,7 +64,7 @@ func (lk *Lock) nest() *Lock {
 	}
 	h.uses++
 	h.nested++
-	return &Lock{hold: h, number: h.nested}
+	return &Lock{hold: h, number: int(h.nested)}
 }
 
 // Key is the lock's key as stored in Redis, prefix included: the default resource for a fence.

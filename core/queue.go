@@ -133,9 +133,7 @@ func (qs *queues) enter(a *acquisition) (*queued, turn) {
 	switch {
 	case q == nil:
 		a.newStake()
-		if q, a.stake.front = a.stake.front, nil; q == nil {
-			q = new(queue)
-		}
+		q = a.stake.newQueue()
 		q.all, q.key, q.other = qs, a.key.Lock, head
 		qs.byKey[q.key], a.queue = q, q
 		if n := a.cfg.limit; n > 1 {

@@ -72,7 +72,7 @@ func (s *scheduler) remove(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.index >= 0 {
-		heap.Remove(&s.holds, h.index)
+		heap.Remove(&s.holds, int(h.index))
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *scheduler) replan(h *hold, when time.Duration) {
 	}
 	h.asked = false
 	s.plan(h, when)
-	heap.Fix(&s.holds, h.index)
+	heap.Fix(&s.holds, int(h.index))
 	s.arm()
 }
 
@@ -253,12 +253,12 @@ func (q holdHeap) Len() int           { return len(q) }
 func (q holdHeap) Less(i, j int) bool { return q[i].next < q[j].next }
 func (q holdHeap) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
+	q[i].index, q[j].index = int32(i), int32(j)
 }
 
 func (q *holdHeap) Push(x any) {
 	h := x.(*hold)
-	h.index = len(*q)
+	h.index = int32(len(*q))
 	*q = append(*q, h)
 }
 

@@ -45,7 +45,7 @@ func FuzzMessages(f *testing.F) {
 			waiter.Init(r, key.Owned("api 7f9c"), Want{TTL: time.Minute, Label: "api 7f9c", Block: 1})
 			r.inbox.set(true)
 			r.expect(waiter)
-			waiter.look, waiter.seen, waiter.last = r.Env.Now(), seen, last
+			waiter.latest = &look{r.Env.Now(), seen, last}
 			wake := waiter.Wake()
 			time.Sleep(time.Duration(waited) * time.Millisecond)
 
@@ -79,8 +79,8 @@ func FuzzMessages(f *testing.F) {
 				t.Fatalf("%q: token %d, lease %v", text, token, d)
 			case want.Token <= last, want.Time < seen, seen == 0:
 				t.Fatalf("%q, seen %d, last %d: relied on", text, seen, last)
-			case from.Mono < waiter.look.Mono-span/100, from.Mono > now.Mono, from.Mono > waiter.look.Mono+span:
-				t.Fatalf("%q, seen %d: relied on from %v on, of %v to %v", text, seen, from.Mono, waiter.look.Mono, now.Mono)
+			case from.Mono < waiter.latest.at.Mono-span/100, from.Mono > now.Mono, from.Mono > waiter.latest.at.Mono+span:
+				t.Fatalf("%q, seen %d: relied on from %v on, of %v to %v", text, seen, from.Mono, waiter.latest.at.Mono, now.Mono)
 			}
 			r.unexpect(waiter)
 			r.Close()

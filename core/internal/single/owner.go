@@ -30,12 +30,15 @@ type Owner struct {
 	id    string // for re-entry, or the limit; see protocol.Acquire
 	block int
 
-	// Of the latest look that found the lock held elsewhere.
-	look timing.Instant // when it was sent
+	latest *look               // that found the lock held elsewhere; nil before one that put it in line
+	wake   chan protocol.Grant // of the inbox, while it knows the owner
+}
+
+// look is what Redis told one that found the lock held elsewhere.
+type look struct {
+	at   timing.Instant // when it was sent
 	seen int64          // the server's TIME at it, in µs
 	last int64          // the last token issued then
-
-	wake chan protocol.Grant // of the inbox, while it knows the owner
 }
 
 // Init makes o the owner that names has, or else a new one.
@@ -106,7 +109,13 @@ func (o *Owner) read(c *redisconn.Call) Verdict {
 	case r.Exhausted:
 		return Verdict{Err: protocol.ErrExhausted}
 	case r.Held:
-		o.InLine, o.look, o.seen, o.last = r.Place > 0, c.At, r.Time, r.Last
+		o.InLine = r.Place > 0
+		if o.latest == nil && o.InLine {
+			o.latest = new(look)
+		}
+		if o.latest != nil {
+			*o.latest = look{c.At, r.Time, r.Last}
+		}
 		if r.Place > 0 {
 			o.redis.inbox.answered(c.At, r.Deaf)
 		}
@@ -129,21 +138,25 @@ func (o *Owner) Wake() <-chan protocol.Grant { return o.wake }
 // Accept looks at a grant that the inbox received: whether the owner can rely on it, and if so with which token and from
 // when on its first lease, of d, is to be counted.
 //
-// Redis made the grant at g.Time by its clock, and answered our latest look at o.seen; that look was sent before,
-// at o.look by ours. So the lease began at o.look + (g.Time - o.seen) or later, but for the difference in
+// Redis made the grant at g.Time by its clock, and answered our latest look at l.seen; that look was sent before,
+// at l.at by ours. So the lease began at l.at + (g.Time - l.seen) or later, but for the difference in
 // speed of two clocks. Where more time has passed there than here, one of them was set or stood still, and
 // only a new look can tell. The same goes for a grant that is not newer than the look, by its token or, where Redis
 // has forgotten the tokens, its time: then we held the lock and lost it in between, and have joined the line again.
 func (o *Owner) Accept(g protocol.Grant, now timing.Instant) (token int64, at timing.Instant, d time.Duration) {
-	span := time.Duration(g.Time-o.seen) * time.Microsecond
-	passed := now.Mono - o.look.Mono
+	l := o.latest
+	if l == nil {
+		return 0, at, 0
+	}
+	span := time.Duration(g.Time-l.seen) * time.Microsecond
+	passed := now.Mono - l.at.Mono
 	drift := max(0, span/100)
-	if o.seen == 0 || g.Token <= o.last || span < 0 || span > passed+drift+2*time.Millisecond {
+	if l.seen == 0 || g.Token <= l.last || span < 0 || span > passed+drift+2*time.Millisecond {
 		return 0, at, 0
 	}
 	span = min(span, passed) - drift
 	o.Token = g.Token
-	return g.Token, timing.Instant{Mono: o.look.Mono + span, Wall: o.look.Wall + int64(span)}, min(o.TTL, grantLease)
+	return g.Token, timing.Instant{Mono: l.at.Mono + span, Wall: l.at.Wall + int64(span)}, min(o.TTL, grantLease)
 }
 
 // Onward tells whether another call may go on with it: with its place in line, or with the lock itself, which asking again

@@ -29,7 +29,7 @@ func TestAcceptedGrants(t *testing.T) {
 		{"older than the look by its token", 1000 * ms, 1001 * ms, 70, 0},
 		{"older than the look by its time", -1 * ms, 1001 * ms, 71, 0},
 	} {
-		o := &Owner{seen: seen, last: last, Tenure: Tenure{TTL: time.Minute}}
+		o := &Owner{latest: &look{seen: seen, last: last}, Tenure: Tenure{TTL: time.Minute}}
 		g := protocol.Grant{Token: row.token, Time: seen + row.after.Microseconds()}
 		token, from, d := o.Accept(g, timing.Instant{Mono: row.heard})
 		if ok := token == row.token; ok != (row.from != 0) || ok && (from.Mono != row.from || d != grantLease) {

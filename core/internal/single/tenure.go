@@ -33,11 +33,11 @@ type Tenure struct {
 	Sent    time.Duration // when the latest acquire that may have taken effect went out
 	InLine  bool          // the latest look left it in line
 	Tainted bool          // rule 3: an acquire failed in a way that leaves its outcome open
+	resent  bool          // a release went out and was not answered
 
 	Key     any // Names.Lock, or a pointer to it, which costs no allocation
 	is      Commands
 	pending []*redisconn.Call // acquires that nobody listens to any more and that may still be answered
-	resent  bool              // a release went out and was not answered
 }
 
 // Commands are what differs between a lock on one server and one of several.
