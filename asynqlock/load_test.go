@@ -241,7 +241,7 @@ func (c *crew) judge() (done map[string]bool, runs, lost int) {
 // account was busy.
 func TestServersUnderFire(t *testing.T) {
 	t.Parallel()
-	n := often(1000, 10_000)
+	n := often(600, 10_000)
 	redisServer := servertest.Redis(t)
 	rdb := redisServer.Client()
 	s := newShop(t, func() *redis.Client { return rdb })
