@@ -31,6 +31,7 @@ import (
 )
 
 func main() {
+	gin.SetMode(gin.ReleaseMode)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Stdout); err != nil {
@@ -75,7 +76,6 @@ func run(ctx context.Context, out io.Writer) error {
 }
 
 func router(locker *holdfast.Locker) http.Handler {
-	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery()) // and authentication: a client that may not pay must not be able to block the order
 	// The lock is Key("order", id). A task or a cron job that locks the same key is kept out as well.

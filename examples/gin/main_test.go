@@ -6,10 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/redis/go-redis/v9"
 )
+
+func init() { gin.SetMode(gin.ReleaseMode) } // as main does; programs run side by side here
 
 func TestRequestsForOneOrderRunOneAtATime(t *testing.T) {
 	server := exampletest.Redis(t)

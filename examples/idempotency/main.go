@@ -35,6 +35,7 @@ import (
 )
 
 func main() {
+	gin.SetMode(gin.ReleaseMode)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Stdout); err != nil {
@@ -95,7 +96,6 @@ func run(ctx context.Context, out io.Writer) error {
 }
 
 func router(locker *holdfast.Locker, stored *answers, out io.Writer) http.Handler {
-	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery(), gin.BasicAuth(gin.Accounts{"anna": "secret", "ben": "secret"})) // in earnest, your authentication
 	// Clients choose their keys, and two may choose the same: the account belongs to it. Without a key it is a 400. A repeat

@@ -17,10 +17,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/redis/go-redis/v9"
 )
+
+func init() { gin.SetMode(gin.ReleaseMode) } // as main does; programs run side by side here
 
 // TestMain is a replica too, which startReplica starts. It ends with the test at the latest, as its input does.
 func TestMain(m *testing.M) {

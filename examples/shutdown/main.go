@@ -36,6 +36,7 @@ import (
 const queue = "holdfast_example_shutdown"
 
 func main() {
+	gin.SetMode(gin.ReleaseMode)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the program at once
 	if err := run(ctx, os.Stdout); err != nil {
@@ -85,7 +86,6 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	jobs.Start()
-	gin.SetMode(gin.ReleaseMode)
 	router := gin.New()
 	router.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
 		if err := work(c.Request.Context(), out, "request"); err != nil {

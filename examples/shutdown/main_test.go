@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 )
+
+func init() { gin.SetMode(gin.ReleaseMode) } // as main does; programs run side by side here
 
 func TestWorkUnderLocksIsNotCutOff(t *testing.T) {
 	server := exampletest.Redis(t)

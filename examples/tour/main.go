@@ -58,6 +58,7 @@ func main() {
 	if os.Getenv(shop.ProcessEnv) != "" {
 		os.Exit(shop.Child(plays))
 	}
+	gin.SetMode(gin.ReleaseMode)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C does not wait for the clean-up
 	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, scenes: scenes, size: full}
@@ -101,7 +102,6 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case err != nil:
 		return 2 // the flag package has said why
 	}
-	gin.SetMode(gin.ReleaseMode)
 	err = a.play(ctx, cfg)
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -17,9 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
+
+func init() { gin.SetMode(gin.ReleaseMode) } // as main does; programs run side by side here
 
 // output is what a run has written so far.
 type output struct {
