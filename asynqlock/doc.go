@@ -56,6 +56,6 @@
 //	                         server's Config did not go through Guard.Config: a failure
 //	the handler's own error  by asynq's rules, joined with the loss if there was one
 //
-// The keys in Redis, for an ACL, are listed at [Guard]. A test needs no double: asynq runs on a miniredis, and a second Locker on
-// it keeps the key busy. Without a server a task is not in Redis, and cannot be deferred: use Fail where a test calls a handler.
+// The keys in Redis, for an ACL, are at [Guard]. In a test, asynq runs on a miniredis, and a second Locker keeps the key busy. A
+// handler called without a server needs Fail, and guard.Config(asynq.Config{}).BaseContext() as its context.
 package asynqlock

@@ -32,11 +32,11 @@ type State struct {
 	Token int64
 
 	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that
-	// one, and some may be gone.
+	// one, or with WithLocalHandover(0, d) each call; and some may be gone.
 	Waiting int
 
 	// Here tells that a call of this very Locker holds the lock, as in a [HeldError], and WaitingHere how many of its calls
-	// want it.
+	// want it. With WithLocalHandover(0, d) they tell nothing.
 	Here        bool
 	WaitingHere int
 }

@@ -20,8 +20,8 @@ const (
 //
 //   - If fn returns nil, Lead releases the lock and returns nil: this replica is through with it.
 //   - If fn returns an error, Lead releases the lock, and the next in line leads within a round trip. This replica stands in
-//     line again after 1 s, doubled with each further failure up to 30 s, each time less up to a random quarter. After a
-//     term of a minute it is 1 s again. Released of a [Trace] has the error.
+//     line again after 1 s, doubled with each further failure up to 30 s; each pause is shorter by a random part, a
+//     quarter at most. After a term of a minute it is 1 s again. Released of a [Trace] has the error.
 //   - If the leadership is lost, fn's context ends with an [ErrLost] as its cause. Once fn has returned, whatever it returns,
 //     Lead waits again at once.
 //   - If Redis is away, Lead goes on trying, with the same pauses.
@@ -36,7 +36,8 @@ const (
 //
 // Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] where ctx holds the lock of name already; those of
 // [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithoutRenewal], [WithReentryID], [WithLimit] and
-// [WithShared], which make no sense here, and for a [WithWait] given to Lead; one given to New is ignored.
+// [WithShared], which make no sense here, and for a [WithWait] given to Lead; a WithWait given to New is ignored, and Lead with
+// WithLimit(1) goes past a WithLimit or WithShared given to New.
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -47,6 +47,9 @@ func WithLimit(n int) CallOption {
 // transaction of the database. A reader cannot become a writer: a call without WithShared whose context holds the lock
 // shared returns [ErrSelfDeadlock], also with [WithReentrancy]. A call WithShared whose context holds the lock already,
 // shared or alone, needs WithReentrancy.
+//
+// WithShared and [WithLimit] replace each other: of several options of a call the last counts, and a call's counts before the
+// Locker's. Where the Locker has either, WithLimit(1) makes a call the writer.
 func WithShared() CallOption {
 	return callOption(func(c *config) error { c.limit = protocol.NoLimit; return nil })
 }

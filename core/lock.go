@@ -134,8 +134,8 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return lk.hold.extend(ctx, ttl.Truncate(time.Millisecond))
 }
 
-// Release frees the lock and ends its context. It works whether or not ctx has ended, and returns with ctx at
-// the latest: 20 ms later if ctx had ended before; if it never ends, after 5 s, or a TTL if that is less. Where Redis has not
+// Release frees the lock and ends its context. It works whether or not ctx has ended. It returns when ctx
+// ends, or 20 ms later if ctx had ended before, and at the latest after 5 s, or a TTL if that is less. Where Redis has not
 // answered by then, the attempts go on in the background for a TTL.
 //
 // Where another call of the process takes the lock over, see [WithLocalHandover], Redis is not asked: what it may

@@ -55,7 +55,7 @@ type Policy struct {
 // time.Second). No wait for a silent Redis is longer than one and a half TTLs.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
-// RetryAfterLease sets the Retry-After of a 409 to what the holder's lease has left, in seconds, rounded up; 5 if it never
+// RetryAfterLease sets the Retry-After of a 409 or 429 to what the holder's lease has left, in seconds, rounded up; 5 if it never
 // ends. The holder may release much sooner, or renew. Default: 1, as most holders release long before their lease ends.
 func (p Policy) RetryAfterLease() Policy {
 	p.lease = true
@@ -91,8 +91,8 @@ func WithLock(opts ...holdfast.CallOption) Option {
 }
 
 // WithLimit lets the requests of n clients at a time run for one key, on all replicas together: at most 5 exports of a tenant,
-// say. It is WithLock(holdfast.WithLimit(n)), see [holdfast.WithLimit], and one more request is refused with 429 instead of
-// 409: the limit is that of the caller, and says nothing about the state of a resource (RFC 6585). A handler that locks the
+// say. It does what WithLock(holdfast.WithLimit(n)) does, see [holdfast.WithLimit], and for n above 1 one more request is
+// refused with 429, not with 409 as with that option alone: the limit is that of the caller, and says nothing about the state of a resource (RFC 6585). A handler that locks the
 // same key without a limit runs alone. It does not fence: a write that sqlfence guards needs a lock of the order besides, or fails
 // with ErrNoToken. From 1, the default, to 1000.
 func WithLimit(n int) Option {

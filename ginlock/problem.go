@@ -40,7 +40,7 @@ type problem struct {
 // a loss: we cannot say whether the request may be repeated.
 //
 // A handler may call Respond too, with an error of a lock of its own or of a fence. An [holdfast.ErrNotAcquired] is answered
-// with 409, with holdfast.WithLimit too: it is [WithLimit] that makes it 429. An error that matches [holdfast.ErrLost], as
+// with 409, unless this package's [WithLimit] makes it 429. An error that matches [holdfast.ErrLost], as
 // sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond cannot tell what else it
 // has done by then. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no
 // more, and an ErrInvalid, as of a key that the handler built, with 400.

@@ -71,8 +71,8 @@ type parallelKey struct{}
 // A transaction of a newer token waits until the open ones have ended. Older ones that begin meanwhile wait behind it, and
 // are refused. A transaction that is not parallel waits like that too. What is read can be changed by another transaction of
 // the same holder, as without a guard: that is the price. The first call for a token advances the guard row in a transaction
-// of its own, see [Fence.Advance]. On PostgreSQL at REPEATABLE READ and SERIALIZABLE so does the first one behind parallel
-// transactions that is not parallel itself, as its snapshot may be older than what they wrote; and there one holder's
+// of its own, see [Fence.Advance]. On PostgreSQL at REPEATABLE READ and SERIALIZABLE a transaction that is not parallel, and
+// is the first behind parallel ones, does that too, as its snapshot may be older than what they wrote; and there one holder's
 // transactions should be all parallel or none: one that is not may miss what parallel ones wrote while it waited for
 // them. SQLite, with its one writer, takes no notice.
 //

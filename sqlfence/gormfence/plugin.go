@@ -24,7 +24,7 @@ type Plugin struct {
 	err      error // of an option
 }
 
-// New returns the plugin for [gorm.DB.Use], which returns the errors of its arguments. Use it before the gorm.DB is shared,
+// New returns the plugin for [gorm.DB.Use], which returns what is wrong with New's arguments. Use it before the gorm.DB is shared,
 // and before its sessions are made. The fence must be for the database that gorm has open.
 func New(fence *sqlfence.Fence, opts ...Option) *Plugin {
 	p := &Plugin{fence: fence}
