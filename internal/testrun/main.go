@@ -60,7 +60,8 @@ type module struct {
 	tags     []string
 	packages []string // can be built
 	notRun   []string // lines of the summary
-	err      error    // its packages could not be listed, or a test failed
+	vetErr   error
+	err      error // its packages could not be listed, or vet or a test failed
 }
 
 // modules finds each go.mod. Folders whose names begin with a dot, and testdata, belong to no module.
@@ -295,10 +296,11 @@ func (r *run) test(ctx context.Context, flags []string) int {
 	// Two at a time, as tests wait for servers and clocks. The root comes first: it takes the longest.
 	slices.SortStableFunc(modules, func(a, b *module) int { return strings.Compare(a.dir, b.dir) })
 	out := &output{to: r.out}
-	// First all is compiled: tests beside compilers find a machine that stands still for seconds at a time.
+	// First all is compiled and vetted: tests beside compilers find a machine that stands still for seconds at a time.
 	for _, m := range modules {
 		if r.survey(ctx, m); m.err == nil && len(m.packages) > 0 {
 			r.compile(ctx, m, flags)
+			m.vetErr = r.vet(ctx, m, flags, out)
 		}
 	}
 	var all sync.WaitGroup
@@ -309,6 +311,9 @@ func (r *run) test(ctx context.Context, flags []string) int {
 			defer func() { <-turns }()
 			if m.err == nil && len(m.packages) > 0 {
 				m.err = r.testModule(ctx, m, flags, out)
+				if m.err == nil {
+					m.err = m.vetErr
+				}
 			}
 		})
 	}
@@ -357,10 +362,21 @@ func race(flags []string) []string {
 	return []string{"-race", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=modernc.org/...=-race=false"}
 }
 
-// testModule runs go test, which vets what it tests, and passes on what it prints.
+// vet runs go vet, and passes on what it prints.
+func (r *run) vet(ctx context.Context, m *module, flags []string, out io.Writer) error {
+	args := append([]string{"vet", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
+	cmd := r.command(ctx, m, append(args, m.packages...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("vet: %w", err)
+	}
+	return nil
+}
+
+// testModule runs go test, and passes on what it prints.
 func (r *run) testModule(ctx context.Context, m *module, flags []string, out *output) error {
 	// -s: nobody debugs these programs, and a third of the linking is for debuggers. Traces of panics are as they were.
-	args := append([]string{"test", "-vet=all", "-ldflags=-s", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
+	args := append([]string{"test", "-vet=off", "-ldflags=-s", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
 	args = append(args, flags...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
 	cmd.Env = setUnless(cmd.Env, "GORACE", "atexit_sleep_ms=50") // not a second for each program
