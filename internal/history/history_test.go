@@ -43,6 +43,7 @@ var scenes = []struct {
 	{"one/clock", scene{nodes: 1, faults: []fault{clock, stop}, lease: brief, long: 10}},
 	{"one/back", scene{nodes: 1, faults: []fault{back, stop}, lease: brief, long: 10}},
 	{"five/clocks", scene{nodes: 5, faults: []fault{clocksOfAll, stop}, lease: brief, long: 10}},
+	{"five/back", scene{nodes: 5, faults: []fault{backOfAll, stop}, lease: brief, long: 10}},
 	{"limits/processes", scene{nodes: 1, limits: true, faults: []fault{stop, kill}, lease: brief, long: 20}},
 	{"limits/amnesia", scene{nodes: 1, limits: true, faults: []fault{crash, flush, del}}},
 }
