@@ -44,7 +44,7 @@ func TestKilledWorkerFreesItsKey(t *testing.T) {
 // A Redis that is killed and comes back with its data takes nothing along.
 func TestRedisRestarts(t *testing.T) {
 	t.Parallel()
-	server := servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	server := servertest.Redis(t, servertest.Durable...)
 	s := newShop(t, func() *redis.Client { return server.Client() })
 	for range 2 {
 		s.serve(s.guard(s.locker()), func(context.Context, *asynq.Task) error {

@@ -84,7 +84,7 @@ func TestServerRedLockSoak(t *testing.T) {
 		opts []holdfast.Option
 		ripe time.Duration // until servers vote
 	}{
-		"durable":   {durable, []holdfast.Option{holdfast.WithTTL(2 * time.Second)}, 0},
+		"durable":   {servertest.Durable, []holdfast.Option{holdfast.WithTTL(2 * time.Second)}, 0},
 		"forgetful": {nil, []holdfast.Option{holdfast.WithTTL(2 * time.Second), holdfast.WithQuarantine(12 * time.Second)}, 14 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -373,6 +373,3 @@ func obtainWithin(t *testing.T, l *holdfast.Locker, key string, d time.Duration)
 		}
 	}
 }
-
-// durable servers lose nothing when they are killed, so that they need no quarantine.
-var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}

@@ -136,7 +136,7 @@ func TestTickAcrossARestartOfRedis(t *testing.T) {
 		args []string
 		runs int
 	}{
-		"saved":     {[]string{"--appendonly", "yes", "--appendfsync", "always"}, 1},
+		"saved":     {servertest.Durable, 1},
 		"not saved": {[]string{"--appendonly", "no", "--save", ""}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

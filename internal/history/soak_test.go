@@ -107,7 +107,12 @@ func TestSoak(t *testing.T) {
 			}
 		})
 	}
-	t.Log(table(all))
+	lines, sum, caught := table(all)
+	t.Log(lines)
+	if caught.Histories >= 10 && caught.Violations == 0 && !found {
+		t.Errorf("no violation in %d histories of locks that are broken on purpose: it would not see one in the %d others either",
+			caught.Histories, sum.Histories)
+	}
 }
 
 // soak plays a cell once.
@@ -126,10 +131,9 @@ func (c *cell) soak(t *testing.T, n uint64) map[string]*Tally {
 	return tallies
 }
 
-// table has a line for each cell and model, and the sums.
-func table(all []cell) string {
+// table has a line for each cell and model, and the sums: of what is to pass, and of what the controls were to find.
+func table(all []cell) (lines string, sum, caught Tally) {
 	var b strings.Builder
-	var sum, caught Tally
 	fmt.Fprintf(&b, "\n%-28s %-8s %9s %10s %8s %8s %8s %8s %8s %6s %6s %10s\n", "cell", "model", "histories", "operations",
 		"granted", "refused", "excused", "unknown", "lost", "stale", "", "violations")
 	for _, c := range all {
@@ -151,5 +155,5 @@ func table(all []cell) string {
 	}
 	fmt.Fprintf(&b, "sum: %d histories, %d operations, %d unknown, %d violations; of the controls %d in %d\n",
 		sum.Histories, sum.Operations, sum.Unknown, sum.Violations, caught.Violations, caught.Histories)
-	return b.String()
+	return b.String(), sum, caught
 }

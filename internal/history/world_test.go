@@ -128,7 +128,7 @@ func (w *world) open() {
 	t := w.t
 	args := []string(nil)
 	if w.durable {
-		args = []string{"--appendonly", "yes", "--appendfsync", "always"}
+		args = servertest.Durable
 	}
 	w.wind(args...)
 	for _, s := range w.servers {

@@ -29,6 +29,10 @@ func Redis(t testing.TB, args ...string) *Server {
 	return open(t, func() (*throwaway.Redis, error) { return throwaway.StartRedis(context.Background(), args...) })
 }
 
+// Durable are args of Redis for a server that loses nothing when its process is killed: it writes each command down before it
+// answers. A system that goes down as well would need appendfsync always, which has five servers of a test wait for one disk.
+var Durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
+
 // Sentinel starts a Sentinel that watches master under name, alone, and fails
 // over to a replica of it when it has been silent for half a second.
 func Sentinel(t testing.TB, name string, master *Server) *Server {
