@@ -297,13 +297,21 @@ func (r *run) test(ctx context.Context, flags []string) int {
 	slices.SortStableFunc(modules, func(a, b *module) int { return strings.Compare(a.dir, b.dir) })
 	out := &output{to: r.out}
 	// First all is compiled and vetted: tests beside compilers find a machine that stands still for seconds at a time.
+	var all sync.WaitGroup
+	compiled := make(chan *module, len(modules))
+	all.Go(func() {
+		for m := range compiled {
+			m.vetErr = r.vet(ctx, m, flags, out)
+		}
+	})
 	for _, m := range modules {
 		if r.survey(ctx, m); m.err == nil && len(m.packages) > 0 {
 			r.compile(ctx, m, flags)
-			m.vetErr = r.vet(ctx, m, flags, out)
+			compiled <- m
 		}
 	}
-	var all sync.WaitGroup
+	close(compiled)
+	all.Wait()
 	turns := make(chan bool, 2)
 	for _, m := range modules {
 		turns <- true
@@ -366,6 +374,7 @@ func race(flags []string) []string {
 func (r *run) vet(ctx context.Context, m *module, flags []string, out io.Writer) error {
 	args := append([]string{"vet", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
+	cmd.Env = setUnless(cmd.Env, "GOGC", "300")
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("vet: %w", err)
