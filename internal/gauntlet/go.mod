@@ -37,3 +37,6 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
+
+// As the other modules have it, so that SQLite is compiled once for all.
+replace golang.org/x/sys => golang.org/x/sys v0.47.0
