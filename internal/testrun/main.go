@@ -293,8 +293,14 @@ func (r *run) test(ctx context.Context, flags []string) int {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 		return 1
 	}
-	// Two at a time, as tests wait for servers and clocks. The root comes first: it takes the longest.
-	slices.SortStableFunc(modules, func(a, b *module) int { return strings.Compare(a.dir, b.dir) })
+	// Two at a time, as tests wait for servers and clocks. The root comes first: it takes the longest. The examples come last: they
+	// are many packages, which go test runs side by side, so that no processor is idle at the end.
+	slices.SortStableFunc(modules, func(a, b *module) int {
+		if a.dir == "." || b.dir == "." {
+			return strings.Compare(a.dir, b.dir)
+		}
+		return strings.Compare(b.dir, a.dir)
+	})
 	out := &output{to: r.out}
 	// First all is compiled and vetted: tests beside compilers find a machine that stands still for seconds at a time.
 	var all sync.WaitGroup
