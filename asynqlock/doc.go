@@ -54,7 +54,7 @@
 //	holdfast.ErrLost         the lock was lost while the handler ran: a failure, retried, see WithErrorHandler
 //	holdfast.ErrInvalid      the task names nothing to lock by: archived at once (it matches asynq.SkipRetry); or the
 //	                         server's Config did not go through Guard.Config: a failure
-//	the handler's own error  by asynq's rules, joined with the loss if there was one
+//	the handler's own error  by asynq's rules, joined with the loss if there was one: ctx.Err() will do
 //
 // The keys in Redis, for an ACL, are at [Guard]. In a test, asynq runs on a miniredis, and a second Locker keeps the key busy. A
 // handler called without a server needs Fail, and guard.Config(asynq.Config{}).BaseContext() as its context.

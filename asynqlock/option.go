@@ -103,7 +103,7 @@ func (p Policy) MaxDeferral(d time.Duration) Policy {
 }
 
 // MaxDelay bounds the delay of one deferral. The delay is what the holder's lease has left, and a random part of that more
-// lest all come back at once; where that is above d, it is a random time somewhat below d. asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
+// lest all come back at once; where that is above d, it is a random time, from three quarters of d to d. asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
 // is woken by a release does not wait for that. At least 1 s, in which asynq counts. Default: 1 min.
 func (p Policy) MaxDelay(d time.Duration) Policy {
 	p.maxDelay = &d
@@ -260,7 +260,8 @@ func WithRedis(client redis.UniversalClient) interface {
 }
 
 // WithFailOpen runs tasks without a lock while the Locker's Redis is unavailable. It gives up the lock exactly when
-// the system is in trouble. Default: such tasks are deferred.
+// the system is in trouble: sqlfence fails with ErrNoToken then, and gormfence lets writes pass unless it has
+// WithLockRequired. Default: such tasks are deferred.
 func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }
 
 // WithLocation sets the time zone of a Scheduler's specs. It has to be the same on all replicas. An hour that summer time

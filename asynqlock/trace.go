@@ -10,7 +10,8 @@ import (
 
 // Trace is a set of hooks for a Guard and for a Scheduler, in the manner of net/http/httptrace.ClientTrace. Any may be nil.
 // They run in the goroutine of the worker, or of the tick, and must return soon; several may run at once. The context of a
-// Guard's hook has asynq's metadata, such as the task's ID.
+// Guard's hook has asynq's metadata, such as the task's ID. What happens to the lock itself is told to a
+// [holdfast.Trace] of the Locker.
 type Trace struct {
 	// Deferred: the task gave way and comes back after Delay. Since is the time of its first deferral, Err says why.
 	Deferred func(context.Context, Event)

@@ -27,7 +27,8 @@ type Locker struct {
 // New makes a Locker on one Redis (or Valkey), on a Sentinel-managed master or on a Cluster. It sends nothing
 // yet. The client stays the caller's: it may be shared, and must not be closed before [Locker.Shutdown] has
 // returned. Its timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are
-// below a minute.
+// below a minute. Calls share connections: as a rule they leave a quarter of the pool of a *redis.Client to others,
+// while Redis answers.
 //
 // Set ContextTimeoutEnabled in the options of a *redis.Client to save a free lock some microseconds: then a call that is
 // alone sends its command itself instead of leaving that to another goroutine. A call whose context is cancelled before its
@@ -85,6 +86,8 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 // beside another holder; an [ErrUnavailable] after fn returned nil that the work was done while the lock was held, but Redis
 // did not confirm the release. An ErrUnavailable can also come from the acquisition, and then fn did not run: to tell the
 // two apart, have fn note that it ran. With [WithReleaseInBackground] the error has only what is known without asking Redis.
+//
+// Once its context has ended, fn may return ctx.Err() or what else it likes: the error of Do tells of a loss in any case.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if fn == nil {
 		return invalid("Do(%q) without a function", key)
@@ -150,9 +153,9 @@ func (l *Locker) Check(key string, opts ...Option) error {
 
 // Ping asks Redis, on several masters each of them, as [Locker.Inspect] would. It is for the start of a program: a wrong
 // address or password shows there and not with the first request. It writes nothing, so it does not show what an ACL forbids
-// to write.
+// to write. It returns within ctx and within a quarter of the TTL, at most 1 s.
 //
-// Errors: [ErrUnavailable], which says why where that is known within a quarter of the TTL, at most 1 s; [ErrClosed], [ErrInvalid].
+// Errors: [ErrUnavailable], which says why where that is known; [ErrClosed], [ErrInvalid].
 func (l *Locker) Ping(ctx context.Context) error {
 	_, err := l.Inspect(ctx, "ping")
 	if failed, ok := err.(*opError); ok {

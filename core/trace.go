@@ -81,8 +81,7 @@ const nodeErrorText = "redis error"
 const outageEnds = time.Minute
 
 // LogTrace logs every event: losses, long holds, node errors and failed releases as warnings, the rest at
-// debug level. Of an outage of a node only the first error is a warning: one that follows another of that node within a
-// minute is at debug level too. A nil logger is [slog.Default], as it is when the event comes.
+// debug level. A node error that follows another of the same node within a minute is at debug level too. A nil logger is [slog.Default], as it is when the event comes.
 func LogTrace(log *slog.Logger) *Trace {
 	var mu sync.Mutex
 	latest := map[string]time.Time{} // error of each node

@@ -78,7 +78,7 @@ func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 
 // AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them. The key of
 // its lock is holdfast.Key("cron", name); what else locks that key of the same Redis is excluded as well. spec is read as by
-// [cron.Cron.AddJob].
+// [cron.Cron.AddJob]. What fn returns goes to the hooks of a [Trace], or to the log; nothing is repeated.
 //
 // Errors: [holdfast.ErrInvalid] for what can never work, a name that another job of the Guard has included; that of cron for
 // a spec.

@@ -51,8 +51,8 @@
 // A clock of Redis that is set forward by more than an hour, and then back, has the effect of a loss.
 //
 // With a Locker on several masters there is no one clock: a job begins as much too early as its replica's clock is ahead, and
-// ticks are not compared. When a machine wakes up, cron runs a job once for the first tick that it slept through. A Guard leaves
-// that run out as too late: a replica that was awake has run the tick, or none does.
+// ticks are not compared. When a machine or a paused process wakes up, cron runs a job once for the first tick that it slept
+// through, and is as late with the next. A Guard leaves out what is too late: a replica that was awake has run it, or none does.
 //
 // Stop with [Guard.Stop], and then the Locker. A test needs no double: [Guard.RunNow] runs a job at once, on a miniredis.
 package cronlock

@@ -125,7 +125,8 @@ func WithLock(opts ...holdfast.CallOption) Option {
 }
 
 // WithFailOpen runs a job without lock and claim when Redis has not answered until the bound of [WithLateness]: on every
-// replica. Default: the tick is left out.
+// replica. sqlfence fails with ErrNoToken then, and gormfence lets writes pass unless it has WithLockRequired. Default: the tick
+// is left out.
 func WithFailOpen() Option {
 	return option(func(c *config) { c.failOpen = true })
 }

@@ -7,12 +7,13 @@ import (
 )
 
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run in the goroutine of
-// the job.
+// the job. A run is told by Ran or by Failed, once, and by Lost too if its lock was lost. What happens to the lock itself is
+// told to a [holdfast.Trace] of the Locker.
 type Trace struct {
 	// Ran: the job ran here, and returned nil. Token, Elapsed.
 	Ran func(Event)
-	// Skipped: another replica has the tick, which is the rule: it runs there. With an Err an earlier run goes on. Holder
-	// is the label of the lock's holder, where one is known.
+	// Skipped: another replica has claimed the tick, which is the rule. With an Err this one has claimed it, and leaves it
+	// out as an earlier run goes on. Holder is the label of who has the lock now, where one is known.
 	Skipped func(Event)
 	// Late: the tick is left out on this replica, as Err says: Redis did not answer in time ([holdfast.ErrUnavailable]), the clock
 	// is off ([holdfast.ErrTick]), the process was paused, the Guard was stopped ([holdfast.ErrClosed]).

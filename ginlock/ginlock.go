@@ -44,8 +44,8 @@ const (
 //     [JSON];
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
-// Every error but a 409, a 429, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a loss and a failed
-// release behind a complete response. A hook of a [Trace] replaces that for what it hears of.
+// Every error but a 409, a 429, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a failed
+// release and a loss behind a complete response, unless the handler has added an error that matches ErrLost. A hook of a [Trace] replaces that for what it hears of.
 //
 // A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
 // reads it: with 409, or 429 with [WithLimit], if another holder was seen, else with 503. The status appears in the logs
@@ -84,7 +84,8 @@ const (
 //
 // A client keeps the lock for as long as it makes a handler last, by an upload that drips or a large response that it does
 // not read. The http.Server has no time-outs by default; set them. ReadTimeout bounds the upload, whose next read then
-// fails. WriteTimeout bounds the response, whose next write then fails. Both count for the whole of the request.
+// fails. WriteTimeout bounds the response, whose next write then fails. Both count for the whole of the request,
+// the wait for the lock included, and neither ends its context.
 // ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of
 // http.NewResponseController(c.Writer) before this middleware.
 //

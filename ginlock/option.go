@@ -156,8 +156,8 @@ func WithTrace(t *Trace) Option {
 }
 
 // WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
-// request's context then, sqlfence fails with ErrNoToken, and the error is in c.Errors, see [WithTrace]. Default: such
-// requests are refused with 503.
+// request's context then, sqlfence fails with ErrNoToken, gormfence lets its writes pass unless it has WithLockRequired, and the
+// error is in c.Errors, see [WithTrace]. Default: such requests are refused with 503.
 //
 // It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica only, any
 // number of requests for the same key run at once, beside holders that still have the lock. Use it where a lock saves work.

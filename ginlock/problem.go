@@ -42,7 +42,7 @@ type problem struct {
 // A handler may call Respond too, with an error of a lock of its own or of a fence. An [holdfast.ErrNotAcquired] is answered
 // with 409, unless this package's [WithLimit] makes it 429. An error that matches [holdfast.ErrLost], as
 // sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond cannot tell what else it
-// has done by then. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no
+// has done by then: a handler that writes under the fence alone may answer 409 itself, as nothing was written. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no
 // more, and an ErrInvalid, as of a key that the handler built, with 400.
 //
 // A loss may reach a handler as context.Canceled, from a driver that was given the context. So look at the lock too:
@@ -53,7 +53,7 @@ type problem struct {
 //	case err == nil: // committed, whatever has become of the lock since
 //		...
 //	case holdfast.Err(ctx) != nil || errors.Is(err, holdfast.ErrLost): // lost, or sqlfence.ErrStale
-//		_ = c.Error(err)
+//		_ = c.Error(err) // the middleware adds no other one for the loss
 //		ginlock.Respond(c, err)
 //	default:
 //		...

@@ -2,6 +2,7 @@ package ginlock
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/gin-gonic/gin"
 	holdfast "github.com/holdfast-go/holdfast/core"
@@ -9,7 +10,8 @@ import (
 
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run in the goroutine of the
 // request, and must return soon; several may run at once. The error is the one that a handler given to [WithErrorHandler]
-// gets. What happens to the lock itself is told to a [holdfast.Trace] of the Locker.
+// gets. What happens to the lock itself is told to a [holdfast.Trace] of the Locker. How long a refused request took, a middleware in
+// front can tell.
 type Trace struct {
 	// Refused: the chain did not run, and the request is answered in its place. [New] lists the errors.
 	Refused func(c *gin.Context, err error)
@@ -36,7 +38,11 @@ var errorsTrace = Trace{
 			_ = c.Error(err)
 		}
 	},
-	Lost:       func(c *gin.Context, err error) { _ = c.Error(err) },
+	Lost: func(c *gin.Context, err error) {
+		if !slices.ContainsFunc(c.Errors, func(e *gin.Error) bool { return errors.Is(e.Err, holdfast.ErrLost) }) {
+			_ = c.Error(err)
+		}
+	},
 	Unreleased: func(c *gin.Context, err error) { _ = c.Error(err) },
 	Unlocked:   func(c *gin.Context, err error) { _ = c.Error(err) },
 }

@@ -51,7 +51,7 @@
 //     too, if WithLockRequired is set or its context carries a lock. On MySQL DDL commits by itself, and takes the guard
 //     along.
 //   - A sqlfence.WithTx on the *sql.DB beside the plugin is fine. Within a Transaction of the same lock it waits for itself until
-//     the context ends, and so does a write by db in place of tx.
+//     the context ends, on SQLite for its busy_timeout, and so does a write by db in place of tx.
 //   - On MySQL a transaction that ended before its ROLLBACK, by DDL for one, is not found out.
 //
 // # Errors
