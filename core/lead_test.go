@@ -141,8 +141,9 @@ func TestLeadReturns(t *testing.T) {
 			}
 			return nil
 		})
+		var none context.Context
 		for name, err := range map[string]error{
-			"no ctx": r.Lead(nil, "relay", untilEnd), //nolint:staticcheck
+			"no ctx": r.Lead(none, "relay", untilEnd),
 			"no fn":  r.Lead(background, "relay", nil),
 			"name":   r.Lead(background, "", untilEnd),
 			"wait":   r.Lead(background, "relay", untilEnd, holdfast.WithWait(time.Second)),

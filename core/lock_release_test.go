@@ -42,6 +42,8 @@ func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
 	})
 }
 
+type valueKey struct{}
+
 // Nor does the end of a context that descends from it. What else ends such a context counts.
 func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -50,7 +52,7 @@ func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 		r.link.Delay(150 * time.Millisecond)
 		children := map[string]func(context.Context) (context.Context, context.CancelFunc){
 			"a value": func(c context.Context) (context.Context, context.CancelFunc) {
-				return context.WithValue(c, "k", 1), func() {}
+				return context.WithValue(c, valueKey{}, 1), func() {}
 			},
 			"a cancel": context.WithCancel,
 			"a deadline": func(c context.Context) (context.Context, context.CancelFunc) {

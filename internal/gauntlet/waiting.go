@@ -347,8 +347,8 @@ func addressMoves(b *bed) verdict {
 	if err := b.client(old).Wait(ctx, 1, 0).Err(); err != nil {
 		b.Fatalf("WAIT: %v", err)
 	}
-	if err := b.client(s).SlaveOf(ctx, "NO", "ONE").Err(); err != nil {
-		b.Fatalf("SLAVEOF: %v", err)
+	if err := b.client(s).ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
+		b.Fatalf("REPLICAOF: %v", err)
 	}
 	b.open(settings{addrs: []string{s.Addr()}, lease: long}) // for its scripts to be there
 	p.Move(s.Addr())

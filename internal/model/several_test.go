@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"math/bits"
 	"testing"
 )
@@ -142,7 +141,7 @@ func TestCallsOfSeveralKeysWaitInNoCircle(t *testing.T) {
 				states, way := c.rules.circle(wants)
 				if sum += states; way != nil {
 					if found++; !c.circle {
-						t.Fatal(fmt.Sprintf("%+v", way))
+						t.Fatalf("%+v", way)
 					}
 				}
 			}

@@ -59,7 +59,7 @@ func CheckKey(key string) (Key, error) {
 	case key == "":
 		return Key{}, fmt.Errorf("empty key")
 	case len(key) > MaxKey:
-		return Key{}, fmt.Errorf("key of %d bytes, %d are allowed (see Key): %.40q...", len(key), MaxKey, key)
+		return Key{}, fmt.Errorf("key of %d bytes, %d are allowed (see Key), beginning with %.40q", len(key), MaxKey, key)
 	case strings.IndexByte(key, 0) >= 0:
 		return Key{}, fmt.Errorf("key with a NUL byte: %q", key)
 	case strings.Contains(key, companion):
