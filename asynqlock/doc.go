@@ -23,14 +23,14 @@
 //   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] allows. Asynq's counts of
 //     retries, failed and archived tasks are those of the handlers, and of tasks that name nothing to lock by; a deferred task
 //     counts among those in state "retry".
-//   - A worker does not wait for a busy key, unless [Wait] says so: a hot key leaves the workers to other tasks. See [Defer].
+//   - A worker waits for a busy key only by [Wait], or as [Defer] says: a hot key leaves the workers to other tasks.
 //   - At most one replica of a [Scheduler] enqueues a tick, whatever their clocks say, as long as Redis keeps its data, and
 //     none does so before the tick has come by the clock of Redis.
 //
 // # Limits
 //
 // A lock is a lease: a process that was paused past its end goes on beside its successor. Let the database refuse its writes,
-// with sqlfence, which finds the token in the handler's context. [WithErrorHandler] decides about a handler that ends well
+// with sqlfence, which finds the token in the handler's context. [WithErrorHandler] decides about a handler that succeeds
 // after its lock was lost.
 //
 // The lock of a killed worker is free when its lease is over, 15 s by default. Asynq takes a worker for dead after 30 s, finds

@@ -102,9 +102,10 @@ func (p Policy) MaxDeferral(d time.Duration) Policy {
 	return p
 }
 
-// MaxDelay bounds the delay of one deferral. The delay is what the holder's lease has left, and a random part of that more
-// lest all come back at once; where that is above d, it is a random time, from three quarters of d to d. asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that
-// is woken by a release does not wait for that. At least 1 s, in which asynq counts. Default: 1 min.
+// MaxDelay bounds the delay of one deferral. The delay is what the holder's lease has left and, lest all come back at once, a
+// random part more: up to a quarter of that, or up to 1 s if that is more. A delay above d is a random one instead, from three
+// quarters of d to d. asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that is woken by a
+// release does not wait for that. At least 1 s, in which asynq counts. Default: 1 min.
 func (p Policy) MaxDelay(d time.Duration) Policy {
 	p.maxDelay = &d
 	return p
@@ -134,14 +135,14 @@ const (
 // no ErrorHandler called. Meanwhile it is in asynq's state "retry", with a last error that names the holder, since when the
 // task is deferred, and what its handler had failed with before, if it had.
 //
-// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay]; where
-// Redis could not be asked, after some 5 s;
-// asynq looks for such tasks every 5 s. Mostly it comes back much sooner: a task that ends wakes the one that gave way first,
-// which then is the next that asynq takes from its queue, however many are in it. A request or a cron job that had the lock
-// wakes none: where tasks share their keys with those, set [Policy.MaxDelay] and asynq's DelayedTaskCheckInterval low. Where
-// the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may be
-// quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where
-// order matters, [Wait] a little: waiting tasks are served in line, at the moment of the release.
+// The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay];
+// where Redis could not be asked, after some 5 s; asynq looks for such tasks every 5 s. Mostly it comes back much sooner: a
+// task that ends wakes the one that gave way first, which then is the next that asynq takes from its queue, however many are in
+// it. A request or a cron job that had the lock wakes none: where tasks share their keys with those, set [Policy.MaxDelay] and
+// asynq's DelayedTaskCheckInterval low. Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval,
+// 1 s by default. Another task may be quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms
+// then, and gives way again. Where order matters, [Wait] a little: waiting tasks are served in line, as Wait says, at the
+// moment of the release.
 //
 // A task without retries left, with MaxRetry(0) or on its last retry, cannot give way as it is: asynq would archive
 // it. A new task takes its place, and the old ID is free meanwhile. The new one has the ID of the first with "~" and a
@@ -155,9 +156,9 @@ const (
 // outlasts it.
 func Defer() Policy { return Policy{} }
 
-// Wait waits in line for up to max, first come first served among the workers of all servers, and then defers. A
-// worker that waits does nothing else: many tasks for one key can occupy all of them. The wait ends before asynq's own
-// patience with the task does. Wait(0) does not wait: it is [Defer].
+// Wait waits in line for up to max, among the workers of all servers, first come, first served but for
+// [holdfast.WithLocalHandover], and then defers. A worker that waits does nothing else: many tasks for one key can occupy all
+// of them. The wait ends before asynq's own patience with the task does. Wait(0) does not wait: it is [Defer].
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the

@@ -56,11 +56,11 @@
 //
 // They are matched with errors.Is, those with a type with errors.As:
 //
-//	ErrNotAcquired   somebody else holds the lock: nothing ran; a *HeldError tells who, and for how long at least
+//	ErrNotAcquired   somebody else holds the lock: nothing ran; a *HeldError tells who, and what its lease has left
 //	ErrUnavailable   Redis did not answer, or refused: nothing ran; from Release: the key may stay for its lease.
 //	                 With a *QuarantineError most masters have started too recently to vote
 //	ErrLost          the lease is over, or the key is another's: what ran may have run beside another holder
-//	ErrClosed        the Locker was shut down: nothing ran; from Lock.Err: the lock was given up in a Shutdown
+//	ErrClosed        the Locker was shut down: nothing ran, but by Lead; from Lock.Err: the lock was given up in a Shutdown
 //	ErrSelfDeadlock  the context has this very lock: nothing ran
 //	ErrTick          from Claim: a tick outside of the window: nothing was claimed
 //	ErrInvalid       a key, an option or another argument that can never work
@@ -70,8 +70,8 @@
 //
 // # Keys, commands and ACL
 //
-// A lock named K is the string K. Its companions are {K}:~fence, {K}:~line, {K}:~wait, {K}:~gone:<owner>, {K}:~held,
-// {K}:~entry and {K}:~mark, in the same Cluster slot; K:~fence and so on where K has a hash tag, and {x}:~:~fence where K is
+// A lock named K is the string K. Its companions are {K}:~fence, {K}:~line, {K}:~wait, {K}:~gone:<owner>, {K}:~held, {K}:~entry
+// and, of a claim, {K}:~mark, in the same Cluster slot; K:~fence and so on where K has a hash tag, and {x}:~:~fence where K is
 // {x}. K has 1 to 512 bytes, no NUL, no ":~", no "{}", and no "}" but the one that ends a hash tag. Grants are published to
 // holdfast:inbox:<random>, one channel for each Locker, behind the prefix of [WithPrefix]. An ACL must allow these keys, the
 // channels (&holdfast:inbox:*, behind that prefix), and

@@ -14,7 +14,7 @@ import (
 // that concerns a key has the key in its text.
 var (
 	// ErrNotAcquired: somebody else holds the lock. The error that matches it is a [*HeldError], which
-	// knows for how long at least.
+	// knows what the holder's lease has left.
 	ErrNotAcquired = errors.New("holdfast: lock is held elsewhere")
 
 	// ErrLost: the lock was ours and is gone: the lease ran out, or Redis no longer has it, or has it for another holder. [Err] and

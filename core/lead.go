@@ -35,9 +35,9 @@ const (
 // over, 15 s by default, see [WithTTL].
 //
 // Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] where ctx holds the lock of name already; those of
-// [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithoutRenewal], [WithReentryID], [WithLimit] and
-// [WithShared], which make no sense here, and for a [WithWait] given to Lead; a WithWait given to New is ignored, and Lead with
-// WithLimit(1) goes past a WithLimit or WithShared given to New.
+// [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithoutRenewal], [WithReentryID], [WithShared], a
+// [WithLimit] above 1, and a [WithWait] given to Lead; one given to New is ignored. Where New was given WithLimit or WithShared,
+// give Lead WithLimit(1), which overrides it.
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -19,9 +19,9 @@ const maxLimit = 1000
 //
 // Calls of one process hand places over among themselves as they do a lock, see [WithLocalHandover].
 //
-// Redis keeps the holders in one more hash, {K}:~held, and what other lock libraries find at the key is held until the last
-// of them has left. WithLimit needs one Redis: masters that each count to n do not count to n together, and [NewRedLock]
-// refuses it with an [ErrInvalid]. With [WithReentryID] it is an ErrInvalid on every Locker.
+// Redis keeps the holders in one more hash, {K}:~held, and for other lock libraries the key is held until the last holder has
+// left. WithLimit needs one Redis: masters that each count to n do not count to n together, and [NewRedLock] refuses it with an
+// [ErrInvalid]. With [WithReentryID] it is an ErrInvalid on every Locker.
 func WithLimit(n int) CallOption {
 	return callOption(func(c *config) error {
 		if n < 1 || n > maxLimit {
@@ -34,7 +34,7 @@ func WithLimit(n int) CallOption {
 
 // WithShared lets any number of calls hold the lock together, as the readers of a sync.RWMutex do. A call without it is the
 // writer: it waits until it is alone, and keeps readers out. Calls with a limit above 1 also wait until no reader is inside,
-// and keep readers out. Readers that come while a writer waits stand in line behind it.
+// and keep readers out. Readers that do not join, as below, stand in line behind a writer who waits.
 //
 // Readers of one process share what one of them acquired: its lease, its token and its renewals. Those that come while that
 // one asks Redis, and within the time of [WithLocalHandover] after it had the lock, join without a command, and the last one

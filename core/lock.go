@@ -114,9 +114,9 @@ func (lk *Lock) Err() error {
 	return errReleased // and held on by another handle
 }
 
-// Extend makes the lease last at least ttl (100 ms to 24 h) from now; it never shortens one. Renewal goes on
-// with the TTL of the acquisition. With [WithMaxHold] the lease is not extended beyond that. The lease is that in Redis; the
-// Lock counts as lost somewhat earlier, at its [Lock.Deadline], whose ttl is then this one.
+// Extend makes the lease last at least ttl (100 ms to 24 h) from now; it never shortens one. Renewal goes on with the TTL of
+// the acquisition. With [WithMaxHold] the lease is not extended beyond that. The lease is that in Redis; the Lock counts as
+// lost somewhat earlier, at its [Lock.Deadline], computed with this ttl.
 //
 // Errors: [ErrLost], after a Release too; [ErrUnavailable] when Redis did not answer before ctx or the lease ended,
 // in which case it may have been extended all the same; [ErrInvalid].

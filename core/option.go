@@ -122,10 +122,10 @@ func (o anyOption) apply(c *config) error { return o(c) }
 func (o anyOption) call()                 {}
 func (o anyOption) claim()                {}
 
-// WithPrefix puts s before every lock's key and what belongs to it, "shop:" say; the keys of packages asynqlock and cronlock begin
-// with their own names. Default: none, so that the key in Redis is the one you
-// name, as other lock libraries have it. Programs exclude each other only under the same prefix. New refuses a prefix that
-// no key can begin with: see "Keys, commands and ACL" in the description of the package.
+// WithPrefix puts s before every lock's key and what belongs to it, "shop:" say; only keys "asynqlock:..." and "cronlock:..."
+// of those packages come without it in front. Default: none, so that the key in Redis is the one you name, as other lock
+// libraries have it. Programs exclude each other only under the same prefix. New refuses a prefix that no key can begin with:
+// see "Keys, commands and ACL" in the description of the package.
 func WithPrefix(s string) Option {
 	return option(func(c *config) error { c.prefix = s; return nil })
 }

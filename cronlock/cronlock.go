@@ -36,7 +36,7 @@ import (
 //
 // Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
 // cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their ticks by. It expires two minutes and two
-// periods after the last replica. Where an ACL denies it, or with a Locker on several masters, nothing is compared.
+// periods after the last look of a replica. Where an ACL denies it, or with a Locker on several masters, nothing is compared.
 type Guard struct {
 	locker *holdfast.Locker
 	cron   *cron.Cron
@@ -80,7 +80,7 @@ func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 // its lock is holdfast.Key("cron", name); what else locks that key of the same Redis is excluded as well. spec is read as by
 // [cron.Cron.AddJob]. What fn returns goes to the hooks of a [Trace], or to the log; nothing is repeated.
 //
-// Errors: [holdfast.ErrInvalid] for what can never work, a name that another job of the Guard has included; that of cron for
+// Errors: [holdfast.ErrInvalid] for what can never work, such as a name that another job of the Guard has; cron's error for
 // a spec.
 func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	j, err := g.newJob(name, fn, opts)
@@ -165,10 +165,10 @@ func (g *Guard) forget(j *job) {
 	}
 }
 
-// RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, and keeps none from running.
-// Where another run goes on it does what the job's [Policy] says; with [Skip] it returns [holdfast.ErrNotAcquired] at once. It
-// returns what the job returns, or why it did not run, as [holdfast.Locker.Do] does. The job's tick is the moment of the call.
-// The hooks of [Trace] tell of a run, but not of a call that did not run: its error does.
+// RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, but one that comes meanwhile finds the
+// key busy. Where another run goes on it does what the job's [Policy] says; with [Skip] it returns [holdfast.ErrNotAcquired] at
+// once. It returns what the job returns, or why it did not run, as [holdfast.Locker.Do] does. The job's tick is the moment of
+// the call. The hooks of [Trace] tell of a run, but not of a call that did not run: its error does.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -81,8 +81,8 @@ type Policy struct {
 // lease, at most half of the period.
 func Skip() Policy { return Policy{} }
 
-// Wait waits for the run to end, for up to max and no longer than the bound of [WithLateness], and then leaves the tick out.
-// As with [Skip], the tick waits at least for what is left of the lease. Wait(0) does not wait, for the lease either.
+// Wait waits for the run to end, for max or what is left of its lease, whichever is longer, but not beyond the bound of
+// [WithLateness], and then leaves the tick out. Wait(0) does not wait, for the lease either.
 func Wait(max time.Duration) Policy { return Policy{wait: max, exact: max == 0} }
 
 // Allow lets runs overlap. There is no lock then, and so no token and no loss: only each tick runs once.
@@ -98,9 +98,9 @@ func WithBusy(p Policy) Option {
 }
 
 // WithLateness bounds how long after its tick a job may still begin: when Redis did not answer before, or the process was
-// paused. Then the tick is left out, on this replica, or on all if this one had claimed it. If the bound is longer than the period,
-// the time from a tick to the next, only the latest tick of an outage may run after it. Default: half of the period, at most
-// 1 min.
+// paused. A tick that is later is left out, on this replica, or on all if this one had claimed it. If the bound is longer than
+// the period, the time from a tick to the next, only the latest tick of an outage may run after it. Default: half of the
+// period, at most 1 min.
 func WithLateness(d time.Duration) Option {
 	return option(func(c *config) {
 		if d <= 0 {

@@ -1,6 +1,6 @@
 // Package ginlock runs Gin handlers under a distributed lock. Of all requests that name the same thing, on whichever replica,
-// one runs at a time, and none beside a task or a cron job that locks the same key. If the Locker was made with WithLimit(n),
-// n run at a time here too, and one more is refused with 409.
+// one runs at a time, and none beside a task or a cron job that locks the same key. If the Locker has [holdfast.WithLimit], n
+// run at a time here too, and one more is refused with 409.
 //
 //	locker, err := holdfast.New(rdb)
 //	...

@@ -45,10 +45,10 @@ type Policy struct {
 	lease bool
 }
 
-// Wait waits in line for up to max, first come first served among the requests of all replicas, and then refuses the
-// request with 409. Wait(0) does not wait. Then a client that sends its requests one after the other can be refused
-// because of itself: the end of a long response reaches it before the lock is released. With a long wait, requests pile
-// up behind a slow one.
+// Wait waits in line for up to max, among the requests of all replicas, first come, first served but for
+// [holdfast.WithLocalHandover], and then refuses the request with 409. Wait(0) does not wait. Then a client that sends its
+// requests one after the other can be refused because of itself: the end of a long response reaches it before the lock is
+// released. With a long wait, requests pile up behind a slow one.
 //
 // max bounds the wait for other holders. A Redis that does not answer is given a quarter of the TTL, at most 1 s, if max is
 // less: with the default TTL a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and after 2 s with Wait(2 *
@@ -90,11 +90,11 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	})
 }
 
-// WithLimit lets the requests of n clients at a time run for one key, on all replicas together: at most 5 exports of a tenant,
-// say. It does what WithLock(holdfast.WithLimit(n)) does, see [holdfast.WithLimit], and for n above 1 one more request is
-// refused with 429, not with 409 as with that option alone: the limit is that of the caller, and says nothing about the state of a resource (RFC 6585). A handler that locks the
-// same key without a limit runs alone. It does not fence: a write that sqlfence guards needs a lock of the order besides, or fails
-// with ErrNoToken. From 1, the default, to 1000.
+// WithLimit lets n requests at a time run for one key, on all replicas together: at most 5 exports of a tenant, say. It does
+// what WithLock(holdfast.WithLimit(n)) does, see [holdfast.WithLimit], and for n above 1 one more request is refused with 429,
+// not with 409 as with that option alone: the limit is that of the caller, and says nothing about the state of a resource (RFC
+// 6585). A handler that locks the same key without a limit runs alone. It does not fence: a write that sqlfence guards needs a
+// lock without a limit, or fails with ErrNoToken. From 1, the default, to 1000.
 func WithLimit(n int) Option {
 	return option(func(c *config) error {
 		c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), n > 1

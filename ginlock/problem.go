@@ -39,7 +39,7 @@ type problem struct {
 // Retry-After is in whole seconds: 1 for a lock that is held, unless [Policy.RetryAfterLease], and 5 for a 503, but none after
 // a loss: we cannot say whether the request may be repeated.
 //
-// A handler may call Respond too, with an error of a lock of its own or of a fence. An [holdfast.ErrNotAcquired] is answered
+// A handler may call Respond too, with an error of a lock of its own or of a fence. A [holdfast.ErrNotAcquired] is answered
 // with 409, unless this package's [WithLimit] makes it 429. An error that matches [holdfast.ErrLost], as
 // sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond cannot tell what else it
 // has done by then: a handler that writes under the fence alone may answer 409 itself, as nothing was written. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no

@@ -46,7 +46,7 @@ func New(dialect Dialect, opts ...Option) (*Fence, error) {
 // Guarding needs SELECT, INSERT and UPDATE, [Fence.Prune] DELETE too. The folder migrations has the statement as files for
 // goose and golang-migrate.
 //
-// Guard rows must never be deleted as long as old holders may be around ([Fence.Prune] keeps to that), nor be lost with a
+// Guard rows must never be deleted as long as old holders may be around ([Fence.Prune] goes by their age), nor be lost with a
 // restored backup or a failover to a replica that was behind.
 //
 // A row whose token is too large, after a restore of Redis from the future or a slip with WithToken, refuses every holder until the
@@ -88,7 +88,7 @@ type Tx interface {
 // keep their order, but the holder before may have changed what was read: an update is lost. Guard the outermost
 // transaction, as a rollback to an earlier savepoint takes the guard along (gorm's and bun's nested transactions, pgx's
 // Tx.Begin, which [WithPgx] refuses). A statement that commits by itself, on MySQL above all DDL, ends the guard
-// too, and nothing reports it; WithTx does.
+// too, which WithTx reports and Guard does not.
 //
 // If a lock of ctx is over, lost or released, Guard fails, also behind a [context.WithoutCancel]: work that outlives a lock
 // takes a context from before it.

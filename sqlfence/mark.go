@@ -15,7 +15,8 @@ const (
 	maxToken    = 1 << 53 // tokens stay below it
 )
 
-// Mark is a fencing token for a resource. A call that is given marks takes nothing from the context.
+// Mark is a fencing token for a resource. A call that is given marks takes no token from the context, and fails all the same if
+// a lock in it is over.
 type Mark struct {
 	Resource string // 1 to 512 bytes of UTF-8 without NUL: for a lock, its Key, prefix included
 	Token    int64  // 1 to 2^53-1

@@ -31,8 +31,8 @@
 //     ended before, as [sqlfence.Fence.WithTx] does.
 //
 // A statement is taken for a read where gorm makes it of Find, First, Count and the like, or where its text begins as one and
-// shows no write: SELECT without INTO, WITH without INSERT, UPDATE, DELETE or MERGE. One that databases, or their settings, would
-// take apart in different ways is a write.
+// shows no write: SELECT without INTO, WITH without INSERT, UPDATE, DELETE or MERGE. Text that databases, or their settings, would
+// parse in different ways is a write.
 //
 // # Limits
 //

@@ -46,8 +46,8 @@ type option func(*Plugin)
 func (o option) apply(p *Plugin) { o(p) }
 
 // WithLockRequired refuses each write whose context carries no lock, unless its transaction is guarded. The error matches
-// [ErrUnguarded] and [sqlfence.ErrNoToken]. Default: such a write is none of the plugin's business. A migration then needs
-// another gorm.DB, without the plugin.
+// [ErrUnguarded] and [sqlfence.ErrNoToken]. A migration then needs another gorm.DB, without the plugin. Default:
+// such a write is none of the plugin's business.
 func WithLockRequired() Option { return option(func(p *Plugin) { p.required = true }) }
 
 // WithUnfenced lets a write, or a transaction, pass whose context carries no other locks than those that do not fence: with
