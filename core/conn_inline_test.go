@@ -450,6 +450,9 @@ func TestLanesLeaveConnections(t *testing.T) {
 		if failed.Load() > 0 || node.Load() > 0 {
 			t.Errorf("%d calls failed, and %d commands, such as with %v", failed.Load(), node.Load(), sample.Load())
 		}
+		if n := rdb.PoolStats().TotalConns; n < 2 || n > 7 {
+			t.Errorf("%d connections of 10, want several, and a quarter left to others", n)
+		}
 		time.Sleep(time.Minute)
 		shutdown(t, r.Locker)
 	})
