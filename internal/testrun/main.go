@@ -57,6 +57,7 @@ type run struct {
 // module is a go.mod and what can be done with it here.
 type module struct {
 	dir      string // relative to the repository
+	tests    int    // files of them
 	tags     []string
 	packages []string // can be built
 	notRun   []string // lines of the summary
@@ -64,8 +65,11 @@ type module struct {
 	err      error // its packages could not be listed, or vet or a test failed
 }
 
-// modules finds each go.mod. Folders whose names begin with a dot, and testdata, belong to no module.
+// modules finds each go.mod, the one with the most tests first. Folders whose names begin with a dot, and testdata, belong to no
+// module.
 func (r *run) modules() (found []*module, err error) {
+	var tests []string // the folder of each
+	byDir := map[string]*module{}
 	err = filepath.WalkDir(r.dir, func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -74,11 +78,23 @@ func (r *run) modules() (found []*module, err error) {
 			return filepath.SkipDir
 		case d.Name() == "go.mod" && !d.IsDir():
 			dir, err := filepath.Rel(r.dir, filepath.Dir(name))
-			found = append(found, &module{dir: filepath.ToSlash(dir)})
+			byDir[filepath.Dir(name)] = &module{dir: filepath.ToSlash(dir)}
+			found = append(found, byDir[filepath.Dir(name)])
 			return err
+		case strings.HasSuffix(d.Name(), "_test.go"):
+			tests = append(tests, filepath.Dir(name))
 		}
 		return nil
 	})
+	for _, dir := range tests {
+		for byDir[dir] == nil && len(dir) > len(r.dir) {
+			dir = filepath.Dir(dir)
+		}
+		if m := byDir[dir]; m != nil {
+			m.tests++
+		}
+	}
+	slices.SortStableFunc(found, func(a, b *module) int { return b.tests - a.tests })
 	if err == nil && len(found) == 0 {
 		err = errors.New("no go.mod here: run it from the root of the repository")
 	}
@@ -293,14 +309,6 @@ func (r *run) test(ctx context.Context, flags []string) int {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 		return 1
 	}
-	// Two at a time, as tests wait for servers and clocks. The root comes first: it takes the longest. The examples come last: they
-	// are many packages, which go test runs side by side, so that no processor is idle at the end.
-	slices.SortStableFunc(modules, func(a, b *module) int {
-		if a.dir == "." || b.dir == "." {
-			return strings.Compare(a.dir, b.dir)
-		}
-		return strings.Compare(b.dir, a.dir)
-	})
 	out := &output{to: r.out}
 	// First all is compiled and vetted: tests beside compilers find a machine that stands still for seconds at a time.
 	var all sync.WaitGroup
@@ -318,7 +326,7 @@ func (r *run) test(ctx context.Context, flags []string) int {
 	}
 	close(compiled)
 	all.Wait()
-	turns := make(chan bool, 2)
+	turns := make(chan bool, 2) // at a time, as tests wait for servers and clocks
 	for _, m := range modules {
 		turns <- true
 		all.Go(func() {
