@@ -204,7 +204,7 @@ func TestNextAfterACrash(t *testing.T) {
 				holder, next := newReplica(t, b, holdfast.WithTTL(ttl)), newReplica(t, b, holdfast.WithTTL(ttl))
 				lock := acquire(t, holder.Locker, "k")
 				waiter := call(background, next, "k")
-				time.Sleep(2*ttl + ttl/3*time.Duration(part)/5)
+				time.Sleep(2*ttl + ttl/3*time.Duration(2*part+1)/10) // between two renewals
 				holder.link.CutUp()
 				holder.link.CutDown()
 				left := b.Redis.TTL("k")

@@ -87,15 +87,17 @@ func testFast(t *testing.T, rdb *redis.Client, rounds int, mask func(string) str
 			setup = slices.DeleteFunc(setup, func(line string) bool { return strings.Contains(line, names.Line) })
 		}
 		got, want := "", ""
-		for _, way := range []struct {
-			script *Script
-			text   *string
-		}{{c.script, &got}, {behind[c.script], &want}} {
-			restore(t, rdb, setup)
-			args := append([]any{"evalsha", way.script.sha}, c.args[2:]...)
-			*way.text = item{way.script, args}.run(rdb) + "\n" + dump(t, rdb)
+		for try := 0; try == 0 || got != want && try < 3; try++ { // the server may get a second older between the two
+			for _, way := range []struct {
+				script *Script
+				text   *string
+			}{{c.script, &got}, {behind[c.script], &want}} {
+				restore(t, rdb, setup)
+				args := append([]any{"evalsha", way.script.sha}, c.args[2:]...)
+				*way.text = mask(item{way.script, args}.run(rdb) + "\n" + dump(t, rdb))
+			}
 		}
-		if got, want := mask(got), mask(want); got != want {
+		if got != want {
 			t.Fatalf("round %d, %s: with the fast path\n%s\nwithout\n%s\nof %s", round, ScriptName([]string{"", c.script.sha.(string)}), got, want, strings.Join(setup, "\n"))
 		}
 	}
