@@ -116,6 +116,37 @@ func TestCancelledAcquireLeavesNoKey(t *testing.T) {
 	}
 }
 
+// A server that stood still executes what it finds in its sockets. Clean-ups go on for a TTL, or 8 s if that is more; behind a
+// longer standstill such a key is there for one lease.
+func TestFailedAcquireAcrossAStandstill(t *testing.T) {
+	for _, c := range []struct {
+		ttl, still, free time.Duration
+	}{
+		{4 * time.Second, 3 * time.Second, time.Second},
+		{4 * time.Second, 6 * time.Second, time.Second},
+		{30 * time.Second, 25 * time.Second, time.Second},
+		{4 * time.Second, 20 * time.Second, 4 * time.Second},
+		{15 * time.Second, 20 * time.Second, 15 * time.Second},
+	} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b, holdfast.WithTTL(c.ttl))
+			warm(t, r)
+			b.Pause()
+			over := time.Now().Add(c.still)
+			_, err := r.TryAcquire(background, "k")
+			wantIs(t, err, holdfast.ErrUnavailable)
+			time.Sleep(time.Until(over))
+			b.Resume()
+			time.Sleep(c.free + 100*time.Millisecond)
+			if b.Redis.Exists("k") {
+				t.Errorf("TTL %v, a standstill of %v: the key is there %v later", c.ttl, c.still, c.free)
+			}
+			release(t, acquire(t, r.Locker, "k"))
+			shutdown(t, r.Locker)
+		})
+	}
+}
+
 // A clean-up that is not needed is not sent: the reply that came late was a refusal.
 func TestCancelledWaitSendsNoCleanUpAfterARefusal(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {

@@ -29,8 +29,8 @@
 //     loss of all data, as long as its clock is not set back; core/limits.md and [WithLocalHandover] name exceptions. It is
 //     max(last+1, the server's time in µs), a hybrid logical clock, and below 2^53.
 //   - Three outcomes stay apart: somebody else holds the lock, it was ours and is gone, nobody can know. See Errors.
-//   - Every call returns by its context's deadline, whatever the client's timeouts are; [New] and
-//     [Lock.Release] name two exceptions. A cancelled call leaves no lock.
+//   - Every call returns by its context's deadline, whatever the client's timeouts are; [New] and [Lock.Release] name two
+//     exceptions. A cancelled call leaves no lock, unless Redis stands still for longer than a lease: see [Locker.Acquire].
 //   - First come, first served, among processes and within one. Waiters stand in a line that Redis keeps. A release
 //     grants the lock to the first of them and tells it so: nobody polls, where Redis lets them subscribe.
 //   - An acquire and its release take two commands together, however many wait; next to none between the calls of one

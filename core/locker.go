@@ -112,11 +112,12 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 // ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must use
 // [Lock.Context], not ctx. Prefer [Locker.Do]: name its function's parameter ctx, and it hides the other one.
 //
-// Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock; [ErrUnavailable] at once for
-// a refusal that repeating cannot mend, such as a wrong password, else when it was out of reach for a whole lease, or at the
-// end of the wait; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the wait, the error matches ctx.Err() too.
-// After an error no lock stays behind in Redis. The call's place in line is given up in the background: its turn may still
-// come, and pass, a moment later.
+// Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock; [ErrUnavailable] at once for a
+// refusal that repeating cannot mend, such as a wrong password, else when it was out of reach for a whole lease, or at the end
+// of the wait; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the wait, the error matches ctx.Err() too. After
+// an error no lock stays behind in Redis, but for one case: where Redis stood still for longer than a TTL, or 8 s if that is
+// more, it may execute the request when it goes on, and keep the key for a lease. The call's place in line is given up in the
+// background: its turn may still come, and pass, a moment later.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, false)
 }
