@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
@@ -124,20 +126,27 @@ func TestFailedAcquireAcrossAStandstill(t *testing.T) {
 	}{
 		{4 * time.Second, 3 * time.Second, time.Second},
 		{4 * time.Second, 6 * time.Second, time.Second},
-		{30 * time.Second, 25 * time.Second, time.Second},
-		{4 * time.Second, 20 * time.Second, 4 * time.Second},
-		{15 * time.Second, 20 * time.Second, 15 * time.Second},
+		{60 * time.Second, 55 * time.Second, time.Second},
+		{4 * time.Second, 40 * time.Second, 4 * time.Second},
+		{15 * time.Second, 60 * time.Second, 15 * time.Second},
 	} {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			r := newReplica(t, b, holdfast.WithTTL(c.ttl))
+			rdb := b.Client(func(o *redis.Options) { // whose own retries do not add to the clean-ups
+				o.MaxRetries, o.ReadTimeout = -1, time.Second
+			})
+			r := &replica{newLocker(t, rdb, holdfast.WithTTL(c.ttl)), rdb, b.Link(rdb)}
 			warm(t, r)
-			b.Pause()
 			over := time.Now().Add(c.still)
+			r.link.CutUp() // connections are made, as the kernel does that, and nothing is read from them
 			_, err := r.TryAcquire(background, "k")
 			wantIs(t, err, holdfast.ErrUnavailable)
 			time.Sleep(time.Until(over))
-			b.Resume()
-			time.Sleep(c.free + 100*time.Millisecond)
+			r.link.Heal()
+			time.Sleep(c.free - 100*time.Millisecond)
+			if late := c.free == c.ttl; late != b.Redis.Exists("k") {
+				t.Errorf("TTL %v, a standstill of %v: the key is there: %v, want %v", c.ttl, c.still, !late, late)
+			}
+			time.Sleep(200 * time.Millisecond)
 			if b.Redis.Exists("k") {
 				t.Errorf("TTL %v, a standstill of %v: the key is there %v later", c.ttl, c.still, c.free)
 			}
