@@ -138,11 +138,11 @@ const (
 // The task comes back when what the holder's lease had left is over, and a random part more, bounded by [Policy.MaxDelay];
 // where Redis could not be asked, after some 5 s; asynq looks for such tasks every 5 s. Mostly it comes back much sooner: a
 // task that ends wakes the one that gave way first, which then is the next that asynq takes from its queue, however many are in
-// it. A request or a cron job that had the lock wakes none: where tasks share their keys with those, set [Policy.MaxDelay] and
-// asynq's DelayedTaskCheckInterval low. Where the queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval,
-// 1 s by default. Another task may be quicker all the same, a new one or one that waits: the woken one waits for up to 100 ms
-// then, and gives way again. Where order matters, [Wait] a little: waiting tasks are served in line, as Wait says, at the
-// moment of the release.
+// it. A request or a cron job that had the lock wakes none: where tasks share their keys with those, the sum of [Policy.MaxDelay]
+// and asynq's DelayedTaskCheckInterval is for how long a key can be free before a task comes back, say 2 s and 1 s. Where the
+// queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may be quicker all
+// the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where order matters,
+// [Wait] a little: waiting tasks are served in line, as Wait says, at the moment of the release.
 //
 // A task without retries left, with MaxRetry(0) or on its last retry, cannot give way as it is: asynq would archive
 // it. A new task takes its place, and the old ID is free meanwhile. The new one has the ID of the first with "~" and a
@@ -172,8 +172,8 @@ func Fail() Policy { return Policy{kind: fail} }
 // WithBusy sets what becomes of a task whose key is busy. Default: [Defer].
 func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 
-// WithErrorHandler sets decide, which says what asynq sees of a task that the Guard fails, in place of err: nil makes it a success,
-// an error a failure by asynq's rules. err matches
+// WithErrorHandler sets decide, which says what asynq sees of a task that the Guard fails, in place of err: nil makes it a
+// success, an error a failure by asynq's rules. err matches
 //
 //   - [holdfast.ErrLost] where the handler returned nil after its lock was lost, so that another run may have been beside it;
 //   - [holdfast.ErrNotAcquired] where the key was busy, with [Fail] or beyond [Policy.MaxDeferral] (there also
@@ -230,8 +230,8 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 // All other options count for each of the locks, and [Wait] for all of them together. A task gives way at the first key that is
 // busy, which its error names, and is woken when that is free; if it finds another one busy then, it gives way there, and has the
 // next task for the first one woken. A run that ends wakes a task at each of its keys. A task that was refused may
-// have held a free key for an instant. It then wakes a task that it kept out of that key; if it cannot, that task comes back after
-// its delay. Two parts may name the same lock. There may be 63 WithAlso.
+// have held a free key for an instant. It then wakes a task that it kept out of that key; if it cannot, that task comes back
+// after its delay. Two parts may name the same lock. There may be 63 WithAlso.
 //
 // Under an outer Guard that has some of the locks, a task waits for the others, which can make a circle with such tasks of
 // another order: it ends as the wait does. One that has a lock [WithLimit] there, and wants it alone here, fails with

@@ -123,7 +123,8 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*
 }
 
 // TryAcquire is Acquire without waiting for another holder, and does not jump the line. It returns
-// within ctx and, where Redis does not answer, within a quarter of the TTL, at most 1 s; with [NewRedLock] see [WithNodeTimeout].
+// within ctx and, where Redis does not answer or refuses connections, within a quarter of the TTL, at most 1 s; with
+// [NewRedLock] see [WithNodeTimeout].
 //
 // Errors: those of Acquire, and an [ErrInvalid] if given a [WithWait]; one given to New is ignored.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
@@ -131,8 +132,8 @@ func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption)
 }
 
 // Check judges a key, or the name of a claim, and options, as [Locker.Acquire] or [Locker.Claim] would: against each other and
-// those of l, without a network. It is for adapters, which know both before they need a lock. It refuses [WithReentryID], which is
-// for one call: all that an adapter makes would hold their locks together. Its error is an [ErrInvalid].
+// those of l, without a network. It is for adapters, which know both before they need a lock. It refuses [WithReentryID], which
+// is for one call: all that an adapter makes would hold their locks together. Its error is an [ErrInvalid].
 func (l *Locker) Check(key string, opts ...Option) error {
 	for _, o := range opts {
 		switch o.(type) {

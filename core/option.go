@@ -10,8 +10,8 @@ import (
 type Option interface{ apply(*config) error }
 
 // CallOption configures one acquisition. Given to [New] or to an adapter it configures all of them; New and the
-// adapters refuse [WithReentryID]. The call's options win over the adapter's, and those over the Locker's; the hooks of all traces are
-// called.
+// adapters refuse [WithReentryID]. The call's options win over the adapter's, and those over the Locker's; the hooks of all
+// traces are called.
 type CallOption interface {
 	Option
 	call()
@@ -183,8 +183,8 @@ func WithTTL(d time.Duration) CallOption {
 // WithWait bounds how long Acquire and Do wait for another holder, beside the context. The time counts from when the call
 // learns that somebody has the lock: at the first answer of Redis if the holder is in another process, at once if it is in
 // this one. Default: until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a
-// Redis that does not answer is given a quarter of the TTL, at most 1 s, if that is more. For a [Locker.Claim], which waits
-// for nobody, it is how long Redis is asked.
+// Redis that does not answer, or refuses connections, is given a quarter of the TTL, at most 1 s, if that is more. For a
+// [Locker.Claim], which waits for nobody, it is how long Redis is asked.
 func WithWait(max time.Duration) interface {
 	CallOption
 	ClaimOption

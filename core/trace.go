@@ -9,8 +9,9 @@ import (
 
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the goroutine at
 // work, renewals included, and must return soon; several may run at once. No hook tells of a call that is refused: count its
-// error, and time the call yourself. To count losses, count Released whose Err matches ErrLost. Lost fires earlier, but not
-// for a loss that only the release finds; for a lock that is never released it is the only hook. Each lock that was
+// error, and time the call yourself. Of an adapter count the hooks Refused (ginlock), Deferred, HandedOn, Skipped and Failed
+// (asynqlock), Skipped and Late (cronlock). To count losses, count Released whose Err matches ErrLost. Lost fires earlier, but
+// not for a loss that only the release finds; for a lock that is never released it is the only hook. Each lock that was
 // acquired is told by Acquired and, when it is released, by Released: also those that DoAll gives back before it has all of
 // them, perhaps after it has returned. A nested handle, see [WithReentrancy], is told by neither.
 type Trace struct {
@@ -81,7 +82,8 @@ const nodeErrorText = "redis error"
 const outageEnds = time.Minute
 
 // LogTrace logs every event: losses, long holds, node errors and failed releases as warnings, the rest at
-// debug level. A node error that follows another of the same node within a minute is at debug level too. A nil logger is [slog.Default], as it is when the event comes.
+// debug level. A node error that follows another of the same node within a minute is at debug level too. A nil logger is
+// [slog.Default], as it is when the event comes.
 func LogTrace(log *slog.Logger) *Trace {
 	var mu sync.Mutex
 	latest := map[string]time.Time{} // error of each node

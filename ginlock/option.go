@@ -50,9 +50,9 @@ type Policy struct {
 // requests one after the other can be refused because of itself: the end of a long response reaches it before the lock is
 // released. With a long wait, requests pile up behind a slow one.
 //
-// max bounds the wait for other holders. A Redis that does not answer is given a quarter of the TTL, at most 1 s, if max is
-// less: with the default TTL a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and after 2 s with Wait(2 *
-// time.Second). No wait for a silent Redis is longer than one and a half TTLs.
+// max bounds the wait for other holders. A Redis that does not answer, or refuses connections, is given a quarter of the TTL,
+// at most 1 s, if max is less: with the default TTL a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and
+// after 2 s with Wait(2 * time.Second). No wait for a silent Redis is longer than one and a half TTLs.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // RetryAfterLease sets the Retry-After of a 409 or 429 to what the holder's lease has left, in seconds, rounded up; 5 if it never
@@ -126,9 +126,9 @@ func WithAlso(resource string, part Part) Option {
 	})
 }
 
-// WithErrorHandler sets handle, which answers the requests whose chain did not run under the lock to its end; [New] lists the cases.
-// A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle may
-// also call Respond for the cases that it does not care about. Default: [Respond].
+// WithErrorHandler sets handle, which answers the requests whose chain did not run under the lock to its end; [New] lists the
+// cases. A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle
+// may also call Respond for the cases that it does not care about. Default: [Respond].
 //
 // handle tells the cases apart by errors.Is: [holdfast.ErrLost] first, for what ran already, then
 // [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed], [holdfast.ErrInvalid].

@@ -31,8 +31,8 @@ const (
 	// innodb_lock_wait_timeout (50 s by default) bounds the wait for a holder that is paused with a guarded transaction open.
 	// wait_timeout ends idle sessions, and on MariaDB idle_write_transaction_timeout ends idle transactions.
 	//
-	// Where the first transaction of a resource is rolled back, those that wait for it may deadlock: InnoDB had them wait for a row
-	// that is gone. WithTx repeats the one that fails; BeginTx and gormfence do not.
+	// Where the first transaction of a resource is rolled back, those that wait for it may deadlock: InnoDB had them wait for a
+	// row that is gone. WithTx repeats the one that fails; BeginTx and gormfence do not.
 	//
 	// Write to one node of a cluster that takes writes on several (Galera, group replication with several primaries): a guard
 	// whose token is there already changes nothing, and so meets nothing on the other nodes.
@@ -42,7 +42,7 @@ const (
 
 	// SQLite is SQLite 3.35 or later. Open the database with BEGIN IMMEDIATE (modernc.org/sqlite and glebarez:
 	// _txlock=immediate) and a busy_timeout: without them, transactions that meet are refused rather than made to wait, and
-	// are repeated.
+	// are repeated. WAL will do, and so will a rollback journal.
 	//
 	// busy_timeout bounds the wait for a paused holder, and nothing ends the transaction of a paused process. The context
 	// bounds the wait too, but modernc.org/sqlite does not look at the context while it waits. A write to a second file

@@ -13,7 +13,7 @@
 //		})
 //	})
 //	if errors.Is(err, holdfast.ErrLost) {
-//		// with ErrStale nothing was written; else the lock was lost, perhaps after the commit
+//		// WithTx had found that, and wrote nothing; or Do found it afterwards, perhaps after the commit
 //	}
 //
 // The tokens come from the context, which is that of a lock or descends from it. All of its locks guard the transaction, but
