@@ -20,9 +20,9 @@
 //   - A handler begins with the lock held, or not at all, unless [WithFailOpen] says otherwise.
 //   - The lock is held and renewed until the handler returns or panics. asynq gives up a handler that outlives its timeout or
 //     a shutdown, and runs the task again beside it: the second run finds the key busy.
-//   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] allows. Asynq's counts of
-//     retries, failed and archived tasks are those of the handlers, and of tasks that name nothing to lock by; a deferred task
-//     counts among those in state "retry".
+//   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] and a Deadline allow, but
+//     with [Fail]. Asynq's counts of retries, failed and archived tasks are those of the handlers, and of tasks that name
+//     nothing to lock by; a deferred task counts among those in state "retry".
 //   - A worker waits for a busy key only by [Wait], or as [Defer] says: a hot key leaves the workers to other tasks.
 //   - At most one replica of a [Scheduler] enqueues a tick, whatever their clocks say, as long as Redis keeps its data, and
 //     none does so before the tick has come by the clock of Redis.
@@ -54,7 +54,7 @@
 //	holdfast.ErrLost         the lock was lost while the handler ran: a failure, retried, see WithErrorHandler
 //	holdfast.ErrInvalid      the task names nothing to lock by: archived at once (it matches asynq.SkipRetry); or the
 //	                         server's Config did not go through Guard.Config: a failure
-//	the handler's own error  by asynq's rules, joined with the loss if there was one: ctx.Err() will do
+//	the handler's own error  by asynq's rules, joined with the loss if there was one: return ctx.Err()
 //
 // The keys in Redis, for an ACL, are at [Guard]. In a test, asynq runs on a miniredis, and a second Locker keeps the key busy. A
 // handler called without a server needs Fail, and guard.Config(asynq.Config{}).BaseContext() as its context.

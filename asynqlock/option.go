@@ -105,7 +105,7 @@ func (p Policy) MaxDeferral(d time.Duration) Policy {
 // MaxDelay bounds the delay of one deferral. The delay is what the holder's lease has left and, lest all come back at once, a
 // random part more: up to a quarter of that, or up to 1 s if that is more. A delay above d is a random one instead, from three
 // quarters of d to d. asynq looks for what is due every 5 s (Config.DelayedTaskCheckInterval). A task that is woken by a
-// release does not wait for that. At least 1 s, in which asynq counts. Default: 1 min.
+// release does not wait for that. At least 1 s, as asynq counts in seconds. Default: 1 min.
 func (p Policy) MaxDelay(d time.Duration) Policy {
 	p.maxDelay = &d
 	return p
@@ -219,7 +219,7 @@ func WithLock(opts ...holdfast.CallOption) Option {
 // WithLimit lets n tasks at a time run for one key, on all servers together. It is WithLock(holdfast.WithLimit(n)), see
 // [holdfast.WithLimit]: one more task finds the key busy, as [WithBusy] says, and a task that ends wakes one that gave way. A
 // request or a cron job that locks the same key without a limit runs alone. It does not fence: a write that sqlfence guards needs
-// a lock of its own, or fails with ErrNoToken. From 1, the default, to 1000.
+// a lock without a limit, or fails with ErrNoToken. From 1, the default, to 1000.
 func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 
 // WithAlso adds a lock: a task then runs under that of [New] and those of all WithAlso, taken together as [holdfast.Locker.DoAll]
@@ -228,10 +228,10 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 //	asynqlock.New(locker, "account", asynqlock.Field("from"), asynqlock.WithAlso("account", asynqlock.Field("to")))
 //
 // All other options count for each of the locks, and [Wait] for all of them together. A task gives way at the first key that is
-// busy, which its error names, and is woken when that is free; if it finds another one busy then, it gives way there, and has the
-// next task for the first one woken. A run that ends wakes a task at each of its keys. A task that was refused may
-// have held a free key for an instant. It then wakes a task that it kept out of that key; if it cannot, that task comes back
-// after its delay. Two parts may name the same lock. There may be 63 WithAlso.
+// busy, which its error names, and is woken when that is free; if it then finds another key busy, it gives way there, and wakes
+// the next task for the first key. A run that ends wakes a task at each of its keys. A task that was refused may have held a
+// free key for an instant. It then wakes a task that it kept out of that key; if it cannot, that task comes back after its
+// delay. Two parts may name the same lock. There may be 63 WithAlso.
 //
 // Under an outer Guard that has some of the locks, a task waits for the others, which can make a circle with such tasks of
 // another order: it ends as the wait does. One that has a lock [WithLimit] there, and wants it alone here, fails with

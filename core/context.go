@@ -93,8 +93,9 @@ func Held(ctx context.Context) []*Lock {
 }
 
 // Err returns nil while every lock that ctx carries is held, and also if ctx carries none; see [Held]. A context outlives
-// its lock behind a [context.WithoutCancel]: code that runs with it may believe that it still holds the lock. Locks are
-// asked as by [Lock.Err]; where several Locks are handles to one hold, see [WithReentrancy], one that is held is enough.
+// its lock behind a [context.WithoutCancel]: code that runs with it may believe that it still holds the lock. Locks are asked
+// as by [Lock.Err], but that a released one counts as lost; where several Locks are handles to one hold, see [WithReentrancy],
+// one that is held is enough.
 //
 // Errors: [ErrLost], also where the lock was released; [ErrClosed] where a Shutdown gave it up.
 func Err(ctx context.Context) error {

@@ -14,9 +14,9 @@
 // is due at a time, such as a cron job. That time is called a tick: of all replicas that claim it at most one is granted it,
 // however short the work is and however much their clocks differ. [NewRedLock] takes locks on independent masters.
 //
-// Use one name for one resource everywhere: a Gin route, a task and a cron job that build their key with Key("order", id)
-// exclude each other. Most services set [WithTTL], how long a crashed holder blocks the others, [WithWait], how long a
-// caller waits, and [WithLabel], which names the holder.
+// Use one name for one resource everywhere: a Gin route, a task and a job that lock Key("order", id) exclude each other. Most
+// services set [WithTTL] (how long a crashed holder blocks the others), [WithWait] (how long a caller waits) and [WithLabel]
+// (the name of the holder).
 //
 // # Guarantees
 //
@@ -30,7 +30,8 @@
 //     max(last+1, the server's time in µs), a hybrid logical clock, and below 2^53.
 //   - Three outcomes stay apart: somebody else holds the lock, it was ours and is gone, nobody can know. See Errors.
 //   - Every call returns by its context's deadline, whatever the client's timeouts are; [New] and [Lock.Release] name two
-//     exceptions. A cancelled call leaves no lock, unless Redis stands still for longer than a lease: see [Locker.Acquire].
+//     exceptions, and Do, DoAll and Lead wait for their function. A cancelled call leaves no lock, unless Redis stands still
+//     for longer than a lease: see [Locker.Acquire].
 //   - First come, first served, among processes and within one. Waiters stand in a line that Redis keeps. A release
 //     grants the lock to the first of them and tells it so: nobody polls, where Redis lets them subscribe.
 //   - An acquire and its release take two commands together, however many wait; next to none between the calls of one
@@ -47,7 +48,8 @@
 //
 // A Redis that loses data may forget a lock: by a failover with asynchronous replication, a restart, FLUSHALL or eviction,
 // or with a clock that is set forward. Then two may hold the lock until the first one's next renewal, a third of a lease
-// later at most; the second has the larger token. [WithReplicaAcks] makes that rarer.
+// later at most; the second has the larger token. [WithReplicaAcks] makes that rarer at a failover, and helps with none of the
+// others.
 //
 // A lock covers what runs under its context until Release, not goroutines that outlive it. The file core/limits.md
 // has the limits in full: of tokens, of the line, of servers that let nobody subscribe, and of a lock that is dropped.
@@ -57,10 +59,10 @@
 // They are matched with errors.Is, those with a type with errors.As:
 //
 //	ErrNotAcquired   somebody else holds the lock: nothing ran; a *HeldError tells who, and what its lease has left
-//	ErrUnavailable   Redis did not answer, or refused: nothing ran; from Release: the key may stay for its lease.
+//	ErrUnavailable   Redis did not answer, or refused: nothing ran; from Release, and so from Do: the key may stay for its lease.
 //	                 With a *QuarantineError most masters have started too recently to vote
 //	ErrLost          the lease is over, or the key is another's: what ran may have run beside another holder
-//	ErrClosed        the Locker was shut down: nothing ran, but by Lead; from Lock.Err: the lock was given up in a Shutdown
+//	ErrClosed        the Locker was shut down: nothing ran, but Lead's function may have; from Lock.Err: a Shutdown gave it up
 //	ErrSelfDeadlock  the context has this very lock: nothing ran
 //	ErrTick          from Claim: a tick outside of the window: nothing was claimed
 //	ErrInvalid       a key, an option or another argument that can never work

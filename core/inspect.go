@@ -21,8 +21,9 @@ type State struct {
 	// never expires.
 	TimeLeft time.Duration
 
-	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Readers of one process
-	// that share an acquisition are one. Limit is the least of their limits: 0 of readers, and where nobody holds the lock.
+	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Readers of one
+	// process that share an acquisition are one. Limit is the least of their limits: 0 of readers, and where nobody holds the
+	// lock.
 	Holders, Limit int
 
 	// Token is the fencing token of the holder, of several that of the latest. If holders of one process passed the lock on
@@ -54,8 +55,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 }
 
 // InspectAll is [Locker.Inspect] for many keys: it asks in pipelines, one for each server and up to 128 keys, one after the
-// other while the caller ranges over the result. It yields one pair for each key, in the order of keys, and the Key of a State
-// beside an error too. An error is about that key alone, of the kinds that Inspect returns; the others may be fine.
+// other while the caller ranges over the result. It yields one pair for each key, in the order of keys; beside an error, the
+// State still has its Key. An error is about that key alone, of the kinds that Inspect returns; the others may be fine.
 //
 // Each State is what one server (or with [NewRedLock] most of them) said of one key at one moment. All of them together
 // are no snapshot: those of a pipeline are some milliseconds apart, pipelines a round trip and whatever the caller does
@@ -63,8 +64,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 // on anything, acquire.
 //
 // A server that does not answer within a quarter of the Locker's TTL, at most 1 s (with NewRedLock within the node timeout),
-// or cannot be reached, is not asked for the keys behind: what needs it fails at once, so that an outage is waited for once,
-// and not once per pipeline.
+// or cannot be reached, is not asked for the remaining keys: those that need it fail at once, so that an outage is waited for
+// once, and not once per pipeline.
 func (l *Locker) InspectAll(ctx context.Context, keys ...string) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		sweep := redisconn.NewSweep()

@@ -124,7 +124,7 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*
 
 // TryAcquire is Acquire without waiting for another holder, and does not jump the line. It returns
 // within ctx and, where Redis does not answer or refuses connections, within a quarter of the TTL, at most 1 s; with
-// [NewRedLock] see [WithNodeTimeout].
+// [NewRedLock] see [WithNodeTimeout]; [WithReplicaAcks] adds its timeout.
 //
 // Errors: those of Acquire, and an [ErrInvalid] if given a [WithWait]; one given to New is ignored.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {

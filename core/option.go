@@ -133,7 +133,7 @@ func WithPrefix(s string) Option {
 // WithPolling sets how long a waiter that cannot be told of a grant pauses between two looks: a random time that
 // grows from min to max, at most 2 s. Default 10 ms to 250 ms. Shorter finds a free lock sooner and costs more
 // commands. It is for Redis servers where SUBSCRIBE, or PUBLISH in a script, is refused, for a redis.Ring, for outages,
-// and for a lock whose holder does not use holdfast.
+// and for a lock whose holder does not use holdfast, where Redis can tell; else its release is noticed within 2 s.
 func WithPolling(min, max time.Duration) Option {
 	return option(func(c *config) error {
 		if min < time.Millisecond || max < min {
@@ -148,15 +148,15 @@ func WithPolling(min, max time.Duration) Option {
 func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 }
 
 // WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the process,
-// and a release gives the lock to the next of them without asking Redis: at most n times in a row, and not once the lock has
-// been in the process for d. Then other processes have their turn, if any wait. Readers, too, join a reader that has the
-// lock only within d, see [WithShared]. Default 250 times, which is the most, and 100 ms. n = 0 turns it off: then each call
-// waits in line in Redis by itself, or, with [NewRedLock], goes there when it is the first of its process.
+// and a release gives the lock to the next of them without asking Redis: at most n times in a row, and no more when the lock
+// has been in the process for d. Then other processes have their turn, if any wait. Readers, too, join a reader for no longer
+// than d, see [WithShared]. Default 250 times, which is the most, and 100 ms. n = 0 turns it off: then each call waits in line
+// in Redis by itself, or, with [NewRedLock], goes there when it is the first of its process.
 //
-// A call that takes the lock over so has a token that was reserved when Redis granted the lock, and Redis is not asked.
-// Where Redis lost the key within d (a FLUSHALL, a restart, a DEL) and another process has acquired it since, that process
-// came first and yet has the larger token: the call learns of its loss at the next renewal, a third of a lease later at
-// most, and a fence refuses what it writes before.
+// A call that takes the lock over in this way has a token that was reserved when Redis granted the lock, and Redis is not
+// asked. Where Redis lost the key within d (a FLUSHALL, a restart, a DEL) and another process has acquired it since, that
+// process acquired it before this call did, and yet has the larger token: the call learns of its loss at the next renewal, a
+// third of a lease later at most, and a fence refuses what it writes before.
 func WithLocalHandover(n int, d time.Duration) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxHandovers || d < 0 {

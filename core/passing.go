@@ -17,9 +17,9 @@ import (
 // error of Release, or of Do, has to tell whether Redis still had the lock.
 //
 // The next call of the same Locker for the key, TryAcquire too, waits for the answer before it asks Redis, so that it does
-// not find the lock held by its own process. With a silent server it ends when it would have ended without the option. So
-// a goroutine that takes one key again and again gains nothing. Other processes, and other Lockers, find the lock held until
-// the release arrives, as a rule half a round trip after Release has returned.
+// not find the lock held by its own process. So a goroutine that takes one key again and again gains nothing. With a silent
+// server that next call ends when it would have ended without the option. Other processes, and other Lockers, find the lock
+// held until the release arrives, as a rule half a round trip after Release has returned.
 //
 // The release does not end with the context that Release is given, and has none of its values. [Locker.Shutdown] waits for
 // the answer; a program that ends without Shutdown may leave the lock to its lease. A lock that a Shutdown gave up is

@@ -25,9 +25,9 @@ const (
 // one of them with [New] at the same time: a call that waits there would lose its place.
 //
 // The Locker is used like that of [New]; redlock.md in this folder tells what is promised and answers the algorithm's
-// critics. What differs: [WithReentryID] and [WithReplicaAcks] are refused, waiters are served first come, first served
-// as far as the masters agree on the order of arrival, and a master that has just started does not vote for a while, see
-// [WithQuarantine]. It sends nothing yet. The clients stay the caller's, as with New.
+// critics. What differs: [WithReentryID], [WithReplicaAcks], [WithLimit] and [WithShared] are refused, waiters are served first
+// come, first served as far as the masters agree on the order of arrival, and a master that has just started does not vote for
+// a while, see [WithQuarantine]. It sends nothing yet. The clients stay the caller's, as with New.
 //
 // It returns an [ErrInvalid] for no clients, more than 15 or nil ones, for two clients with one address or a client of
 // Sentinel, and for options that cannot work. That two clients lead to one server by different addresses comes to

@@ -18,8 +18,9 @@ import (
 //
 // A replica claims a tick by its nominal time with [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs
 // it; a claim is never released, and no lease has to outlast it. A claim whose answer is lost is asked for again, as the
-// same claim. An entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which
-// expires when its tick is more than an hour old (see [WithClaim]); a claim of a tick that old is refused.
+// same claim. An entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which expires
+// when its tick is more than an hour old (see [WithClaim]), or with "@every" its period, if that is longer; a claim of a tick
+// more than an hour old is refused.
 //
 // Beside the claim there is the lock of the same key, which the claim is independent of. Its lease is half of the period, from
 // 500 ms to 15 s, and a tick that finds it held waits for what may be left of a dead holder's lease, see [Skip].
@@ -32,7 +33,7 @@ import (
 // The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has
 // come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
 // SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. cron.Recover is not in the chain
-// by default: in cron.NewChain put it after SkipIfStillRunning, which after a panic would skip for ever.
+// by default: in cron.NewChain put it after SkipIfStillRunning, which would otherwise skip for ever after a panic.
 //
 // Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
 // cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their ticks by. It expires two minutes and two

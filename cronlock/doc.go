@@ -7,7 +7,7 @@
 //	c.Start()
 //
 // The context is the lock's: it ends when the lock is lost, and carries the token for a fence. [Tick] reads the job's name
-// and tick from it. [Guard.Wrap] is for jobs of the type cron.Job, [Guard.Job] for [cron.Cron.AddJob] and
+// and tick from it. [Guard.Job] makes a cron.Job of a function, and [Guard.Wrap] of a cron.Job, for [cron.Cron.AddJob] and
 // [cron.Cron.Schedule].
 //
 // # Guarantees
@@ -17,7 +17,7 @@
 //     otherwise. See [Guard] for how.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within that bound,
 //     and does not die before its job begins.
-//   - Runs do not overlap, unless [Allow] says so, or the Locker has a WithLimit or WithShared: the lock,
+//   - Runs do not overlap, unless [Allow] or [WithFailOpen] lets them, or the Locker has a WithLimit or WithShared: the lock,
 //     holdfast.Key("cron", name), is renewed until the job returns or panics. Requests and tasks that lock the same key are
 //     kept out as well.
 //   - A replica that dies in the middle of a run takes that tick with it. The next tick runs elsewhere.
@@ -46,13 +46,14 @@
 // with sqlfence, which finds the token in the context.
 //
 // All replicas need the same specs and the same location. A Redis that loses its keys, to a FLUSHALL, a failover or a
-// restart without persistence, may grant a tick of the last hour again, to a replica whose clock is that far behind. A
-// restart loses nothing with appendonly yes and appendfsync always, and up to a second of claims with everysec, the default.
-// A clock of Redis that is set forward by more than an hour, and then back, has the effect of a loss.
+// restart without persistence, may grant a tick of the last hour again, to a replica whose clock is that far behind. With
+// appendonly yes, which is not the default, a restart loses nothing with appendfsync always, and up to a second of claims with
+// everysec. A clock of Redis that is set forward by more than an hour, and then back, has the effect of a loss.
 //
 // With a Locker on several masters there is no one clock: a job begins as much too early as its replica's clock is ahead, and
 // ticks are not compared. When a machine or a paused process wakes up, cron runs a job once for the first tick that it slept
-// through, and is as late with the next. A Guard leaves out what is too late: a replica that was awake has run it, or none does.
+// through, and runs the next one late by the same time. A Guard leaves out what is too late: a replica that was awake has run
+// it, or none does.
 //
 // Stop with [Guard.Stop], and then the Locker. A test needs no double: [Guard.RunNow] runs a job at once, on a miniredis.
 package cronlock

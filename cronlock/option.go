@@ -82,7 +82,7 @@ type Policy struct {
 func Skip() Policy { return Policy{} }
 
 // Wait waits for the run to end, for max or what is left of its lease, whichever is longer, but not beyond the bound of
-// [WithLateness], and then leaves the tick out. Wait(0) does not wait, for the lease either.
+// [WithLateness], and then leaves the tick out. Wait(0) does not wait at all, not even for a dead holder's lease.
 func Wait(max time.Duration) Policy { return Policy{wait: max, exact: max == 0} }
 
 // Allow lets runs overlap. There is no lock then, and so no token and no loss: only each tick runs once.
@@ -132,7 +132,8 @@ func WithFailOpen() Option {
 }
 
 // WithTrace adds hooks. Those of the Guard and of the job are all called. Default: slog is told of what the hooks Late, Lost,
-// Failed, Unlocked and Differs hear of. A hook that is set, of the Guard's Trace or the job's, replaces that for what it hears of.
+// Failed, Unlocked and Differs hear of. A hook that is set, of the Guard's Trace or the job's, replaces that for what it hears
+// of.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) {
 		if c.traces = append(c.traces, t); t == nil {

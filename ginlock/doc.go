@@ -41,8 +41,8 @@
 // Store the outcome, under the lock and in one transaction with the effect, to answer from it: examples/idempotency does. A
 // middleware cannot, as it does not have that transaction.
 //
-// Shut down the http.Server before the Locker. A Locker that is shut down under its handlers gives their locks up when its
-// patience ends.
+// Shut down the http.Server before the Locker. A Locker that is shut down under its handlers gives their locks up when the
+// context of its Shutdown ends.
 //
 // # Errors
 //

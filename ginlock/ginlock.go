@@ -45,15 +45,16 @@ const (
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
 //
 // Every error but a 409, a 429, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a failed
-// release and a loss behind a complete response, unless the handler has added an error that matches ErrLost. A hook of a [Trace] replaces that for what it hears of.
+// release and a loss behind a complete response, unless the handler has added an error that matches ErrLost. A hook of a
+// [Trace] replaces that for what it hears of.
 //
 // A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
 // reads it: with 409, or 429 with [WithLimit], if another holder was seen, else with 503. The status appears in the logs
 // only.
 //
-// A request that matches no route gets gin's own 404 or 405 without a lock, and its NoRoute and NoMethod handlers do not
-// run. Only a middleware given to router.Use sees such requests. It has no parameters to tell them apart, and a NoRoute
-// handler may do real work, such as a reverse proxy's, that must not run unlocked. Put the middleware on routes or groups.
+// Put the middleware on routes or groups. Given to router.Use, it also sees requests that match no route. They get gin's own
+// 404 or 405 without a lock, and the NoRoute and NoMethod handlers do not run: such a request has no parameters to name a lock
+// by, and a NoRoute handler may do real work, such as a reverse proxy's, that must not run unlocked.
 //
 // # Requests without the lock
 //

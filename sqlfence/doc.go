@@ -22,20 +22,20 @@
 // after the other. Under a lock around much work, a leader's or a cron job's, those of one holder can run beside each other:
 // see [WithParallel].
 //
-// [With] is for sqlx, GORM, bun and ent, [WithPgx] for pgx, [Fence.BeginTx] for code that commits by itself, [Fence.ExecRow] for a
-// row with a fence of its own. Set the database up as [Postgres], [MySQL] and [SQLite] say; [Fence.Prune] deletes old guard rows.
-// In tests [WithToken] stands in for a lock, and SQLite in memory, with one connection, for the database.
+// [With] is for sqlx, GORM, bun and ent, [WithPgx] for pgx, [Fence.BeginTx] for code that commits by itself, [Fence.ExecRow]
+// for a row with a fence of its own. Set the database up as [Postgres], [MySQL] and [SQLite] say; [Fence.Prune] deletes old
+// guard rows. In tests [WithToken] stands in for a lock, and SQLite in memory, with one connection, for the database.
 //
 // # Guarantees
 //
 //   - Of the transactions guarded by one resource, none with an older token commits after one with a newer token has
 //     committed, whatever was paused in between. They commit in the order of their tokens.
-//   - No update is lost. What a transaction reads in [Fence.WithTx], or after a [Fence.Guard] that was its first statement, no
-//     other transaction guarded by the resource changes before it ends. With WithParallel that holds for the transactions of
-//     other holders.
+//   - No update is lost. Until a transaction ends, no other one guarded by the resource changes what it reads in
+//     [Fence.WithTx], or after a [Fence.Guard] that was its first statement. With WithParallel that holds for the transactions
+//     of other holders.
 //   - A holder is never refused because of itself, nor because of a token that was rolled back.
 //   - A failed guard has ended the transaction: ignoring its error does not commit.
-//   - Several resources are guarded in one order everywhere, without deadlocks among them, but for new rows of MySQL: see [MySQL].
+//   - Several resources are guarded in one order everywhere, without deadlocks among them, but for new rows: see [MySQL].
 //
 // # Limits
 //
@@ -56,6 +56,6 @@
 //	ErrNoToken          the context carries no token to guard by: nothing is written
 //	holdfast.ErrLost    a lock in the context is over, lost or released: nothing is written
 //	holdfast.ErrInvalid arguments that can never work: nothing is written
-//	sql.ErrNoRows       ExecRow alone: the row is not there afterwards, and is rolled back
+//	sql.ErrNoRows       ExecRow alone: there is no such row afterwards: rolled back
 //	any other           what the database said, or the function returned: rolled back; with the context's error if it ended
 package sqlfence

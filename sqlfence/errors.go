@@ -19,9 +19,10 @@ var (
 	// been committed or not, or may still be. Nothing was repeated. Read what it would have written before doing
 	// it again.
 	//
-	// On MySQL the error also reports a transaction that had ended before COMMIT, by a deadlock that was ignored or
-	// a statement that commits by itself: the statements after that were not guarded. A COMMIT that the database refused
-	// gives another error: on PostgreSQL, one that it answered with severity ERROR, but for SQLSTATE 40003 and class 08.
+	// On MySQL the error also reports, but for Commit, a transaction that had ended before COMMIT, by a deadlock that was
+	// ignored or a statement that commits by itself: the statements after that were not guarded. A COMMIT that the database
+	// refused gives another error: on PostgreSQL, one that it answered with severity ERROR, but for SQLSTATE 40003 and class
+	// 08.
 	ErrCommitUnknown = errors.New("sqlfence: outcome of the commit is unknown")
 
 	// ErrNoToken: the context carries no lock that fences, and no token.

@@ -37,10 +37,10 @@ func WithTable(name string) Option {
 	})
 }
 
-// WithRetries bounds how many times [Fence.WithTx], [Fence.Advance] and [WithPgx] repeat a transaction that the database broke
-// off. Default 10, at most 1000; 0 turns it off. Between two attempts there is a random pause that grows from 2 ms to 500 ms.
-// With too few retries, holders that start together fail where their turn would have come. Many retries multiply a lock
-// timeout of the database, so bound the whole by the context.
+// WithRetries bounds how many times [Fence.WithTx], [With], [WithPgx] and [Fence.Advance] repeat a transaction that the
+// database broke off. Default 10, at most 1000; 0 turns it off. Between two attempts there is a random pause that grows from 2
+// ms to 500 ms. With too few retries, holders that start together fail where their turn would have come. Many retries multiply
+// a lock timeout of the database, so bound the whole by the context.
 func WithRetries(n int) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxRetries {

@@ -30,9 +30,9 @@ type Row struct {
 //	INSERT INTO orders (id, status, fence) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE -- MySQL: fence last
 //	  status = IF(fence <= VALUES(fence), VALUES(status), status), fence = GREATEST(fence, VALUES(fence))
 //
-// The statement itself has to compare the fence, and nothing else. Without fence <= token a stale holder overwrites the
-// row, fence and all, and ExecRow cannot see it. With a further condition that is not met the statement writes nothing,
-// which looks like success, or like a forgotten fence.
+// Beside the key, the statement itself has to compare the fence, and nothing else. Without fence <= token a stale holder
+// overwrites the row, fence and all, and ExecRow cannot see it. With a further condition that is not met the statement writes
+// nothing, which looks like success, or like a forgotten fence.
 //
 // The fence protects that row and nothing else. It does not cover rows that a stale holder inserts under other keys, nor
 // what the holder read before; a guard row does. Nor can the fence outlive its row: a hard DELETE takes it along, and a stale
@@ -44,9 +44,10 @@ type Row struct {
 // smaller token, an older holder may have inserted it behind the statement's back: the statement runs once more, with
 // the row locked. ExecRow refuses a column that is no number: as texts, '9' is larger than '10'.
 //
-// Errors: [ErrStale]; [sql.ErrNoRows] when there is no such row afterwards; [holdfast.ErrLost] for a lock of ctx that is over;
-// [holdfast.ErrInvalid], also when the column is no number, and when the row has a smaller token after the second run, as after
-// a statement that forgets the fence; else the database's error.
+// Errors: [ErrStale]; [ErrNoToken] where row.Token is 0 and ctx carries none; [sql.ErrNoRows] when there is no such row
+// afterwards; [holdfast.ErrLost] for a lock of ctx that is over; [holdfast.ErrInvalid], also when the column is no number, and
+// when the row has a smaller token after the second run, as after a statement that forgets the fence; else the database's
+// error.
 func (f *Fence) ExecRow(ctx context.Context, tx Tx, row Row, query string, args ...any) error {
 	if isNil(tx) {
 		return invalid("nil transaction")

@@ -25,10 +25,10 @@ type DB interface {
 // interrupted, and statements after that are committed one by one. fn must neither commit nor roll back.
 //
 // On MySQL, WithTx finds out when fn returns that the transaction has ended, by such an error or by a statement that commits by
-// itself (DDL above all), and reports an [ErrCommitUnknown]; what ran before that statement, or after the end, is written already.
-// It takes a savepoint for that, which costs two round trips. It does not find out once the context has ended, nor where a
-// deadlock follows such a statement: that is repeated. With innodb_rollback_on_timeout a lock timeout in fn, which ends the
-// transaction then, is an ErrCommitUnknown and not repeated.
+// itself (DDL above all), and reports an [ErrCommitUnknown]; what ran before that statement, or after the end, is written
+// already. It takes a savepoint for that, which costs two round trips. It does not find out once the context has ended, nor
+// where a deadlock follows such a statement: that is repeated. With innodb_rollback_on_timeout a lock timeout in fn, which ends
+// the transaction then, is an ErrCommitUnknown and not repeated.
 //
 // If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
 // itself. Keep fn short: the guarded transactions of one resource run one after the other, but for those of one holder with
@@ -111,7 +111,7 @@ func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks .
 // locks in ctx and at ctx itself once more, and rolls tx back where one of them is over; and it tells a COMMIT whose outcome
 // is unknown from one that failed. ctx is that of the guard.
 //
-// On MySQL Commit does not find out that the transaction has ended before, as WithTx does.
+// On MySQL WithTx finds out that the transaction had ended before; Commit does not.
 //
 // Errors: [holdfast.ErrLost] for a lock of ctx that is over, and the context's error, with which nothing is written;
 // [ErrCommitUnknown]; [holdfast.ErrInvalid]; else the database's error.

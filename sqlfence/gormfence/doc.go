@@ -20,9 +20,9 @@
 // # Guarantees
 //
 //   - A transaction begun under a lock, by Transaction or Begin, is guarded before its first statement, with all that
-//     [sqlfence.Fence.Guard] promises. One that is read-only is not guarded. If the context has only locks with
-//     WithLimit or WithShared, begin it read-only, &sql.TxOptions{ReadOnly: true}: sqlfence refuses any other. A nested one
-//     is a savepoint of it.
+//     [sqlfence.Fence.Guard] promises. A nested one is a savepoint of it. One that is read-only is not guarded. If the context
+//     has only locks with WithLimit or WithShared, begin it read-only, &sql.TxOptions{ReadOnly: true}: any other fails with
+//     [sqlfence.ErrNoToken], but with [WithUnfenced].
 //   - A write under a lock outside of a transaction has a guarded one of its own: Create, Save, Update, Delete, Exec, and Raw
 //     with Find or First, with their hooks and associations, also with SkipDefaultTransaction.
 //   - A write under a lock that its transaction is not guarded by is refused with [ErrUnguarded] before it reaches the
@@ -31,8 +31,8 @@
 //     ended before, as [sqlfence.Fence.WithTx] does.
 //
 // A statement is taken for a read where gorm makes it of Find, First, Count and the like, or where its text begins as one and
-// shows no write: SELECT without INTO, WITH without INSERT, UPDATE, DELETE or MERGE. Text that databases, or their settings, would
-// parse in different ways is a write.
+// shows no write: SELECT without INTO, WITH without INSERT, UPDATE, DELETE or MERGE. Text that databases, or their settings,
+// would parse in different ways is a write.
 //
 // # Limits
 //
@@ -50,8 +50,8 @@
 //   - What cannot run in a transaction, VACUUM for one, needs another [gorm.DB], without the plugin. A migration needs one
 //     too, if WithLockRequired is set or its context carries a lock. On MySQL DDL commits by itself, and takes the guard
 //     along.
-//   - A sqlfence.WithTx on the *sql.DB beside the plugin is fine. Within a Transaction of the same lock it waits for itself until
-//     the context ends, on SQLite for its busy_timeout, and so does a write by db in place of tx.
+//   - A [sqlfence.Fence.WithTx] on the *sql.DB beside the plugin is fine. Within a Transaction of the same lock it waits for
+//     that one until the context ends, on SQLite for its busy_timeout, and so does a write by db in place of tx.
 //   - On MySQL a transaction that ended before its ROLLBACK, by DDL for one, is not found out.
 //
 // # Errors
