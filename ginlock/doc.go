@@ -17,8 +17,8 @@
 //   - The lock is held and renewed until the chain returns, whatever becomes of the client and of the request's context. A
 //     client that gives up and sends its request again is refused while the first one still runs.
 //   - The lock is released when the chain returns or panics. A panic goes on, and no response is written on top of it.
-//   - The request's context ends, with a cause that matches [holdfast.ErrLost], before another holder can start, as far as any
-//     lease can promise that.
+//   - The request's context ends before another holder can start, as far as any lease can promise that. Its cause matches
+//     [holdfast.ErrLost], or [holdfast.ErrClosed] if a Shutdown gave the lock up, which this package treats as a loss.
 //   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two locks. A request
 //     without a value is refused.
 //   - [WithAlso] takes several locks for a request, in one order everywhere: a transfer's accounts, an order and its customer.
@@ -48,8 +48,8 @@
 //
 //	holdfast.ErrNotAcquired   409, Retry-After   another holder had the lock for all of the wait of WithBusy; 429 with WithLimit
 //	holdfast.ErrUnavailable   503, Retry-After   Redis did not answer; see WithFailOpen
-//	holdfast.ErrClosed        503, Retry-After   the Locker was shut down
-//	holdfast.ErrLost          503                the lock was lost while the chain ran: its outcome is unknown
+//	holdfast.ErrClosed        503, Retry-After   the Locker was shut down before the chain began
+//	holdfast.ErrLost          503                the lock was lost, or given up, while the chain ran: its outcome is unknown
 //	holdfast.ErrInvalid       400 or 413         the client left out what a part takes, or sent a malformed or too large one
 //	any other                 500                a part failed: the route has no such parameter, the value was never set
 //

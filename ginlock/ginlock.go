@@ -37,9 +37,10 @@ const (
 // chain that has not begun is aborted.
 //
 //   - 409 and Retry-After when another holder still has the lock after the wait of [WithBusy]; 429 with [WithLimit];
-//   - 503 and Retry-After when Redis cannot be reached or the locker is shut down, unless [WithFailOpen];
-//   - 503 when the lock was lost while the chain ran, and the chain has neither written anything nor set a status other
-//     than 200; otherwise the response stays as the chain made it;
+//   - 503 and Retry-After when Redis cannot be reached, unless [WithFailOpen] lets the chain run; and when the Locker was
+//     shut down;
+//   - 503 when the lock was lost while the chain ran, or a Shutdown gave it up, and the chain has neither written anything
+//     nor set a status other than 200; otherwise the response stays as the chain made it;
 //   - 400 when the client has left out the value of a part, or sent a malformed one; 413 when its body is too large for
 //     [JSON];
 //   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
