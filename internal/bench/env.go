@@ -103,6 +103,9 @@ func version(module string) string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range info.Deps {
 			if dep.Path == module {
+				if dep.Replace != nil {
+					dep = dep.Replace
+				}
 				return dep.Version
 			}
 		}

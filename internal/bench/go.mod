@@ -24,3 +24,9 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 )
+
+// One driver under all libraries that are compared, the root's. The newest redsync asks for a newer one; .ci/latest takes that.
+replace (
+	github.com/redis/go-redis/v9 => github.com/redis/go-redis/v9 v9.19.0
+	go.uber.org/atomic => go.uber.org/atomic v1.11.0
+)

@@ -40,3 +40,9 @@ require (
 
 // As the other modules have it, so that SQLite is compiled once for all.
 replace golang.org/x/sys => golang.org/x/sys v0.47.0
+
+// One driver under all libraries that are compared, the root's. The newest redsync asks for a newer one; .ci/latest takes that.
+replace (
+	github.com/redis/go-redis/v9 => github.com/redis/go-redis/v9 v9.19.0
+	go.uber.org/atomic => go.uber.org/atomic v1.11.0
+)
