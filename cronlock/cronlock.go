@@ -27,8 +27,9 @@ import (
 //
 // A tick is the Prev of the [cron.Entry], read when the job begins. It is a moment, and so the same in all time zones: when
 // the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each replica
-// from its own start, so that its ticks differ. There a tick is granted when it is a period after the one before, or more:
-// runs are a period apart, as far as the clocks agree. When the replica that ran them has gone, the gap can be two periods.
+// from its own start, so that its ticks are other moments there. Of all these, a tick is granted if it comes a period after
+// the last that was granted, or more: runs are a period apart, as far as the clocks agree. When the replica that ran them has
+// gone, the gap can be two periods.
 //
 // The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has
 // come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
@@ -36,7 +37,7 @@ import (
 // by default: in cron.NewChain put it after SkipIfStillRunning, which would otherwise skip for ever after a panic.
 //
 // Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
-// cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their ticks by. It expires two minutes and two
+// cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their specs by. It expires two minutes and two
 // periods after the last look of a replica. Where an ACL denies it, or with a Locker on several masters, nothing is compared.
 type Guard struct {
 	locker *holdfast.Locker
@@ -82,7 +83,7 @@ func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 // [cron.Cron.AddJob]. What fn returns goes to the hooks of a [Trace], or to the log; nothing is repeated.
 //
 // Errors: [holdfast.ErrInvalid] for what can never work, such as a name that another job of the Guard has; cron's error for
-// a spec.
+// a spec. A name is free again after an error, and after [cron.Cron.Remove].
 func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	j, err := g.newJob(name, fn, opts)
 	if err != nil {

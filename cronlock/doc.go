@@ -13,8 +13,7 @@
 // # Guarantees
 //
 //   - A tick runs at most once, on one replica, however short the job is, however the replicas' clocks differ, and whichever
-//     replicas come and go, as long as Redis keeps its data, unless [WithFailOpen] says
-//     otherwise. See [Guard] for how.
+//     replicas come and go, as long as Redis keeps its data, unless [WithFailOpen] says otherwise. See [Guard] for how.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within that bound,
 //     and does not die before its job begins.
 //   - Runs do not overlap, unless [Allow] or [WithFailOpen] lets them, or the Locker has a WithLimit or WithShared: the lock,
@@ -24,7 +23,7 @@
 //   - A job does not begin before its tick has come by the clock of Redis. A replica whose clock is ahead waits; one that is
 //     ahead by more than 10 s, or behind by more than 1 h, runs nothing and keeps no other replica from it, see
 //     [WithClaim]. A clock that is off by more than 1 s is logged once.
-//   - Different ticks for one name are reported: see the hook Differs of [Trace].
+//   - Specs of one name that differ between replicas are reported: see the hook Differs of [Trace].
 //
 // # When things go wrong
 //
@@ -46,12 +45,13 @@
 // with sqlfence, which finds the token in the context.
 //
 // All replicas need the same specs and the same location. A Redis that loses its keys, to a FLUSHALL, a failover or a
-// restart without persistence, may grant a tick of the last hour again, to a replica whose clock is that far behind. With
-// appendonly yes, which is not the default, a restart loses nothing with appendfsync always, and up to a second of claims with
-// everysec. A clock of Redis that is set forward by more than an hour, and then back, has the effect of a loss.
+// restart without persistence, may grant a tick again, to a replica that asks for it only then: within the bound of
+// [WithLateness], or up to an hour later if its clock is that far behind. With appendonly yes, which is not the default, a
+// restart loses nothing with appendfsync always, and up to a second of claims with everysec. A clock of Redis that is set
+// forward by more than an hour, and then back, has the effect of a loss.
 //
 // With a Locker on several masters there is no one clock: a job begins as much too early as its replica's clock is ahead, and
-// ticks are not compared. When a machine or a paused process wakes up, cron runs a job once for the first tick that it slept
+// specs are not compared. When a machine or a paused process wakes up, cron runs a job once for the first tick that it slept
 // through, and runs the next one late by the same time. A Guard leaves out what is too late: a replica that was awake has run
 // it, or none does.
 //

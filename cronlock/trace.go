@@ -24,7 +24,7 @@ type Trace struct {
 	Failed func(Event)
 	// Unlocked: the job runs here without lock and claim, see [WithFailOpen].
 	Unlocked func(Event)
-	// Differs: another replica has other ticks for this name, as Err says. Compared once a minute, on one Redis; of a
+	// Differs: another replica has another spec or location for this name, as Err says. Compared once a minute, on one Redis; of a
 	// cron.Schedule that is not cron's own, only the type.
 	Differs func(Event)
 }
