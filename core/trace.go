@@ -10,10 +10,10 @@ import (
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the goroutine at
 // work, renewals included, and must return soon; several may run at once. No hook tells of a call that is refused: count its
 // error, and time the call yourself. Of an adapter count the hooks Refused (ginlock), Deferred, HandedOn, Skipped and Failed
-// (asynqlock), Skipped and Late (cronlock). To count losses, count Released whose Err matches ErrLost. Lost fires earlier, but
-// not for a loss that only the release finds; for a lock that is never released it is the only hook. Each lock that was
-// acquired is told by Acquired and, when it is released, by Released: also those that DoAll gives back before it has all of
-// them, perhaps after it has returned. A nested handle, see [WithReentrancy], is told by neither.
+// (asynqlock), Skipped with an Err, and Late (cronlock). To count losses, count Released whose Err matches ErrLost. Lost fires
+// earlier, but not for a loss that only the release finds; for a lock that is never released it is the only hook. Each lock
+// that was acquired is told by Acquired and, when it is released, by Released: also those that DoAll gives back before it has
+// all of them, perhaps after it has returned. A nested handle, see [WithReentrancy], is told by neither.
 type Trace struct {
 	// Waiting: a call that will wait found the lock held, or that other calls of this process already want it; none for
 	// TryAcquire and WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
