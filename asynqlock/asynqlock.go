@@ -120,7 +120,8 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 // types have no key.
 //
 // A middleware listed before the Guard sees tasks wait and give way. It sees a deferral as an error, a [*DeferredError], and has
-// to return it, wrapped with %w at most. A middleware listed behind the Guard runs under the lock.
+// to return it, wrapped with %w at most. A middleware listed behind the Guard runs under the lock. A task that runs under the
+// lock already, as behind an outer Guard of the same key, goes on under it.
 //
 // Wrap panics on a nil handler, as [asynq.ServeMux.Handle] does.
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {

@@ -152,13 +152,14 @@ const (
 //
 // A Deadline runs on while a task is deferred. Where it would be over before the task came back, a worker waits for the key
 // instead, until shortly before. A key that is busy for longer leaves no time to run in: asynq then fails the task by its
-// deadline, as it does with one that waited in the queue for too long. Each run has the whole of a Timeout, and no wait
-// outlasts it.
+// deadline, as it does with one that waited in the queue for too long. A Timeout begins anew each time that a worker takes the
+// task.
 func Defer() Policy { return Policy{} }
 
 // Wait waits in line for up to max, among the workers of all servers, first come, first served but for
 // [holdfast.WithLocalHandover], and then defers. A worker that waits does nothing else: many tasks for one key can occupy all
-// of them. The wait ends before asynq's own patience with the task does. Wait(0) does not wait: it is [Defer].
+// of them. Asynq's Timeout runs from when a worker takes the task: give it room for max and the handler. A wait leaves the
+// handler 1 s of it at least, or of a Deadline, or a fifth if that is less. Wait(0) does not wait: it is [Defer].
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the
@@ -233,9 +234,9 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 // free key for an instant. It then wakes a task that it kept out of that key; if it cannot, that task comes back after its
 // delay. Two parts may name the same lock. There may be 63 WithAlso.
 //
-// Under an outer Guard that has some of the locks, a task waits for the others, which can make a circle with such tasks of
-// another order: it ends as the wait does. One that has a lock [WithLimit] there, and wants it alone here, fails with
-// [holdfast.ErrSelfDeadlock].
+// Under an outer Guard that has some of the locks, a task goes on under those and waits for the others, which can make a circle
+// with such tasks of another order: it ends as the wait does. One that has a lock [WithLimit] there, and wants it alone here,
+// fails with [holdfast.ErrSelfDeadlock].
 func WithAlso(resource string, part Part) Option {
 	return option(func(c *config) {
 		t := target{resource, part}

@@ -13,8 +13,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Tick is the tick that a Scheduler enqueued the task for, and the name of the entry. It reads the task's ID: ok is false
-// for any other; a task of yours with an ID of that form is taken for one.
+// Tick is the tick that a Scheduler enqueued the task for, and the name of the entry. It reads the task's [Origin]: ok is false
+// for a task of any other ID; one of yours with an ID of that form is taken for the Scheduler's.
 func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok bool) {
 	id := Origin(ctx, t)
 	i := strings.LastIndexByte(id, '@')
