@@ -21,11 +21,11 @@
 //   - The lock is held and renewed until the handler returns or panics. asynq gives up a handler that outlives its timeout or
 //     a shutdown, and runs the task again beside it: the second run finds the key busy.
 //   - A busy key costs a task no retry and is not a failure, for as long as [Policy.MaxDeferral] and a Deadline allow, but
-//     with [Fail]. Asynq's counts of retries, failed and archived tasks are those of the handlers, and of tasks that name
-//     nothing to lock by; a deferred task counts among those in state "retry".
+//     with [Fail]. As far as that goes, asynq's counts of retries, failed and archived tasks are those of the handlers, and
+//     of tasks that name nothing to lock by; a deferred task counts among those in state "retry".
 //   - A worker waits for a busy key only by [Wait], or as [Defer] says: a hot key leaves the workers to other tasks.
-//   - At most one replica of a [Scheduler] enqueues a tick, whatever their clocks say, as long as Redis keeps its data, and
-//     none does so before the tick has come by the clock of Redis.
+//   - At most one replica of a [Scheduler] enqueues a tick, whatever their clocks say, as long as Redis keeps its data and its
+//     clock is not set back, and none does so before the tick has come by that clock, but with several masters.
 //
 // # Limits
 //
@@ -41,8 +41,7 @@
 // handler.
 //
 // A task without retries left that gives way comes back under another ID, see [Defer]. A task that names nothing to lock by is
-// archived; after mux.Use(guard.Wrap) that is every type without the field. A task that a group's aggregator made is a task
-// like others, and needs the field.
+// archived: after mux.Use(guard.Wrap) every type without the field, and what a group's aggregator makes without it.
 //
 // Shut down the server and the Scheduler before the Locker. With a ShutdownTimeout below what handlers need, asynq puts their
 // tasks back while they run.
@@ -51,11 +50,12 @@
 //
 //	*DeferredError           the key is busy, or Redis is away: the task comes back, and spends no retry
 //	holdfast.ErrNotAcquired  the key is busy, with Fail or beyond MaxDeferral: a failure, retried
+//	holdfast.ErrUnavailable  Redis is away beyond MaxDeferral: a failure, retried
 //	holdfast.ErrLost         the lock was lost while the handler ran: a failure, retried, see WithErrorHandler
 //	holdfast.ErrInvalid      the task names nothing to lock by: archived at once (it matches asynq.SkipRetry); or the
 //	                         server's Config did not go through Guard.Config: a failure
 //	the handler's own error  by asynq's rules, joined with the loss if there was one: return ctx.Err()
 //
-// The keys in Redis, for an ACL, are at [Guard]. In a test, asynq runs on a miniredis, and a second Locker keeps the key busy. A
+// The keys in Redis, for an ACL, are at [Guard]. In a test, asynq runs on a miniredis, and a second Locker keeps a key busy. A
 // handler called without a server needs Fail, and guard.Config(asynq.Config{}).BaseContext() as its context.
 package asynqlock

@@ -95,8 +95,9 @@ type Policy struct {
 }
 
 // MaxDeferral bounds how long a task is deferred altogether, counted from the first time, and anew when it has failed. It is
-// looked at when the task comes back, which may be a delay and 5 s later. After it a busy key is a failure like another: it is
-// counted, retried by asynq's rules, and archives the task with the last retry. Default: 24 h.
+// looked at when the task comes back, which may be a delay and 5 s later. After it a busy key is a failure like another, and so
+// is a Redis that is away: it is counted, retried by asynq's rules, and archives the task with the last retry. Default:
+// 24 h.
 func (p Policy) MaxDeferral(d time.Duration) Policy {
 	p.maxDeferral = &d
 	return p
@@ -177,8 +178,8 @@ func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 // success, an error a failure by asynq's rules. err matches
 //
 //   - [holdfast.ErrLost] where the handler returned nil after its lock was lost, so that another run may have been beside it;
-//   - [holdfast.ErrNotAcquired] where the key was busy, with [Fail] or beyond [Policy.MaxDeferral] (there also
-//     [holdfast.ErrUnavailable] or [holdfast.ErrClosed]);
+//   - [holdfast.ErrNotAcquired] where the key was busy, with [Fail] or beyond [Policy.MaxDeferral];
+//   - [holdfast.ErrUnavailable] or [holdfast.ErrClosed] where Redis was away, or the Locker shut down, beyond MaxDeferral;
 //   - [holdfast.ErrInvalid] where the task names nothing to lock by.
 //
 // A deferral is no failure, and what the handler or a Part of yours returns stays as it is, joined with the loss where
@@ -234,9 +235,9 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 // free key for an instant. It then wakes a task that it kept out of that key; if it cannot, that task comes back after its
 // delay. Two parts may name the same lock. There may be 63 WithAlso.
 //
-// Under an outer Guard that has some of the locks, a task goes on under those and waits for the others, which can make a circle
-// with such tasks of another order: it ends as the wait does. One that has a lock [WithLimit] there, and wants it alone here,
-// fails with [holdfast.ErrSelfDeadlock].
+// Under an outer Guard that has some of the locks, a task goes on under those and takes the others as it would without. With
+// [Wait] that can make a circle with such tasks of another order, which ends with the wait. A task that has a lock [WithLimit]
+// there, and wants it alone here, fails each time, with [holdfast.ErrSelfDeadlock]: do not nest Guards like that.
 func WithAlso(resource string, part Part) Option {
 	return option(func(c *config) {
 		t := target{resource, part}

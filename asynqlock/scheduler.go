@@ -22,7 +22,8 @@ import (
 // "@every 5m" one at each multiple of 5 min since 1970, whenever the replica was started. Before it enqueues, a replica claims
 // the tick with [holdfast.Locker.Claim], of holdfast.Key("asynq", name): so the replicas need not have the same time, a task
 // may be over before a slow replica gets there, and replicas may come and go. At most one enqueues, and one does, unless no
-// replica reaches Redis within the bound of [WithLateness] or the one that has claimed dies before its next command.
+// replica with a clock as below reaches Redis within the bound of [WithLateness], or the one that has claimed dies, or cannot
+// enqueue, before it has.
 //
 // The claims live in the Locker's Redis until their tick is more than an hour old. Where Redis loses one in that time, as in
 // a restart without persistence, its tick may be enqueued again; the same goes for a clock of Redis that is set forward by

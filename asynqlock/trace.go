@@ -15,7 +15,8 @@ import (
 type Trace struct {
 	// Deferred: the task gave way and comes back after Delay. Since is the time of its first deferral, Err says why.
 	Deferred func(context.Context, Event)
-	// HandedOn, in place of Deferred: the task comes back as a new one, because asynq would have archived this one.
+	// HandedOn, in place of Deferred: the task comes back as a new one, because asynq would have archived this one. Since, Delay
+	// and Err are as for Deferred.
 	HandedOn func(context.Context, Event)
 	// Skipped: the task was completed without a run, see [Skip].
 	Skipped func(context.Context, Event)
