@@ -369,25 +369,27 @@ func (r *run) test(ctx context.Context, flags []string) int {
 
 // compile fills the build cache with what the tests of m are made of. What cannot be compiled go test will say.
 func (r *run) compile(ctx context.Context, m *module, flags []string) {
-	args := append([]string{"list", "-e", "-export", "-deps", "-test", "-f", "{{.Name}}", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
+	args := append([]string{"list", "-e", "-export", "-deps", "-test", "-f", "{{.Name}}", "-tags", strings.Join(m.tags, ",")}, build(flags)...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
 	cmd.Env = setUnless(cmd.Env, "GOGC", "300") // the compiler's: a fifth less processor time, for more memory
 	_ = cmd.Run()
 }
 
-// race is what the race detector takes, if flags have it. It leaves out a Lua interpreter and SQLite, which pass nothing of ours
-// on between goroutines and would take a quarter of all processor time under it. A module that instantiates generic types of
-// sync or sync/atomic, as miniredis does, cannot be left out: the linker may take its copies of them for all.
-func race(flags []string) []string {
-	if !slices.Contains(flags, "-race") {
-		return nil
+// build is how all is compiled: for the race detector, if flags ask for it, but for a Lua interpreter and SQLite, which pass
+// nothing of ours on between goroutines and would take a quarter of all processor time under it. A module that instantiates
+// generic types of sync or sync/atomic, as miniredis does, cannot be left out: the linker may take its copies of them for all.
+// And nothing of ours is compiled for debuggers, which is a tenth of the work.
+func build(flags []string) []string {
+	args := []string{"-gcflags=github.com/holdfast-go/holdfast/...=-dwarf=false"}
+	if slices.Contains(flags, "-race") {
+		args = append(args, "-race", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=modernc.org/...=-race=false")
 	}
-	return []string{"-race", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=modernc.org/...=-race=false"}
+	return args
 }
 
 // vet runs go vet, and passes on what it prints.
 func (r *run) vet(ctx context.Context, m *module, flags []string, out io.Writer) error {
-	args := append([]string{"vet", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
+	args := append([]string{"vet", "-tags", strings.Join(m.tags, ",")}, build(flags)...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
 	cmd.Env = setUnless(cmd.Env, "GOGC", "300")
 	cmd.Stdout, cmd.Stderr = out, out
@@ -400,7 +402,7 @@ func (r *run) vet(ctx context.Context, m *module, flags []string, out io.Writer)
 // testModule runs go test, and passes on what it prints.
 func (r *run) testModule(ctx context.Context, m *module, flags []string, out *output) error {
 	// -s: nobody debugs these programs, and a third of the linking is for debuggers. Traces of panics are as they were.
-	args := append([]string{"test", "-vet=off", "-ldflags=-s", "-tags", strings.Join(m.tags, ",")}, race(flags)...)
+	args := append([]string{"test", "-vet=off", "-ldflags=-s", "-tags", strings.Join(m.tags, ",")}, build(flags)...)
 	args = append(args, flags...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
 	cmd.Env = setUnless(cmd.Env, "GORACE", "atexit_sleep_ms=50") // not a second for each program
