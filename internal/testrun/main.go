@@ -326,11 +326,21 @@ func (r *run) test(ctx context.Context, flags []string) int {
 	}
 	close(compiled)
 	all.Wait()
-	turns := make(chan bool, 2) // at a time, as tests wait for servers and clocks
-	for _, m := range modules {
-		turns <- true
+	turns := make(chan bool, 3) // at a time, as tests wait for servers and clocks; the one with the most tests counts for two
+	for i, m := range modules {
+		weight := 1
+		if i == 0 {
+			weight = 2
+		}
+		for range weight {
+			turns <- true
+		}
 		all.Go(func() {
-			defer func() { <-turns }()
+			defer func() {
+				for range weight {
+					<-turns
+				}
+			}()
 			if m.err == nil && len(m.packages) > 0 {
 				m.err = r.testModule(ctx, m, flags, out)
 				if m.err == nil {
