@@ -121,7 +121,8 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 //
 // A middleware listed before the Guard sees tasks wait and give way. It sees a deferral as an error, a [*DeferredError], and has
 // to return it, wrapped with %w at most. A middleware listed behind the Guard runs under the lock. A task that runs under the
-// lock already, as behind an outer Guard of the same key, goes on under it.
+// lock already, as behind an outer Guard of the same key, goes on under it, unless others may have it too, by [WithLimit], and
+// this Guard wants it alone: then it fails each time, with [holdfast.ErrSelfDeadlock].
 //
 // Wrap panics on a nil handler, as [asynq.ServeMux.Handle] does.
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {
@@ -158,7 +159,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next asynq.Handler, err error) error {
 	key := busyKey(keys, err)
 	switch {
-	case errors.Is(err, holdfast.ErrSelfDeadlock) && len(keys) == 1:
+	case errors.Is(err, holdfast.ErrSelfDeadlock) && len(keys) == 1 && g.nested(ctx, keys[0]):
 		return next.ProcessTask(ctx, t) // the same Guard twice, or another one for the same key
 	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid) || errors.Is(err, holdfast.ErrSelfDeadlock):
 		return err // asynq does not wait for the outcome of an ended context
@@ -173,6 +174,17 @@ func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next 
 		return g.decide(ctx, t, fmt.Errorf("asynqlock: %w", err))
 	}
 	return g.giveWay(ctx, keys, t, next, err)
+}
+
+// nested tells whether the lock that ctx carries already will do for g: not one that others may have too, if g wants it alone.
+func (g *Guard) nested(ctx context.Context, key string) bool {
+	opts := append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(0), holdfast.WithReentrancy())
+	lock, err := g.locker.Acquire(ctx, key, opts...)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = lock.Release(ctx) }() // of a handle: the hold goes on
+	return has(ctx, lock)
 }
 
 // run has the handler work under the locks if they can be had, and holds it until the handler returns, whatever becomes

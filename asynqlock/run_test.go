@@ -227,6 +227,40 @@ func TestLockerShutDownFirst(t *testing.T) {
 	})
 }
 
+// A task that others may run beside must not go on as if it were alone.
+func TestGuardUnderALockThatOthersMayHave(t *testing.T) {
+	for name, tt := range map[string]struct {
+		outer, inner []asynqlock.Option
+		runs         bool
+	}{
+		"a limit, wanted alone":      {[]asynqlock.Option{asynqlock.WithLimit(2)}, nil, false},
+		"a limit, wanted with it":    {[]asynqlock.Option{asynqlock.WithLimit(2)}, []asynqlock.Option{asynqlock.WithLimit(2)}, true},
+		"alone, wanted with a limit": {nil, []asynqlock.Option{asynqlock.WithLimit(2)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *shop) {
+				l := s.locker()
+				inner := asynqlock.New(l, "account", asynqlock.Field("account"), tt.inner...)
+				var ran atomic.Int32
+				s.serve(s.guard(l, tt.outer...), inner.Wrap(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+					ran.Add(1)
+					return nil
+				})).ProcessTask)
+				s.enqueue(pay(42), asynq.MaxRetry(0))
+				s.empty()
+				if tt.runs {
+					s.check(0, 0)
+				} else if s.check(1, 1); !errors.Is(s.errs[0], holdfast.ErrSelfDeadlock) {
+					s.t.Errorf("got %v, want ErrSelfDeadlock", s.errs[0])
+				}
+				if n := ran.Load(); n != map[bool]int32{true: 1}[tt.runs] {
+					s.t.Errorf("%d runs", n)
+				}
+			})
+		})
+	}
+}
+
 // The lock is in the handler's context, with asynq's own values, and a Guard twice is one.
 func TestContextOfTheHandler(t *testing.T) {
 	bubble(t, func(s *shop) {

@@ -30,10 +30,12 @@ func busyKey(keys []string, err error) string {
 
 // taken are the locks of inner that outer has not. The outer Guard wakes for those.
 func taken(outer, inner context.Context) []*holdfast.Lock {
-	had := holdfast.Held(outer)
-	return slices.DeleteFunc(holdfast.Held(inner), func(lock *holdfast.Lock) bool {
-		return slices.ContainsFunc(had, func(l *holdfast.Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() })
-	})
+	return slices.DeleteFunc(holdfast.Held(inner), func(lock *holdfast.Lock) bool { return has(outer, lock) })
+}
+
+// has tells whether lock is a handle to a hold that ctx carries.
+func has(ctx context.Context, lock *holdfast.Lock) bool {
+	return slices.ContainsFunc(holdfast.Held(ctx), func(l *holdfast.Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() })
 }
 
 // passOn wakes a task at each key that is free, after one that wants several was refused for another key. It may have been woken

@@ -25,7 +25,7 @@ type Trace struct {
 	Failed func(context.Context, Event)
 	// Lost: the lock was lost while the handler ran. Err matches holdfast.ErrLost.
 	Lost func(context.Context, Event)
-	// Unreleased: Redis did not confirm the release. The lock stays until its lease ends.
+	// Unreleased: Redis did not confirm the release, see [holdfast.Lock.Release]. The lock may stay until its lease ends.
 	Unreleased func(context.Context, Event)
 	// Unlocked: the task runs without the lock, see [WithFailOpen].
 	Unlocked func(context.Context, Event)

@@ -224,6 +224,56 @@ func TestMiddlewareListedTwiceRunsUnderTheOuterHold(t *testing.T) {
 	})
 }
 
+// A chain that others may run beside must not go on as if it were alone.
+func TestMiddlewareUnderALockThatOthersMayHave(t *testing.T) {
+	limit := func(n int) []ginlock.Option { return []ginlock.Option{ginlock.WithLimit(n)} }
+	shared := []ginlock.Option{ginlock.WithLock(holdfast.WithShared())}
+	for name, tt := range map[string]struct {
+		outer, inner []ginlock.Option
+		runs         bool
+	}{
+		"a limit, wanted alone":                {limit(3), nil, false},
+		"a limit, wanted with a smaller one":   {limit(3), limit(2), false},
+		"a limit, wanted with it":              {limit(3), limit(3), true},
+		"a reader's, wanted alone":             {shared, nil, false},
+		"a reader's, wanted as a reader":       {shared, shared, true},
+		"alone, wanted with a limit":           {nil, limit(3), true},
+		"alone, wanted as a reader":            {nil, shared, true},
+		"alone, wanted with a handle to it":    {nil, []ginlock.Option{ginlock.WithLock(holdfast.WithReentrancy())}, true},
+		"a limit, wanted alone by its handle":  {limit(3), []ginlock.Option{ginlock.WithLock(holdfast.WithReentrancy())}, false},
+		"a limit, and its middleware is twice": {limit(2), limit(2), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				api := newReplica(t, b)
+				var errs errs
+				var outer *holdfast.Lock
+				note := func(c *gin.Context) { outer = lockOf(c); c.Next(); wantLocked(t, b, "order:42") }
+				last := func(c *gin.Context) {
+					if lock := lockOf(c); lock != outer {
+						t.Errorf("got %v, want the outer %v", lock, outer)
+					}
+					ok(c)
+				}
+				if !tt.runs {
+					last = never(t)
+				}
+				router := route(errs.watch, ginlock.New(api.Locker, "order", byID, tt.outer...), note,
+					ginlock.New(api.Locker, "order", byID, tt.inner...), last)
+				w := get(router, "/orders/42")
+				if tt.runs {
+					wantStatus(t, w, http.StatusOK)
+					errs.want(t, nil)
+				} else {
+					wantProblem(t, w, http.StatusInternalServerError, "", "The request failed")
+					errs.want(t, holdfast.ErrSelfDeadlock)
+				}
+				wantFree(t, b, "order:42")
+			})
+		})
+	}
+}
+
 func TestTwoKeysAreHeldTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		api := newReplica(t, b)

@@ -51,7 +51,7 @@
 //	holdfast.ErrClosed        503, Retry-After   the Locker was shut down before the chain began
 //	holdfast.ErrLost          503                the lock was lost, or given up, while the chain ran: its outcome is unknown
 //	holdfast.ErrInvalid       400 or 413         the client left out what a part takes, or sent a malformed or too large one
-//	any other                 500                a part failed: the route has no such parameter, the value was never set
+//	any other                 500                a part failed for a reason of its own, or a lock is shared here: see New
 //
 // A handler given to [WithErrorHandler] gets these too. Only with holdfast.ErrLost has the chain run, and its answer stays if
 // it gave one. All but 409, 429, 400 and 413 are in c.Errors as well, and so is a release that Redis did not confirm, unless a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,7 +44,8 @@ const (
 //     nor set a status other than 200; otherwise the response stays as the chain made it;
 //   - 400 when the client has left out the value of a part, or sent a malformed one; 413 when its body is too large for
 //     [JSON];
-//   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
+//   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value; and
+//     with [holdfast.ErrSelfDeadlock] when the request shares the lock already, and is to have it alone, see below.
 //
 // Every error but a 409, a 429, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a failed
 // release and a loss behind a complete response, unless the handler has added an error that matches ErrLost. A hook of a
@@ -78,7 +80,8 @@ const (
 // keeps the lock for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock and its context, not
 // the handler.
 //
-// A chain that already runs under the very lock goes on under it. That is so when the middleware is listed twice, and when
+// A chain that already runs under the very lock goes on under it, unless others may have it too, by [WithLimit], and this
+// middleware wants it alone: then the answer is 500. It runs under the very lock when the middleware is listed twice, and when
 // [gin.Engine.HandleContext] runs a new chain for the same key. Call c.Abort after HandleContext: before v1.11 gin went on
 // with the handlers of the new route, outside of its middlewares, this one included.
 //
@@ -86,9 +89,9 @@ const (
 //
 // A client keeps the lock for as long as it makes a handler last, by an upload that drips or a large response that it does
 // not read. The http.Server has no time-outs by default; set them. ReadTimeout bounds the upload, whose next read then
-// fails. WriteTimeout bounds the response, whose next write then fails. Both count for the whole of the request,
-// the wait for the lock included, and neither ends its context.
-// ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of
+// fails. WriteTimeout bounds the response, whose next write then fails. Both count for the whole of the request, the wait for
+// the lock included. Neither ends its context, but for WriteTimeout with HTTP/2, which ends it as a client does that goes
+// away. ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of
 // http.NewResponseController(c.Writer) before this middleware.
 //
 // # The gin.Context
@@ -109,9 +112,8 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gi
 	if err := m.configure(opts); err != nil {
 		panic(err)
 	}
-	m.lock = m.lockOptions()
+	m.lock = append(m.lockOptions(), holdfast.WithReentrancy()) // a chain goes on under the locks that it has
 	if len(m.also) > 0 {
-		m.lock = append(m.lock, holdfast.WithReentrancy()) // a chain goes on under the locks that it has, and waits for the others
 		return m.handleAll
 	}
 	return m.handle
@@ -197,13 +199,19 @@ func (m *middleware) handle(c *gin.Context) {
 	ctx := c.Request.Context()
 	lock, err := m.locker.Acquire(ctx, key, m.lock...)
 	switch {
-	case err == nil:
-		m.hold(c, lock.Context(ctx), func(ctx context.Context) error { return release(ctx, lock) })
-	case errors.Is(err, holdfast.ErrSelfDeadlock):
-		c.Next() // under the lock that the request has already
-	default:
+	case err != nil:
 		m.without(c, err)
+	case has(ctx, lock):
+		_ = lock.Release(ctx) // of a handle: the hold goes on
+		c.Next()
+	default:
+		m.hold(c, lock.Context(ctx), func(ctx context.Context) error { return release(ctx, lock) })
 	}
+}
+
+// has tells whether lock is a handle to a hold that ctx carries.
+func has(ctx context.Context, lock *holdfast.Lock) bool {
+	return slices.ContainsFunc(holdfast.Held(ctx), func(l *holdfast.Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() })
 }
 
 // unmatched answers a request that has no route.

@@ -113,8 +113,7 @@ func WithLimit(n int) Option {
 // lock. There may be 63 WithAlso.
 //
 // A chain that already has some of the locks waits for the others, which can make a circle with other such chains: that ends
-// with the wait. Where it has one [WithLimit] and this middleware wants it alone, it would wait for itself: the request is
-// answered with 500.
+// with the wait. Where it has one [WithLimit] and this middleware wants it alone, the request is answered with 500.
 func WithAlso(resource string, part Part) Option {
 	t := target{resource, part}
 	return option(func(c *config) error {
@@ -127,8 +126,9 @@ func WithAlso(resource string, part Part) Option {
 }
 
 // WithErrorHandler sets handle, which answers the requests whose chain did not run under the lock to its end; [New] lists the
-// cases. A chain that has not run is aborted already. If handle sets no status and writes nothing, [Respond] answers. handle
-// may also call Respond for the cases that it does not care about. Default: [Respond].
+// cases. A chain that has not run is aborted already, and one that has answered, by a status or a body, is not asked about. If
+// handle sets no status and writes nothing, [Respond] answers. handle may also call Respond for the cases that it does not care
+// about. Default: [Respond].
 //
 // handle tells the cases apart by errors.Is: [holdfast.ErrLost] first, for what ran already, then
 // [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed], [holdfast.ErrInvalid].

@@ -40,11 +40,12 @@ type problem struct {
 // a loss: we cannot say whether the request may be repeated.
 //
 // A handler may call Respond too, with an error of a lock of its own or of a fence. A [holdfast.ErrNotAcquired] is answered
-// with 409, unless this package's [WithLimit] makes it 429. An error that matches [holdfast.ErrLost], as sqlfence.ErrStale
-// does, is answered with 503: this holder was replaced while it worked, and Respond cannot tell what else it has done by then.
-// A handler that writes under the fence alone may answer 409 itself, as nothing was written. Other errors of the handler's own
-// need an answer of its own: Respond answers them with 500 and says no more, and an ErrInvalid, as of a key that the handler
-// built, with 400.
+// with 409, unless this package's [WithLimit] makes it 429. A [holdfast.ErrUnavailable] is answered with 503, and the client
+// told to come again: see [holdfast.Locker.Do] for one that comes when the work was done. An error that matches
+// [holdfast.ErrLost], as sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond
+// cannot tell what else it has done by then. A handler that writes under the fence alone may answer 409 itself, as nothing was
+// written. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no more, and an
+// ErrInvalid, as of a key that the handler built, with 400.
 //
 // A loss may reach a handler as context.Canceled, from a driver that was given the context. So look at the lock too. Once the
 // lock of c.Request.Context() is lost, Respond answers 503 as for a loss, whatever error it is given:

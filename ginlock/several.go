@@ -43,10 +43,7 @@ func (m *middleware) handleAll(c *gin.Context) {
 
 // taken are the locks of inner that outer has not. What happens to others is told where they were taken.
 func taken(outer, inner context.Context) []*holdfast.Lock {
-	had := holdfast.Held(outer)
-	return slices.DeleteFunc(holdfast.Held(inner), func(lock *holdfast.Lock) bool {
-		return slices.ContainsFunc(had, func(l *holdfast.Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() })
-	})
+	return slices.DeleteFunc(holdfast.Held(inner), func(lock *holdfast.Lock) bool { return has(outer, lock) })
 }
 
 // releaseAll releases locks at once: each is a round trip.

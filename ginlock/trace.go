@@ -17,7 +17,8 @@ type Trace struct {
 	Refused func(c *gin.Context, err error)
 	// Lost: the lock was lost while the chain ran. err matches holdfast.ErrLost.
 	Lost func(c *gin.Context, err error)
-	// Unreleased: Redis did not confirm the release. The lock stays until its lease ends.
+	// Unreleased: Redis did not confirm the release within 1 s. The lock may stay until its lease ends, if attempts in the
+	// background do not free it before.
 	Unreleased func(c *gin.Context, err error)
 	// Unlocked: the chain runs without the lock, see [WithFailOpen].
 	Unlocked func(c *gin.Context, err error)
