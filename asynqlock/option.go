@@ -143,13 +143,14 @@ const (
 // and asynq's DelayedTaskCheckInterval is for how long a key can be free before a task comes back, say 2 s and 1 s. Where the
 // queue is empty otherwise, asynq looks into it every Config.TaskCheckInterval, 1 s by default. Another task may be quicker all
 // the same, a new one or one that waits: the woken one waits for up to 100 ms then, and gives way again. Where order matters,
-// [Wait] a little: waiting tasks are served in line, as Wait says, at the moment of the release.
+// [Wait] for longer than the tasks in front will take: waiting tasks are served in line, as Wait says.
 //
 // A task without retries left, with MaxRetry(0) or on its last retry, cannot give way as it is: asynq would archive
 // it. A new task takes its place, and the old ID is free meanwhile. The new one has the ID of the first with "~" and a
 // random text, which [Origin] resolves, and all the rest: type, payload, headers, queue, retries, timeout, deadline, retention,
 // and what a Unique option has locked, for as long as that was to be locked. The old one is dropped without a record; asynq logs
-// "revoke task" about it. A worker that is killed between the two leaves both, of which asynq archives the old one.
+// "revoke task" about it. A worker that is killed between the two leaves both, of which asynq archives the old one. Where the
+// new one cannot be stored, as asynq's Redis is away, the old one fails, and is archived.
 //
 // A Deadline runs on while a task is deferred. Where it would be over before the task came back, a worker waits for the key
 // instead, until shortly before. A key that is busy for longer leaves no time to run in: asynq then fails the task by its
@@ -163,8 +164,9 @@ func Defer() Policy { return Policy{} }
 // handler 1 s of it at least, or of a Deadline, or a fifth if that is less. Wait(0) does not wait: it is [Defer].
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
-// Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the
-// hook Skipped of [WithTrace] knows better.
+// Skip completes the task without running it, as another one is at work. asynq shows it as processed; only the hook Skipped of
+// [WithTrace] knows better. It is for tasks that need not be done: one that asynq runs again, as its worker died or was shut
+// down, may find the lock of its own first run, and is completed all the same.
 func Skip() Policy { return Policy{kind: skip} }
 
 // Fail ends the run with an error that matches [holdfast.ErrNotAcquired], as if the handler had failed: it is counted,
@@ -182,9 +184,10 @@ func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 //   - [holdfast.ErrUnavailable] or [holdfast.ErrClosed] where Redis was away, or the Locker shut down, beyond MaxDeferral;
 //   - [holdfast.ErrInvalid] where the task names nothing to lock by.
 //
-// A deferral is no failure, and what the handler or a Part of yours returns stays as it is, joined with the loss where
-// there was one: after a sqlfence.ErrStale, say, asynq tries the task again, under a new lock with a larger token. Default:
-// err, so that asynq tries a task again, or archives one that names nothing.
+// It is not asked about a mistake in the program: a forgotten [Guard.Config], or an ErrSelfDeadlock. A deferral is no failure,
+// and what the handler or a Part of yours returns stays as it is, joined with the loss where there was one: after a
+// sqlfence.ErrStale, say, asynq tries the task again, under a new lock with a larger token. Default: err, so that asynq tries a
+// task again, or archives one that names nothing.
 func WithErrorHandler(decide func(ctx context.Context, t *asynq.Task, err error) error) Option {
 	return option(func(c *config) {
 		if c.decide = decide; decide == nil {
