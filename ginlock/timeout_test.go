@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -147,6 +148,55 @@ func TestTimeoutsOfTheServerBoundASlowClientOnLoopback(t *testing.T) {
 				}
 				if err := lock.Release(t.Context()); err != nil {
 					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// What the time-outs do to the context of a request whose handler is at work: nothing, but for WriteTimeout with HTTP/2.
+func TestTimeoutsOfTheServerAndTheContext(t *testing.T) {
+	t.Parallel()
+	const limit = 500 * time.Millisecond
+	for _, http2 := range []bool{false, true} {
+		for name, configure := range map[string]func(*http.Server, time.Duration){"read": readTimeout, "write": writeTimeout} {
+			ends := http2 && name == "write"
+			t.Run(fmt.Sprintf("%s, HTTP/2 %v", name, http2), func(t *testing.T) {
+				t.Parallel()
+				locker := newLocker(t, servertest.Redis(t).Client())
+				var entered atomic.Bool
+				ended, begin := make(chan bool, 1), time.Now()
+				router := route(ginlock.New(locker, "order", byID), func(c *gin.Context) {
+					entered.Store(true)
+					wait := 3 * limit
+					if ends {
+						wait = time.Minute
+					}
+					select {
+					case <-c.Request.Context().Done():
+						ended <- true
+					case <-time.After(wait):
+						ended <- false
+					}
+				})
+				server := httptest.NewUnstartedServer(router)
+				server.EnableHTTP2 = http2
+				configure(server.Config, limit)
+				if http2 {
+					server.StartTLS()
+				} else {
+					server.Start()
+				}
+				defer server.Close()
+				go func() {
+					for !entered.Load() { // the handshake has no more time than a request
+						if resp, err := server.Client().Get(server.URL + "/orders/42"); err == nil {
+							resp.Body.Close()
+						}
+					}
+				}()
+				if got := <-ended; got != ends {
+					t.Errorf("the context ended: %v, want %v, after %v", got, ends, time.Since(begin))
 				}
 			})
 		}
