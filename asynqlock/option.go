@@ -282,7 +282,8 @@ func WithLocation(l *time.Location) SchedulerOption {
 
 // WithLateness bounds how long after a tick its task may still be enqueued, when Redis did not answer before or the machine
 // was suspended. A tick that is later is missed on this replica. The replica's own clock tells how late it is, and what a clock
-// that is ahead waits for its tick does not count. Default: half of the period, at most 1 min.
+// that is ahead waits for its tick does not count. A bound above an hour needs a wider window of [WithClaim] too. Default: half
+// of the period, at most 1 min.
 func WithLateness(d time.Duration) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.lateness = &d })
 }

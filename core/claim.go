@@ -147,7 +147,8 @@ func WithMinGap(d time.Duration) ClaimOption {
 // WithTickWindow sets how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h and 10 s. Redis
 // remembers a name until its latest tick is longer ago than behind, or than [WithMinGap] if that is more. If the clocks of all
 // replicas are ahead of that of Redis by more than ahead, no one is granted the tick; if one replica alone is so far ahead, its
-// claims fail with [ErrTick] until its clock is right. One that is ahead by less runs early by that much.
+// claims fail with [ErrTick] until its clock is right. One that is ahead by less is granted the tick that much too early: the
+// adapters cronlock and asynqlock wait then, before they claim or before they run.
 func WithTickWindow(behind, ahead time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if behind < time.Second || behind > maxWindow || ahead < 0 || ahead > maxWindow {

@@ -16,9 +16,9 @@
 //     replicas come and go, as long as Redis keeps its data, unless [WithFailOpen] says otherwise. See [Guard] for how.
 //   - It runs once if a replica that reaches Redis within the bound of [WithLateness] claims it, gets the lock within that bound,
 //     and does not die before its job begins.
-//   - Runs do not overlap, unless [Allow] or [WithFailOpen] lets them, or the Locker has a WithLimit or WithShared: the lock,
-//     holdfast.Key("cron", name), is renewed until the job returns or panics. Requests and tasks that lock the same key are
-//     kept out as well.
+//   - Runs do not overlap, unless [Allow] or [WithFailOpen] lets them, or the lock has a WithLimit or WithShared, by [WithLock]
+//     or by the Locker: it is that of holdfast.Key("cron", name), renewed until the job returns or panics. Requests and tasks
+//     that lock the same key are kept out as well.
 //   - A replica that dies in the middle of a run takes that tick with it. The next tick runs elsewhere.
 //   - A job does not begin before its tick has come by the clock of Redis. A replica whose clock is ahead waits; one that is
 //     ahead by more than 10 s, or behind by more than 1 h, runs nothing and keeps no other replica from it, see

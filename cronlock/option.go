@@ -100,8 +100,8 @@ func WithBusy(p Policy) Option {
 // WithLateness bounds how long after its tick a job may still begin: when Redis did not answer before, or the process was
 // paused. A tick that is later is left out, on this replica, or on all if this one had claimed it. The replica's own clock
 // tells how late it is, and what a clock that is ahead waits for its tick does not count. If the bound is longer than the
-// period, the time from a tick to the next, only the latest tick of an outage may run after it. Default: half of the period, at
-// most 1 min.
+// period, the time from a tick to the next, only the latest tick of an outage may run after it. A bound above an hour needs a
+// wider window of [WithClaim] too. Default: half of the period, at most 1 min.
 func WithLateness(d time.Duration) Option {
 	return option(func(c *config) {
 		if d <= 0 {
