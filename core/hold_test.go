@@ -15,12 +15,15 @@ import (
 // know. One run per way of cutting and of setting up the client.
 func TestHolderKnowsBeforeARivalHolds(t *testing.T) {
 	t.Parallel()
-	cuts := map[string]func(*servertest.Link){
-		"requests":         func(l *servertest.Link) { l.CutUp() },
-		"replies":          func(l *servertest.Link) { l.CutDown() },
-		"both":             func(l *servertest.Link) { l.CutUp(); l.CutDown() },
-		"connection reset": func(l *servertest.Link) { l.Refuse(errors.New("refused")); l.Reset() },
-		"slow":             func(l *servertest.Link) { l.DelayDown(20 * time.Second) },
+	cuts := map[string]struct {
+		do   func(*servertest.Link)
+		late time.Duration // what is on its way arrives within so long of the link's repair
+	}{
+		"requests":         {func(l *servertest.Link) { l.CutUp() }, 3 * time.Second},
+		"replies":          {func(l *servertest.Link) { l.CutDown() }, 3 * time.Second},
+		"both":             {func(l *servertest.Link) { l.CutUp(); l.CutDown() }, 3 * time.Second},
+		"connection reset": {func(l *servertest.Link) { l.Refuse(errors.New("refused")); l.Reset() }, 3 * time.Second},
+		"slow":             {func(l *servertest.Link) { l.DelayDown(20 * time.Second) }, 25 * time.Second},
 	}
 	clients := map[string]func(*redis.Options){
 		"default":         func(*redis.Options) {},
@@ -29,15 +32,15 @@ func TestHolderKnowsBeforeARivalHolds(t *testing.T) {
 		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 		"one connection":  func(o *redis.Options) { o.PoolSize = 4 },
 	}
-	for cut, do := range cuts {
+	for name, cut := range cuts {
 		for client, set := range clients {
 			ttls := []time.Duration{time.Second}
 			if client == "default" {
 				ttls = append(ttls, 100*time.Millisecond, 15*time.Second)
 			}
 			for _, ttl := range ttls {
-				t.Run(cut+"/"+client+"/"+ttl.String(), func(t *testing.T) {
-					bubble(t, func(t *testing.T, b *servertest.Bubble) { holderAgainstRival(t, b, do, set, ttl) })
+				t.Run(name+"/"+client+"/"+ttl.String(), func(t *testing.T) {
+					bubble(t, func(t *testing.T, b *servertest.Bubble) { holderAgainstRival(t, b, cut.do, cut.late, set, ttl) })
 				})
 			}
 		}
@@ -108,7 +111,7 @@ func TestRenewalAfterTheDeadlineDoesNotRevive(t *testing.T) {
 	})
 }
 
-func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest.Link), set func(*redis.Options), ttl time.Duration) {
+func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest.Link), late time.Duration, set func(*redis.Options), ttl time.Duration) {
 	rdb := b.Client(set)
 	holder := newLocker(t, rdb, holdfast.WithTTL(ttl))
 	rival := newReplica(t, b, holdfast.WithTTL(ttl))
@@ -153,10 +156,10 @@ func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest
 	}
 	b.Link(rdb).Refuse(nil)
 	b.Link(rdb).Heal()
-	time.Sleep(25 * time.Second) // everything that was on its way arrives
+	time.Sleep(late)
 	wantIs(t, lock.Err(), holdfast.ErrLost)
 	wantIs(t, lock.Release(background), holdfast.ErrLost)
-	time.Sleep(5 * time.Second)
+	time.Sleep(max(time.Second, ttl))
 	if err := stolen.Err(); err != nil {
 		t.Errorf("the rival lost the lock to the old holder's late commands: %v", err)
 	}

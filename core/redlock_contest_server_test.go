@@ -43,7 +43,7 @@ func TestRedLockContender(t *testing.T) {
 
 func TestServerRedLockContention(t *testing.T) {
 	t.Parallel()
-	const processes, workers, length = 8, 8, 2 * time.Second
+	const processes, workers, length = 8, 8, time.Second
 	f := startFleet(t, 5)
 	from := time.Now().Add(time.Second)
 	plan := fmt.Sprint(strings.Join(f.addrs(0, 1, 2, 3, 4), ","), " ", from.UnixNano(), " ", from.Add(length).UnixNano())

@@ -25,11 +25,11 @@ var controls = []struct {
 	{"one too many", "permit", scene{lock: "one too many", nodes: 1, limits: true, faults: []fault{stop}}, false},
 	{"own limit instead of the least", "permit", scene{lock: "own limit", nodes: 1, limits: true, faults: []fault{stop}}, true},
 	{"reader beside a writer", "shared", scene{lock: "own limit", nodes: 1, limits: true, faults: []fault{stop}}, false},
-	{"tokens of readers do not count", "shared", scene{lock: "local tokens", nodes: 1, limits: true, faults: []fault{kill}}, false},
+	{"tokens of readers do not count", "shared", scene{lock: "local tokens", nodes: 1, limits: true, faults: []fault{kill}}, true},
 	{"reader kept alive by others", "shared", scene{lock: "revived", nodes: 1, limits: true, tries: true, faults: []fault{rarely}, long: 1e6, lease: short, longer: 4 * time.Second}, true},
 	{"keys as named", "progress", scene{lock: "keys as named", nodes: 1, several: 3 * time.Second, crew: 4, long: 1e6, lease: time.Minute}, false},
 	{"keeps what is above the refused key", "progress", scene{lock: "keeps above", nodes: 1, several: 3 * time.Second, crew: 4, long: 1e6, lease: time.Minute}, true},
-	{"released under a leader", "mutex", scene{lock: "hasty leader", nodes: 1, several: hang / 2, leads: true, faults: []fault{stop}, lease: brief}, false},
+	{"released under a leader", "mutex", scene{lock: "hasty leader", nodes: 1, several: hang / 2, leads: true, faults: []fault{stop}, lease: brief}, true},
 	{"leader that ignores its loss", "mutex", scene{lock: "leads on", nodes: 1, several: hang / 2, leads: true, faults: []fault{stop}, lease: brief}, true},
 	{"lease by a clock set forward", "mutex", scene{lock: Holdfast, nodes: 1, faults: []fault{clock}, unaware: true, long: 2, lease: short}, false},
 	{"leases by clocks set forward", "mutex", scene{lock: Holdfast, nodes: 5, faults: []fault{clocksOfAll}, unaware: true, long: 2, lease: short}, true},
@@ -75,17 +75,27 @@ func (s scene) find(t *testing.T, model string, seed uint64, length time.Duratio
 	return n
 }
 
+// sound is what is not broken.
+var sound = []struct {
+	name string
+	scene
+	soak bool
+}{
+	{"mutex", scene{nodes: 1, faults: []fault{stop, kill, slow}, long: 8}, false},
+	{"limits", scene{nodes: 1, faults: []fault{stop, kill}, long: 8, limits: true, lease: brief}, false},
+	{"leader", scene{nodes: 1, several: hang / 2, leads: true, faults: []fault{stop, kill}, lease: brief}, true},
+	{"clock", scene{nodes: 1, faults: []fault{clock, stop}, long: 8}, true},
+	{"several", scene{nodes: 1, several: 10 * time.Second, crew: 4, long: 1e6, lease: time.Minute}, true},
+}
+
 // What is not broken passes, so that it is the flaw that is found in the others.
 func TestPlainLockPasses(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]scene{
-		"mutex":   {nodes: 1, faults: []fault{stop, kill, slow}, long: 8},
-		"limits":  {nodes: 1, faults: []fault{stop, kill}, long: 8, limits: true, lease: brief},
-		"leader":  {nodes: 1, several: hang / 2, leads: true, faults: []fault{stop, kill}, lease: brief},
-		"clock":   {nodes: 1, faults: []fault{clock, stop}, long: 8},
-		"several": {nodes: 1, several: 10 * time.Second, crew: 4, long: 1e6, lease: time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, s := range sound {
+		if s.soak {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			s.lock = Plain
 			s.play(t, seed(t, uint64(time.Now().UnixNano())), 1500*time.Millisecond, true).judge(false)

@@ -47,6 +47,10 @@ func cells() (all []cell) {
 		s := scene{lock: Holdfast, nodes: 1, several: hang / 2, crew: 16, faults: []fault{f}, durable: f.name == crash.name}
 		all = append(all, cell{name: "several/" + f.name, scene: s})
 	}
+	for _, s := range sound {
+		s.lock = Plain
+		all = append(all, cell{name: "plain/" + s.name, scene: s.scene})
+	}
 	for _, c := range controls {
 		all = append(all, cell{name: "control/" + strings.ReplaceAll(c.name, " ", "-"), scene: c.scene, control: c.model})
 	}
