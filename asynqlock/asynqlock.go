@@ -50,7 +50,7 @@ type Guard struct {
 //
 // New judges the arguments and all options, and panics with an error that names each mistake: it matches
 // [holdfast.ErrInvalid]. Mistakes are a nil or empty argument, a Locker on several masters without WithRedis, a value that an
-// option cannot have, and options that contradict each other or the Locker's.
+// option cannot have, and options that cannot work together or with the Locker's, such as a WithMaxHold below the TTL.
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *Guard {
 	g := &Guard{locker: locker, target: target{resource, part}, config: defaults()}
 	g.judge(&g.mistakes, "")

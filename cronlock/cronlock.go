@@ -58,8 +58,8 @@ type Guard struct {
 // New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own.
 //
 // New judges the arguments and all options, and panics with an error that names each mistake: it matches
-// [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that contradict each
-// other or the Locker's.
+// [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that cannot work
+// together or with the Locker's, such as a WithMaxHold below the TTL.
 func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 	g := &Guard{locker: locker, cron: c, jobs: map[string]*job{}}
 	if c == nil {

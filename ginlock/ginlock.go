@@ -29,8 +29,8 @@ const (
 // a task, a cron job.
 //
 // New panics on a mistake in the calling code: a nil or empty argument, an option that can never work, or options that
-// contradict each other or those of the locker. The panic's value is an error that names each mistake and matches
-// [holdfast.ErrInvalid]. No other function of this package panics.
+// cannot work together or with those of the locker, such as a WithMaxHold below the TTL. The panic's value is an error that
+// names each mistake and matches [holdfast.ErrInvalid]. No other function of this package panics.
 //
 // # Refusals
 //

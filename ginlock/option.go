@@ -77,8 +77,8 @@ func WithBusy(p Policy) Option {
 // Locker, and of several that say the same the last one wins. What [holdfast.WithWait] says does not count, here or in
 // the Locker: see [WithBusy].
 //
-// With [holdfast.WithReleaseInBackground] the response does not wait for the release, which saves a round trip; a loss or
-// an outage that only the release would find is then neither answered with 503 nor in c.Errors.
+// With [holdfast.WithReleaseInBackground] the response does not wait for the release, which saves a round trip. A loss that
+// only the release finds is then not answered with 503, and no error of the release is in c.Errors.
 func WithLock(opts ...holdfast.CallOption) Option {
 	given := slices.Clone(opts)
 	return option(func(c *config) error {
