@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// exampleRedis is a Redis inside the process.
+// exampleRedis is a Redis inside the process. closeAll shuts the example's Lockers down first: a client that is closed
+// under a command would read from its connection beside it.
 func exampleRedis() (rdb *redis.Client, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -20,16 +21,25 @@ func exampleRedis() (rdb *redis.Client, closeAll func()) {
 	}
 	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
 	return rdb, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second) // some examples keep their locks
+		defer cancel()
+		for _, locker := range exampleLockers {
+			_ = locker.Shutdown(ctx)
+		}
+		exampleLockers = nil
 		_ = rdb.Close()
 		server.Close()
 	}
 }
+
+var exampleLockers []*holdfast.Locker // of the example that runs: they run one after the other
 
 func exampleLocker(rdb *redis.Client, opts ...holdfast.Option) *holdfast.Locker {
 	locker, err := holdfast.New(rdb, opts...)
 	if err != nil {
 		log.Fatal(err)
 	}
+	exampleLockers = append(exampleLockers, locker)
 	return locker
 }
 

@@ -197,7 +197,8 @@ func configure[O Option](l *Locker, opts []O) (*config, error) {
 
 // Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed until they are
 // released or lost. It returns nil once every lock is released or lost and all clean-ups are done, and then no goroutine of
-// the Locker is left. While Redis is away the clean-ups go on for up to a TTL or 13 s, whichever is longer.
+// the Locker is left. While Redis is away the clean-ups go on for up to a TTL or 13 s, whichever is longer. Close the client
+// afterwards, not before.
 //
 // If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and their leases run
 // out by themselves: Shutdown never frees a key under a live handler. Then it returns an error that matches ctx.Err() and
