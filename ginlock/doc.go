@@ -22,8 +22,8 @@
 //   - Different values never make the same key, whatever they contain: ("a:b", "c") and ("a", "b:c") are two locks. A request
 //     without a value is refused.
 //   - [WithAlso] takes several locks for a request, in one order everywhere: a transfer's accounts, an order and its customer.
-//   - A request waits for the lock as long as [WithBusy] says. A response waits at most 1 s for the release, which then goes
-//     on in the background.
+//   - A request waits for the lock as long as [WithBusy] says. The end of a response, unless net/http has sent it already,
+//     waits at most 1 s for the release, which then goes on in the background.
 //
 // # Limits
 //

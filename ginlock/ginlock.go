@@ -51,9 +51,9 @@ const (
 // release and a loss behind a complete response, unless the handler has added an error that matches ErrLost. A hook of a
 // [Trace] replaces that for what it hears of.
 //
-// A client that goes away while its request waits ends the wait. The request is answered in the same way, though nobody
-// reads it: with 409, or 429 with [WithLimit], if another holder was seen, else with 503. The status appears in the logs
-// only.
+// A client that goes away while its request waits ends the wait. The request is refused in the same way, also with
+// [WithFailOpen], though nobody reads the answer: 409, or 429 with [WithLimit], if another holder was seen, else 503, with an
+// error that matches [holdfast.ErrUnavailable] and [context.Canceled]. The status appears in the logs only.
 //
 // Put the middleware on routes or groups. Given to router.Use, it also sees requests that match no route. They get gin's own
 // 404 or 405 without a lock, and the NoRoute and NoMethod handlers do not run: such a request has no parameters to name a lock
@@ -82,8 +82,8 @@ const (
 //
 // A chain that already runs under the very lock goes on under it, unless others may have it too, by [WithLimit], and this
 // middleware wants it alone: then the answer is 500. It runs under the very lock when the middleware is listed twice, and when
-// [gin.Engine.HandleContext] runs a new chain for the same key. Call c.Abort after HandleContext: before v1.11 gin went on
-// with the handlers of the new route, outside of its middlewares, this one included.
+// [gin.Engine.HandleContext] runs a new chain for the same key. Before gin v1.11 call c.Abort after HandleContext: gin
+// would run handlers of the new route again, without the middlewares of that route, and so without its lock.
 //
 // # Slow clients
 //

@@ -47,8 +47,8 @@ type Policy struct {
 
 // Wait waits in line for up to max, among the requests of all replicas, first come, first served but for
 // [holdfast.WithLocalHandover], and then refuses the request with 409. Wait(0) does not wait. Then a client that sends its
-// requests one after the other can be refused because of itself: the end of a long response reaches it before the lock is
-// released. With a long wait, requests pile up behind a slow one.
+// requests one after the other can be refused because of itself: a response of known length that is too long for the buffers
+// of net/http, as a file is, reaches it whole before the lock is released. With a long wait, requests pile up behind a slow one.
 //
 // max bounds the wait for other holders. A Redis that does not answer, or refuses connections, is given a quarter of the TTL,
 // at most 1 s, if max is less: with the default TTL a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and
@@ -56,7 +56,8 @@ type Policy struct {
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // RetryAfterLease sets the Retry-After of a 409 or 429 to what the holder's lease has left, in seconds, rounded up; 5 if it never
-// ends. The holder may release much sooner, or renew. Default: 1, as most holders release long before their lease ends.
+// ends, as with a key that another library wrote without expiry. The holder may release much sooner, or renew. Default: 1, as
+// most holders release long before their lease ends.
 func (p Policy) RetryAfterLease() Policy {
 	p.lease = true
 	return p
@@ -94,7 +95,8 @@ func WithLock(opts ...holdfast.CallOption) Option {
 // what WithLock(holdfast.WithLimit(n)) does, see [holdfast.WithLimit], and for n above 1 one more request is refused with 429,
 // not with 409 as with that option alone: the limit is that of the caller, and says nothing about the state of a resource (RFC
 // 6585). A handler that locks the same key without a limit runs alone. It does not fence: a write that sqlfence guards needs a
-// lock without a limit, or fails with ErrNoToken. From 1, the default, to 1000.
+// lock without a limit, or fails with ErrNoToken. From 1, which is a lock without a limit whatever the Locker has, to 1000.
+// Default: the limit of the Locker, if it has one.
 func WithLimit(n int) Option {
 	return option(func(c *config) error {
 		c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), n > 1
