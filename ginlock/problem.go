@@ -40,8 +40,8 @@ type problem struct {
 // a loss: we cannot say whether the request may be repeated.
 //
 // A handler may call Respond too, with an error of a lock of its own or of a fence. A [holdfast.ErrNotAcquired] is answered
-// with 409; only for the lock of a middleware that has [WithLimit] is it 429. A [holdfast.ErrUnavailable] is answered with 503, and the client
-// told to come again: see [holdfast.Locker.Do] for one that comes when the work was done. An error that matches
+// with 409; only for the lock of a middleware that has [WithLimit] is it 429. A [holdfast.ErrUnavailable] is answered with 503,
+// and the client told to come again: see [holdfast.Locker.Do] for one that comes when the work was done. An error that matches
 // [holdfast.ErrLost], as sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond
 // cannot tell what else it has done by then. A handler that writes under the fence alone may answer 409 itself, as nothing was
 // written. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no more, and an
