@@ -25,11 +25,13 @@ import (
 // Beside the claim there is the lock of the same key, which the claim is independent of. Its lease is half of the period, from
 // 500 ms to 15 s, and a tick that finds it held waits for what may be left of a dead holder's lease, see [Skip].
 //
-// A tick is the Prev of the [cron.Entry], read when the job begins. It is a moment, and so the same in all time zones: when
-// the clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them. "@every 10s" is counted by each replica
-// from its own start, so that its ticks are other moments there. Of all these, a tick is granted if it comes a period after
-// the last that was granted, or more: runs are a period apart, as far as the clocks agree. When the replica that ran them has
-// gone, the gap can be two periods.
+// A tick is the Prev of the [cron.Entry], read when the job begins. It is a moment, and so the same in all time zones: when the
+// clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them, and both run. So does each moment that a
+// [cron.Schedule] of your own names, which has to name the same ones on all replicas.
+//
+// "@every 10s" is counted by each replica from its own start, so that its ticks are other moments there. There a tick is
+// granted only if it comes a period after the last that was granted, or more: runs are a period apart, as far as the clocks
+// agree. When the replica that ran them has gone, the gap can be two periods.
 //
 // The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has
 // come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
@@ -170,7 +172,8 @@ func (g *Guard) forget(j *job) {
 // RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, but one that comes meanwhile finds the
 // key busy. Where another run goes on it does what the job's [Policy] says; with [Skip] it returns [holdfast.ErrNotAcquired] at
 // once. It returns what the job returns, or why it did not run, as [holdfast.Locker.Do] does. The job's tick is the moment of
-// the call. The hooks of [Trace] tell of a run, but not of a call that did not run: its error does.
+// the call. The cron's chain is not run, so that a panic of the job goes to the caller. The hooks of [Trace] tell of a run, but
+// not of a call that did not run: its error does.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -204,10 +207,10 @@ type stoppedError struct{}
 func (stoppedError) Error() string        { return "cronlock: the Guard was stopped" }
 func (stoppedError) Is(target error) bool { return target == holdfast.ErrClosed }
 
-// Stop stops the cron, and waits for the jobs that run, as the context of [cron.Cron.Stop] lets one do. When ctx ends, it
-// ends the contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's
-// error: a job that ignores its context keeps Stop waiting. Call it before the Locker's Shutdown, and not from within a job,
-// for which it would wait. Jobs do not run any more afterwards, even if the cron is started again.
+// Stop stops the cron, and waits for the jobs of the cron that run, and for calls of [Guard.RunNow]. When ctx ends, it ends the
+// contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's error: a job
+// that ignores its context keeps Stop waiting. Call it before the Locker's Shutdown, and not from within a job, for which it
+// would wait. Jobs do not run any more afterwards, even if the cron is started again.
 func (g *Guard) Stop(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")

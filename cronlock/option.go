@@ -77,8 +77,9 @@ type Policy struct {
 	allow bool
 }
 
-// Skip leaves the tick out. The process of the earlier run may have died: so the tick waits for what is left of that run's
-// lease, at most half of the period.
+// Skip leaves the tick out if the earlier run still has its lock once what was left of its lease is over: until then the tick
+// waits, within the bound of [WithLateness], as the process of that run may have died. If that run ends meanwhile, the tick
+// runs, late. The lease is half of the period, at most 15 s, unless [WithLock] has another TTL.
 func Skip() Policy { return Policy{} }
 
 // Wait waits for the run to end, for max or what is left of its lease, whichever is longer, but not beyond the bound of

@@ -30,9 +30,10 @@ type Row struct {
 //	INSERT INTO orders (id, status, fence) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE -- MySQL: fence last
 //	  status = IF(fence <= VALUES(fence), VALUES(status), status), fence = GREATEST(fence, VALUES(fence))
 //
-// Beside the key, the statement itself has to compare the fence, and nothing else. Without fence <= token a stale holder
-// overwrites the row, fence and all, and ExecRow cannot see it. With a further condition that is not met the statement writes
-// nothing, which looks like success, or like a forgotten fence.
+// query gets args and nothing else, so the token is among them, that of [holdfast.Held], say. Beside the key, the statement
+// itself has to compare the fence, and nothing else. Without fence <= token a stale holder overwrites the row, fence and all,
+// and ExecRow cannot see it. With a further condition that is not met the statement writes nothing, which looks like success,
+// or like a forgotten fence.
 //
 // The fence protects that row and nothing else. It does not cover rows that a stale holder inserts under other keys, nor
 // what the holder read before; a guard row does. Nor can the fence outlive its row: a hard DELETE takes it along, and a stale

@@ -21,8 +21,10 @@ type DB interface {
 //
 // WithTx repeats a transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy
 // SQLite), see [WithRetries]. So fn may run several times, and must leave nothing outside of the transaction. fn must return
-// every error of the database, wrapped or not: MySQL ends the transaction at a deadlock, and SQLite at a write that was
-// interrupted, and statements after that are committed one by one. fn must neither commit nor roll back.
+// every error of the database, wrapped or not, unless it knows that the transaction goes on: after a duplicate key, say, on
+// PostgreSQL behind a savepoint of fn's own. MySQL ends the transaction at a deadlock, and SQLite at a write that was
+// interrupted, and statements after that are committed one by one. [sql.ErrNoRows] is not an error of the database. fn must
+// neither commit nor roll back.
 //
 // On MySQL, WithTx finds out when fn returns that the transaction has ended, by such an error or by a statement that commits by
 // itself (DDL above all), and reports an [ErrCommitUnknown]; what ran before that statement, or after the end, is written
@@ -107,9 +109,9 @@ func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks .
 	return tx, err
 }
 
-// Commit commits a transaction that [Fence.BeginTx] or [Fence.Guard] has guarded, as [Fence.WithTx] does: it looks at the
-// locks in ctx and at ctx itself once more, and rolls tx back where one of them is over; and it tells a COMMIT whose outcome
-// is unknown from one that failed. ctx is that of the guard.
+// Commit commits a transaction that [Fence.BeginTx] or [Fence.Guard] has guarded, or that [Fence.ExecRow] wrote in, as
+// [Fence.WithTx] does: it looks at the locks in ctx and at ctx itself once more, and rolls tx back where one of them is over;
+// and it tells a COMMIT whose outcome is unknown from one that failed. ctx is that of the guard.
 //
 // On MySQL WithTx finds out that the transaction had ended before; Commit does not.
 //
