@@ -223,8 +223,9 @@ func WithLock(opts ...holdfast.CallOption) Option {
 
 // WithLimit lets n tasks at a time run for one key, on all servers together. It is WithLock(holdfast.WithLimit(n)), see
 // [holdfast.WithLimit]: one more task finds the key busy, as [WithBusy] says, and a task that ends wakes one that gave way. A
-// request or a cron job that locks the same key without a limit runs alone. It does not fence: a write that sqlfence guards needs
-// a lock without a limit, or fails with ErrNoToken. From 1, the default, to 1000.
+// request or a cron job that locks the same key without a limit runs alone. It does not fence: a write that sqlfence guards
+// needs a lock without a limit, or fails with ErrNoToken. From 1, which is a lock without a limit whatever the Locker has, to
+// 1000. Default: the limit of the Locker, if it has one.
 func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 
 // WithAlso adds a lock: a task then runs under that of [New] and those of all WithAlso, taken together as [holdfast.Locker.DoAll]
