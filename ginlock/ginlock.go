@@ -51,9 +51,9 @@ const (
 // release and a loss behind a complete response, unless the handler has added an error that matches ErrLost. A hook of a
 // [Trace] replaces that for what it hears of.
 //
-// A client that goes away while its request waits ends the wait. The request is refused in the same way, also with
-// [WithFailOpen], though nobody reads the answer: 409, or 429 with [WithLimit], if another holder was seen, else 503, with an
-// error that matches [holdfast.ErrUnavailable] and [context.Canceled]. The status appears in the logs only.
+// A request whose context ends while it waits, as its client has gone away or a middleware in front has set a deadline, is
+// refused, also with [WithFailOpen]: with 409, or 429 with [WithLimit], if another holder was seen, else with 503. The error
+// matches the context's too.
 //
 // Put the middleware on routes or groups. Given to router.Use, it also sees requests that match no route. They get gin's own
 // 404 or 405 without a lock, and the NoRoute and NoMethod handlers do not run: such a request has no parameters to name a lock
@@ -75,10 +75,10 @@ const (
 // # What the lock covers
 //
 // The lock covers the chain until it returns. It does not cover goroutines that a handler leaves behind, with
-// [gin.Context.Copy] or without; the request's context of a copy ends with the handler. Nor does it cover a hijacked
-// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its end
-// keeps the lock for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock and its context, not
-// the handler.
+// [gin.Context.Copy] or without; the request's context of a copy ends with the handler. Nor does it cover a hijacked connection
+// after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its end keeps the lock
+// for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock, which is then lost, and its context,
+// not the handler.
 //
 // A chain that already runs under the very lock goes on under it, unless others may have it too, by [WithLimit], and this
 // middleware wants it alone: then the answer is 500. It runs under the very lock when the middleware is listed twice, and when
@@ -96,10 +96,11 @@ const (
 //
 // # The gin.Context
 //
-// The lock's context is that of c.Request. The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore
-// the request unless the engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's
-// own lock for ever, where Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock]. [gin.Context.Stream]
-// watches for the client alone, and each step has to look by itself:
+// The lock's context is that of c.Request until the chain returns. Then c.Request has the context from before again, also for
+// the error handler and the hooks. The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore the request
+// unless the engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's own lock for
+// ever, where Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock]. [gin.Context.Stream] watches for the client
+// alone, and each step has to look by itself:
 //
 //	c.Stream(func(w io.Writer) bool {
 //		if c.Request.Context().Err() != nil {

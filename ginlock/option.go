@@ -55,9 +55,9 @@ type Policy struct {
 // after 2 s with Wait(2 * time.Second). No wait for a silent Redis is longer than one and a half TTLs.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
-// RetryAfterLease sets the Retry-After of a 409 or 429 to what the holder's lease has left, in seconds, rounded up; 5 if it never
-// ends, as with a key that another library wrote without expiry. The holder may release much sooner, or renew. Default: 1, as
-// most holders release long before their lease ends.
+// RetryAfterLease has [Respond] set the Retry-After of a 409 or 429 to what the holder's lease has left, in seconds, rounded
+// up; 5 if it never ends, as with a key that another library wrote without expiry. The holder may release much sooner, or
+// renew. Default: 1, as most holders release long before their lease ends.
 func (p Policy) RetryAfterLease() Policy {
 	p.lease = true
 	return p
@@ -112,7 +112,8 @@ func WithLimit(n int) Option {
 //
 // All other options count for each of the locks, and the wait of [WithBusy] for all of them together. The first that cannot be
 // had refuses the request, and so does the first part without a value; the error names the key. Two parts may name the same
-// lock. There may be 63 WithAlso.
+// lock. There may be 63 WithAlso. The request's context carries all of the locks, ends when one is lost, and has sqlfence guard
+// by all of them.
 //
 // A chain that already has some of the locks waits for the others, which can make a circle with other such chains: that ends
 // with the wait. Where it has one [WithLimit] and this middleware wants it alone, the request is answered with 500.

@@ -9,18 +9,18 @@ import (
 )
 
 // Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run in the goroutine of the
-// request, and must return soon; several may run at once. The error is the one that a handler given to [WithErrorHandler]
-// gets. What happens to the lock itself is told to a [holdfast.Trace] of the Locker. How long a refused request took, a middleware in
-// front can tell.
+// request, and must return soon; several may run at once. The error of Refused and Lost is the one that a handler given to
+// [WithErrorHandler] gets. What happens to the lock itself is told to a [holdfast.Trace] of the Locker. How long a refused
+// request took, a middleware in front can tell.
 type Trace struct {
 	// Refused: the chain did not run, and the request is answered in its place. [New] lists the errors.
 	Refused func(c *gin.Context, err error)
 	// Lost: the lock was lost while the chain ran. err matches holdfast.ErrLost.
 	Lost func(c *gin.Context, err error)
 	// Unreleased: Redis did not confirm the release within 1 s. The lock may stay until its lease ends, if attempts in the
-	// background do not free it before.
+	// background do not free it before. err matches holdfast.ErrUnavailable.
 	Unreleased func(c *gin.Context, err error)
-	// Unlocked: the chain runs without the lock, see [WithFailOpen].
+	// Unlocked: the chain runs without the lock, see [WithFailOpen]. err matches holdfast.ErrUnavailable.
 	Unlocked func(c *gin.Context, err error)
 }
 

@@ -79,10 +79,10 @@ type Tx interface {
 	Rollback() error
 }
 
-// Guard makes the transaction one of the current holder, or ends it. For each lock and token that ctx carries, or for the
-// marks given instead, it raises the guard row to the token and locks the row. Until the transaction ends, no other
-// transaction for the resource gets past its guard; one with a smaller token never will. [WithParallel] lets those of the same
-// token pass.
+// Guard makes the transaction one of the current holder, or ends it. For each lock and token that ctx carries, or for the marks
+// given instead, it raises the guard row to the token and locks the row. Until the transaction ends, no other transaction for
+// the resource gets past its guard; once it has committed, one with a smaller token never will. [WithParallel] lets those of
+// the same token pass.
 //
 // Guard must be the first statement of the transaction, at every isolation level. After an earlier read the tokens still
 // keep their order, but the holder before may have changed what was read: an update is lost. Guard the outermost

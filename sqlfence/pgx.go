@@ -23,8 +23,8 @@ func pgxConn[R interface{ Scan(dest ...any) error }](ctx context.Context, tx Pgx
 }
 
 // GuardPgx is [Fence.Guard] for a transaction of pgx; a pool or a connection is none. The fence must be for [Postgres]. A
-// transaction begun on another transaction is a savepoint: guard the outer one. End the transaction by its own Commit, which
-// neither looks at the locks once more nor has an [ErrCommitUnknown], as [WithPgx] does.
+// transaction begun on another transaction is a savepoint: guard the outer one. End the transaction by its own Commit, which,
+// unlike [WithPgx], neither looks at the locks once more nor tells an [ErrCommitUnknown].
 func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, tx PgxTx[R], marks ...Mark) error {
 	if isNil(tx) {
 		return invalid("nil transaction")
