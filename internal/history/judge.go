@@ -297,8 +297,9 @@ func (r *Record) addClaims(all []*op, t *Tally, add func(string, porcupine.Opera
 			}
 			in := ClaimInput{Tick: o.Tick, Gap: o.Gap, Granted: o.out() == Granted}
 			for _, other := range claims {
-				// Of several servers one that is refused in the end has raised the mark on some of them for a while.
-				unseen := other.out() == Unknown || r.Quorum && other.out() == Refused && other != o
+				// Of several servers one that is refused in the end, or is then outside of the window, has raised the mark on some
+				// of them for a while.
+				unseen := other.out() == Unknown || r.Quorum && (other.out() == Refused || other.out() == Nothing) && other != o
 				if unseen && other.At <= o.back() {
 					in.Unknown = max(in.Unknown, other.Tick)
 				}

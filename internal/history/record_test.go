@@ -200,6 +200,19 @@ func TestRecord(t *testing.T) {
 		{"claimed", "", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(1, 1, Granted); s.out(2, 1, Refused) }},
 		{"claimed twice", "claim", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(1, 1, Granted); s.out(2, 1, Granted) }},
 		{"claimed by one that hangs", "", func(s *script) { s.claim(1, 1, 5); s.claim(2, 1, 5); s.out(2, 1, Refused) }},
+		{"claimed by one whose tick was out of the window in the end", "", func(s *script) {
+			s.r.Quorum = true // on which it may have been claimed before
+			s.claim(1, 1, 5)
+			s.claim(2, 1, 5)
+			s.out(2, 1, Refused)
+			s.out(1, 1, Nothing)
+		}},
+		{"claimed by one whose tick was out of the window of the only server", "claim", func(s *script) {
+			s.claim(1, 1, 5)
+			s.claim(2, 1, 5)
+			s.out(2, 1, Refused)
+			s.out(1, 1, Nothing)
+		}},
 		{"claimed by nobody", "claim", func(s *script) { s.claim(2, 1, 5); s.out(2, 1, Refused) }},
 		{"claimed before it was forgotten", "", func(s *script) {
 			s.claim(1, 1, 5)
