@@ -21,7 +21,7 @@ func TestServerRedLockACL(t *testing.T) {
 			t.Errorf("refused: %v", e.Err)
 		}
 	}})
-	opts := []holdfast.Option{holdfast.WithTTL(6 * time.Second), trace}
+	opts := []holdfast.Option{holdfast.WithTTL(6 * time.Second), holdfast.WithNodeTimeout(2500 * time.Millisecond), trace} // on a busy machine
 	a, b := quorum(t, f.user(t, "u", redLockCommands...), opts...), quorum(t, f.user(t, "u", redLockCommands...), opts...)
 	for _, s := range f {
 		s.ResetStats(t)
