@@ -108,6 +108,7 @@ func TestWaitNoTime(t *testing.T) {
 		"no time": {cronlock.Wait(0), 0, 0},
 		"skip":    {cronlock.Skip(), 3 * time.Second, 1},
 		"a bit":   {cronlock.Wait(time.Second), 3 * time.Second, 1},
+		"a while": {cronlock.Wait(2 * time.Second), 3 * time.Second, 1}, // at its end there is less left of the lease than it took
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -127,6 +128,36 @@ func TestWaitNoTime(t *testing.T) {
 				pass(c.took/2 + time.Second)
 				if j.total() != c.ran || len(j.of("skipped")) != 1-c.ran {
 					t.Errorf("%d runs, want %d: %v", j.total(), c.ran, j)
+				}
+			})
+		})
+	}
+}
+
+// A holder that lives and renews is waited for as long as its lease had left at first, or for max, and not for one after the
+// other.
+func TestWaitForALiveHolder(t *testing.T) {
+	for wait, want := range map[time.Duration]time.Duration{8 * time.Second: 12 * time.Second, 14 * time.Second: 14 * time.Second} {
+		t.Run(wait.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				var skipped time.Time
+				r := newReplica(t, b, j, cronlock.WithBusy(cronlock.Wait(wait)), cronlock.WithTrace(&cronlock.Trace{
+					Skipped: func(cronlock.Event) { skipped = time.Now() },
+				}))
+				r.add(t, "* * * * *", "job", time.Millisecond)
+				tick := time.Now().Truncate(time.Minute).Add(time.Minute)
+				pass(time.Until(tick.Add(-time.Millisecond)))
+				lock, err := r.locker.Acquire(context.Background(), "cron:job", holdfast.WithTTL(12*time.Second))
+				if err != nil {
+					t.Fatal(err)
+				}
+				pass(40 * time.Second)
+				if took := skipped.Sub(tick); j.total() != 0 || took < want-100*time.Millisecond || took > want+100*time.Millisecond {
+					t.Errorf("skipped after %v, want %v: %v", took, want, j)
+				}
+				if err := lock.Release(context.Background()); err != nil {
+					t.Error(err)
 				}
 			})
 		})

@@ -11,18 +11,18 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// job is what the cron has as an entry's Job.
+// job is the Job of an entry of the cron.
 type job struct {
 	g    *Guard
 	name string
-	key  string // of its lock, and of what its ticks are claimed by
+	key  string // of its lock, and the name of its claims
 	fn   func(context.Context) error
 	config
-	compared time.Time // when the ticks were compared with those of others; under the Guard's mu
+	compared time.Time // when its ticks were last compared with other replicas'; guarded by g.mu
 }
 
-// added is how many entries of the cron have this very job. Pointers are compared, and of their own type: cron's
-// FuncJobs cannot be.
+// added returns how many entries of the cron have this very job. It compares only *job pointers: comparing cron's FuncJobs
+// panics.
 func (j *job) added() (n int) {
 	for _, e := range j.g.cron.Entries() {
 		if other, ok := e.Job.(*job); ok && other == j {
@@ -32,9 +32,9 @@ func (j *job) added() (n int) {
 	return n
 }
 
-// entry is that of the job. cron sets Prev to the nominal tick right after it has started Run, in the loop that answers
-// Entries: so what is read at the beginning of Run is its own tick, wherever in the cron's chain that is, unless a
-// wrapper has delayed it past the next.
+// entry returns the job's entry. cron sets Prev to the nominal tick right after it has started Run, in the loop that answers
+// Entries. So what Run reads when it begins is its own tick, wherever the job is in the cron's chain, unless a wrapper has
+// delayed it past the next tick.
 func (j *job) entry() (cron.Entry, error) {
 	var own []cron.Entry
 	for _, e := range j.g.cron.Entries() {
@@ -44,21 +44,21 @@ func (j *job) entry() (cron.Entry, error) {
 		case other == j:
 			own = append(own, e)
 		case other.g.locker == j.g.locker && other.name == j.name:
-			return e, invalid("two entries have jobs named %q: give them names of their own", j.name)
+			return e, invalid("two entries have jobs named %q: give each its own name", j.name)
 		}
 	}
 	switch {
 	case len(own) == 0:
-		return cron.Entry{}, invalid("job %q is in no entry of the cron that New was given, or was removed in the meantime: add what Job returned by AddJob itself, and put wrappers into cron.WithChain", j.name)
+		return cron.Entry{}, invalid("job %q is in no entry of the cron that New was given, or was removed: add what Job returned, unwrapped, by AddJob, and pass wrappers to cron.WithChain", j.name)
 	case len(own) > 1:
-		return own[0], invalid("job %q is in %d entries: call Job for each, with names of their own", j.name, len(own))
+		return own[0], invalid("job %q is in %d entries: call Job once for each, with its own name", j.name, len(own))
 	case own[0].Prev.IsZero():
 		return own[0], invalid("job %q was not run by its cron: see RunNow", j.name)
 	}
 	return own[0], nil
 }
 
-// Run is one tick on this replica.
+// Run runs one tick on this replica.
 func (j *job) Run() {
 	if !j.g.enter() {
 		j.tell(late, Event{Err: errStopped})
@@ -73,14 +73,14 @@ func (j *job) Run() {
 	if s, ok := e.Schedule.(skewed); ok {
 		e.Schedule = s.Schedule
 	}
-	// The wall clock alone: @every leaves a reading of the monotonic one, which stands still while a machine sleeps.
+	// Round drops the reading of the monotonic clock that @every leaves: that clock stands still while a machine sleeps.
 	j.tick(e.Prev.Round(0).Add(j.ahead), e.Next.Sub(e.Prev), e.Schedule)
 }
 
-// tick claims the tick, and runs the job if it is granted.
+// tick claims the tick, and runs the job if the claim is granted.
 func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule) {
 	if period <= 0 {
-		period = 24 * time.Hour // there is no next
+		period = 24 * time.Hour // there is no next tick
 	}
 	bound := j.lateness
 	if bound == 0 {
@@ -108,7 +108,7 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	}
 	won, err := j.claimTick(ctx, tick, schedule, max(time.Until(until)-early, 0))
 	if won {
-		pauseFor(j.g.ctx, early) // it is one that the window of WithClaim grants
+		pauseFor(j.g.ctx, early) // more than longestEarly, which only a wider window of WithClaim grants
 	}
 	if err == nil && !won {
 		j.tell(skipped, Event{Tick: tick, Holder: j.holder(ctx)})
@@ -123,9 +123,11 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	switch {
 	case o.ran:
 		j.compare(o.key, tick, period, schedule)
+	case j.g.ctx.Err() != nil:
+		j.tell(late, Event{Tick: tick, Err: errStopped})
 	case errors.As(err, &held):
 		j.tell(skipped, Event{Tick: tick, Holder: held.Label, Err: err})
-	case errors.Is(err, holdfast.ErrUnavailable) && j.failOpen && j.g.ctx.Err() == nil:
+	case errors.Is(err, holdfast.ErrUnavailable) && j.failOpen:
 		j.tell(unlocked, Event{Tick: tick, Err: err})
 		_ = j.work(j.g.ctx, tick)
 	default:
@@ -133,8 +135,8 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	}
 }
 
-// longestEarly is how far ahead of Redis' clock Claim grants a tick, unless WithClaim says otherwise. A tick that is not due for
-// longer is claimed first, which refuses most of them at once.
+// longestEarly is how far ahead of the clock of Redis Claim grants a tick, unless WithClaim sets another window. A tick that
+// is further ahead is claimed before the wait, which refuses most such ticks at once. Others are claimed after it.
 const longestEarly = 10 * time.Second
 
 // pauseFor waits for d, or until ctx ends.
@@ -151,14 +153,14 @@ func pauseFor(ctx context.Context, d time.Duration) {
 type lateError struct{ by, bound time.Duration }
 
 func (e *lateError) Error() string {
-	return fmt.Sprintf("cronlock: %v late, %v are allowed", e.by.Round(time.Millisecond), e.bound)
+	return fmt.Sprintf("cronlock: %v late, at most %v allowed", e.by.Round(time.Millisecond), e.bound)
 }
 
-// longestGap is that of holdfast.WithMinGap.
+// longestGap is the longest gap that holdfast.WithMinGap takes.
 const longestGap = 366 * 24 * time.Hour
 
-// claimTick asks until there is an answer, for as long as the job may be late. Where every replica counts its own periods, so
-// that their ticks differ, they have to be a period apart.
+// claimTick asks until Redis answers, for as long as the job may be late. With @every each replica counts its own periods,
+// so that their ticks differ: then granted ticks must be a period apart.
 func (j *job) claimTick(ctx context.Context, tick time.Time, schedule cron.Schedule, left time.Duration) (won bool, err error) {
 	opts := append(slices.Clip(j.claim), holdfast.WithWait(left))
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
@@ -167,7 +169,7 @@ func (j *job) claimTick(ctx context.Context, tick time.Time, schedule cron.Sched
 	return j.g.locker.Claim(ctx, j.key, tick, opts...)
 }
 
-// holder is the label of the replica that runs a tick, for a Trace that asks for it.
+// holder returns the label of the replica that runs a tick, if a Trace wants it.
 func (j *job) holder(ctx context.Context) string {
 	if !j.asks() {
 		return ""
@@ -179,20 +181,20 @@ func (j *job) holder(ctx context.Context) string {
 	return state.Label
 }
 
-// outcome is what came of an attempt to run.
+// outcome is the result of an attempt to run.
 type outcome struct {
 	ran    bool
-	key    string // of the lock as stored, if there was one
+	key    string // of the lock as stored in Redis, if there was a lock
 	result error  // of the job
 }
 
 const (
-	slack      = 50 * time.Millisecond  // what a lease may end later than Redis says
-	retryPause = 200 * time.Millisecond // between requests for a lock where Redis fails
+	slack      = 50 * time.Millisecond  // how much later than Redis says a lease may end
+	retryPause = 200 * time.Millisecond // between requests while Redis fails
 )
 
-// lease is half of the period, so that the next tick finds the lock of a holder that died free; or the longest where
-// options of the lock or of the Locker, a timeout of nodes say, leave no room in that.
+// lease returns half of the period, so that the next tick finds the lock of a dead holder free. It returns longestLease if
+// that is too short for options of the lock or of the Locker, such as a timeout for nodes.
 func (j *job) lease(period time.Duration) time.Duration {
 	lease := max(shortestLease, min(longestLease, period/2))
 	if check(j.g.locker, j.key, &j.config, lease) != nil {
@@ -201,11 +203,12 @@ func (j *job) lease(period time.Duration) time.Duration {
 	return lease
 }
 
-// run has the job work under the lock, unless runs may overlap. It waits for the lock for wait. Until then it also waits for what
-// is left of the holder's lease, since the holder may be dead, unless it is not to wait at all; and while Redis is away, since
-// no other replica runs a tick that is claimed. The job does not begin later than until.
+// run runs the job under the lock, or without one if runs may overlap. If another holder has the lock, run waits as the Policy
+// says, and at least for what is left of the holder's lease, since the holder may be dead; with Wait(0) it does not. The try
+// in front of the wait says how much that is. While Redis is unavailable, run asks again, since no other replica runs a tick
+// that is claimed here. The job does not begin after until.
 func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, until time.Time, punctual func() error) (o outcome, err error) {
-	wait := j.busy.wait
+	wait := time.Duration(0)
 	for waited := false; ; {
 		left := max(time.Until(until), 0)
 		o, err = j.attempt(ctx, tick, j.lockOptions(lease, min(wait, left)), punctual)
@@ -214,8 +217,8 @@ func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, unti
 		switch {
 		case o.ran || left <= 0 || ctx.Err() != nil:
 			return o, err
-		case errors.As(err, &held) && !waited && !j.busy.exact && wait <= held.TimeLeft:
-			waited, wait = true, held.TimeLeft+slack
+		case errors.As(err, &held) && !waited && !j.busy.exact:
+			waited, wait = true, max(j.busy.wait, held.TimeLeft+slack)
 		case errors.Is(err, holdfast.ErrUnavailable):
 			select {
 			case <-time.After(min(retryPause, left)):
@@ -243,7 +246,7 @@ func (j *job) attempt(ctx context.Context, tick time.Time, opts []holdfast.CallO
 		o.ran, o.key = true, lock.Key()
 		o.result = j.work(ctx, tick)
 		if err := lock.Err(); errors.Is(err, holdfast.ErrClosed) {
-			abandoned = fmt.Errorf("%w: %w", holdfast.ErrLost, err) // a Shutdown of the Locker gave it up
+			abandoned = fmt.Errorf("%w: %w", holdfast.ErrLost, err) // by a Shutdown of the Locker
 		}
 		return nil
 	}, opts...)
@@ -257,12 +260,12 @@ func (j *job) attempt(ctx context.Context, tick time.Time, opts []holdfast.CallO
 		j.tell(lost, Event{Tick: tick, Err: err})
 		o.result = errors.Join(o.result, err)
 	}
-	return o, nil // a release without an answer: the lock ends with its lease
+	return o, nil // a failed release does not count: the lock ends with its lease
 }
 
 var errPanic = errors.New("cronlock: the job panicked, or ended its goroutine")
 
-// work calls the job. A panic goes on, to cron's Recover if there is one.
+// work calls the job. It lets a panic pass, to cron's Recover if there is one.
 func (j *job) work(ctx context.Context, tick time.Time) error {
 	e := Event{Tick: tick, Err: errPanic}
 	if held := holdfast.Held(ctx); len(held) > 0 {

@@ -38,6 +38,42 @@ func TestStoppedForGood(t *testing.T) {
 	})
 }
 
+// A tick that waits, for the lock or for Redis, ends with Stop, and says that it was that.
+func TestStoppedWhileATickWaits(t *testing.T) {
+	for name, held := range map[string]bool{"for the lock": true, "for Redis": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				r := newReplica(t, b, j, cronlock.WithBusy(cronlock.Wait(time.Minute)))
+				r.add(t, "* * * * *", "job", time.Millisecond)
+				tick := time.Now().Truncate(time.Minute).Add(time.Minute)
+				pass(time.Until(tick.Add(-time.Millisecond)))
+				if held {
+					lock, err := r.locker.Acquire(context.Background(), "cron:job")
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer lock.Release(context.Background())
+				} else {
+					r.link.Refuse(errors.New("no route"))
+					r.link.Reset()
+					defer r.link.Refuse(nil)
+				}
+				pass(2 * time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := r.guard.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("got %v", err)
+				}
+				late := j.of("late")
+				if j.total() > 0 || len(j.of("skipped")) > 0 || len(late) != 1 || !errors.Is(late[0].Err, holdfast.ErrClosed) || !late[0].Tick.Equal(tick) {
+					t.Errorf("%v", j)
+				}
+			})
+		})
+	}
+}
+
 // A cron that is stopped and started again, without the Guard, goes on.
 func TestCronStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {

@@ -135,7 +135,7 @@ func TestPausedBeforeTheClaim(t *testing.T) {
 		})
 		r.add(t, "* * * * *", "job", time.Millisecond)
 		pass(2*time.Minute + 50*time.Second)
-		if late := j.of("late"); j.total() > 0 || len(late) != 2 || !strings.Contains(late[0].Err.Error(), "40s late, 30s are allowed") {
+		if late := j.of("late"); j.total() > 0 || len(late) != 2 || !strings.Contains(late[0].Err.Error(), "40s late, at most 30s allowed") {
 			t.Errorf("%d runs, %v", j.total(), j)
 		}
 	})
@@ -162,7 +162,7 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 		happens func(*replica)
 		says    []string // one line each
 	}{
-		"late":     {nil, time.Millisecond, late, []string{"level=ERROR msg=\"cronlock: a tick is left out"}},
+		"late":     {nil, time.Millisecond, late, []string{"level=ERROR msg=\"cronlock: a tick does not run on this replica"}},
 		"unlocked": {[]cronlock.Option{cronlock.WithFailOpen()}, time.Millisecond, late, []string{"level=WARN msg=\"cronlock: a job runs without"}},
 		"lost": {nil, 30 * time.Second, lose,
 			[]string{"level=ERROR msg=\"cronlock: the lock was lost", "level=ERROR msg=\"cronlock: a job failed"}},

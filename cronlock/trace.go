@@ -6,31 +6,34 @@ import (
 	"time"
 )
 
-// Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run in the goroutine of
-// the job. A run is told by Ran or by Failed, once, and by Lost too if its lock was lost. What happens to the lock itself is
-// told to a [holdfast.Trace] of the Locker.
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
+// goroutine that does the work, so they must return quickly, and several may run at once. Ran or Failed reports each run,
+// once; Lost does too if the run's lock was lost. A [holdfast.Trace] of the Locker reports what happens to the lock itself.
 type Trace struct {
-	// Ran: the job ran here, and returned nil. Token, Elapsed.
+	// Ran: the job ran here and returned nil. Sets Token and Elapsed.
 	Ran func(Event)
-	// Skipped: another replica has claimed the tick, which is the rule. With an Err this one has claimed it, and leaves it
-	// out as an earlier run goes on. Holder is the label of who has the lock now, where one is known.
+	// Skipped: another replica has claimed the tick, which is the usual case. If Err is set, this replica has claimed the
+	// tick and does not run it, because the lock is held: Err matches [holdfast.ErrNotAcquired]. Holder is the label of the
+	// lock's holder, if known.
 	Skipped func(Event)
-	// Late: the tick is left out on this replica, as Err says: Redis did not answer in time ([holdfast.ErrUnavailable]), the clock
-	// is off ([holdfast.ErrTick]), the process was paused, the Guard was stopped ([holdfast.ErrClosed]).
+	// Late: the tick does not run on this replica, for the reason in Err: Redis was unavailable ([holdfast.ErrUnavailable]),
+	// a clock is off ([holdfast.ErrTick]), the process was paused, or the Guard or the Locker was stopped
+	// ([holdfast.ErrClosed]).
 	Late func(Event)
-	// Lost: the lock was lost while the job ran, Err matches [holdfast.ErrLost].
+	// Lost: the lock was lost while the job ran. Err matches [holdfast.ErrLost].
 	Lost func(Event)
-	// Failed: the job returned Err, or panicked; or it cannot be run, see [Guard.Job]. Token, Elapsed.
+	// Failed: the job returned Err or panicked, or it cannot run: see [Guard.Job]. Sets Token and Elapsed.
 	Failed func(Event)
-	// Unlocked: the job runs here without lock and claim, see [WithFailOpen].
+	// Unlocked: the job runs here without the lock and the claim: see [WithFailOpen]. Err says why.
 	Unlocked func(Event)
-	// Differs: another replica has another spec or location for this name, as Err says. Compared once a minute, on one Redis; of a
-	// cron.Schedule that is not cron's own, only the type.
+	// Differs: another replica has a different spec or location for this name. Err shows ticks of both. Replicas compare at
+	// most once a minute, and not with several masters. For a [cron.Schedule] that is not cron's own they compare only the
+	// type.
 	Differs func(Event)
 }
 
-// Event is what a [Trace] hook is told. Name is always there, and Tick where there is one; other fields that a hook's comment does
-// not name may be zero.
+// Event is what a [Trace] hook receives. Name is always set, and Tick if known. Other fields may be zero unless the hook's
+// comment names them.
 type Event struct {
 	Name    string
 	Tick    time.Time
@@ -40,7 +43,7 @@ type Event struct {
 	Err     error
 }
 
-// hook is one of a Trace.
+// hook selects a hook of a Trace.
 type hook func(*Trace) func(Event)
 
 func ran(t *Trace) func(Event)      { return t.Ran }
@@ -51,7 +54,7 @@ func failed(t *Trace) func(Event)   { return t.Failed }
 func unlocked(t *Trace) func(Event) { return t.Unlocked }
 func differs(t *Trace) func(Event)  { return t.Differs }
 
-// tell calls one hook of every trace, or of the log where none has it.
+// tell calls one hook of every Trace that has it. If none has it, tell logs.
 func (j *job) tell(h hook, e Event) {
 	e.Name = j.name
 	told := false
@@ -66,9 +69,9 @@ func (j *job) tell(h hook, e Event) {
 	}
 }
 
-// logTrace is for hooks that no Trace sets.
+// logTrace is the default logging, for hooks that no Trace sets.
 var logTrace = Trace{
-	Late:     logged(slog.LevelError, "cronlock: a tick is left out on this replica"),
+	Late:     logged(slog.LevelError, "cronlock: a tick does not run on this replica"),
 	Lost:     logged(slog.LevelError, "cronlock: the lock was lost while its job ran"),
 	Failed:   logged(slog.LevelError, "cronlock: a job failed"),
 	Unlocked: logged(slog.LevelWarn, "cronlock: a job runs without its lock"),
@@ -81,7 +84,7 @@ func logged(level slog.Level, msg string) func(Event) {
 	}
 }
 
-// asks tells whether a hook wants to know the holder of a tick, which costs a command.
+// asks reports whether a hook wants the holder of a tick, which costs a command.
 func (j *job) asks() bool {
 	for _, t := range j.traces {
 		if t.Skipped != nil {
@@ -98,9 +101,9 @@ type running struct {
 	tick time.Time
 }
 
-// Tick returns the name of the job that ctx is of, and the nominal time for which it runs: the moment of the call for
-// [Guard.RunNow]. ok is false outside of a job. The fencing token is that of
-// holdfast.Held(ctx)[0]; with [Allow] or [WithFailOpen] there may be no lock.
+// Tick returns the name of the job to which ctx belongs, and the nominal time for which it runs. With [Guard.RunNow] that is
+// the moment of the call. ok is false outside of a job. The fencing token is that of holdfast.Held(ctx)[0]; with [Allow] or
+// [WithFailOpen] there may be no lock.
 func Tick(ctx context.Context) (name string, tick time.Time, ok bool) {
 	r, ok := ctx.Value(runKey{}).(running)
 	return r.name, r.tick, ok
