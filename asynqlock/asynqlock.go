@@ -17,40 +17,48 @@ const (
 	// longestKey is the length of the longest key that holdfast.Key makes.
 	longestKey = 256
 
-	// mostLocks is what DoAll takes.
+	// mostLocks is how many locks DoAll takes.
 	mostLocks = 64
 )
 
-// Guard runs the tasks that name the same thing one at a time. It is safe for concurrent use; make it with [New].
+// Guard runs tasks that name the same thing one at a time. It is safe for concurrent use. Make it with [New].
 //
-// It is no substitute for asynq's Unique, nor the other way round. Unique keeps a task out of the queue while an equal one,
-// in type and payload, is in it: it is about enqueueing, expires, and says nothing about runs, of which there may be several
-// after a timeout. A Guard is about running: tasks of any types and payloads that name the same thing all run, one after the
-// other. Use both where a second request adds nothing: Unique drops what need not run twice, and the Guard keeps apart what
-// must not run together.
+// A Guard does not replace asynq's Unique, and Unique does not replace a Guard:
 //
-// Keys: beside the lock's, which package holdfast describes, and asynq's own, there is asynqlock:deferred:<key of the lock>, a
-// sorted set of the tasks that gave way, by scripts with ZADD, ZREM, ZPOPMIN, PTTL and PEXPIRE. It expires with the last delay.
-// A deferred task has more fields in asynq's hash of it, "holdfast" and some that begin like it, which go with the task. Of
-// asynq's keys, scripts use those of the task, of the lists pending and retry, and what Unique has locked, with EXISTS, HGET,
-// HMGET, HSET, HDEL, LPOS, LREM, RPUSH, ZREM, ZADD, GET and SET. Where an ACL denies it, tasks are not woken, and come back when
-// their delay is over.
+//   - Unique is about enqueueing. While a task is in the queue, Unique keeps out others of the same type and payload. It
+//     expires, and it says nothing about runs: after a timeout, one task can run several times at once.
+//   - A Guard is about running. Tasks of any type and payload that name the same thing all run, one after the other.
+//
+// Use both if a second request adds nothing. Unique then drops what need not run twice, and the Guard keeps apart what must
+// not run together.
+//
+// In addition to the lock's keys, which package holdfast describes, a Guard's scripts use these, in asynq's Redis:
+//
+//	asynqlock:deferred:<key of the lock>  deferred tasks, a sorted set    ZADD ZREM ZPOPMIN PTTL PEXPIRE
+//	asynq:{<queue>}:t:<id>                asynq's hash of a task          EXISTS HGET HMGET HSET HDEL
+//	asynq:{<queue>}:pending               asynq's list                    LPOS LREM RPUSH
+//	asynq:{<queue>}:retry                 asynq's sorted set              ZADD ZREM
+//	the key that Unique has locked        asynq's string                  GET SET
+//
+// The first expires with the last delay. A deferred task has more fields in asynq's hash: "holdfast", and some that begin
+// with "holdfast:". They are deleted with the hash. If an ACL denies any of this, deferred tasks are not woken, and come
+// back after their delay. A task without retries left cannot be deferred then: see [Defer].
 type Guard struct {
 	locker *holdfast.Locker
 	target
 	config
 }
 
-// New returns a Guard whose tasks run under the lock holdfast.Key(resource, parts...), with the parts that part takes from
-// the task. Whatever else locks the same key of the same Redis is excluded as well: another type of task, a request, a
-// cron job.
+// New returns a Guard whose tasks run under the lock holdfast.Key(resource, parts...), where part takes the parts from the
+// task. Whatever else locks the same key in the same Redis is excluded too: another type of task, a request, a cron job.
 //
-// asynq has to have the Redis that the Locker has, or else [WithRedis] names its own: a task that gives way to another
-// is looked up there, and is enqueued again where asynq would archive it.
+// The Guard looks up deferred tasks in asynq's Redis, and enqueues a new task there if asynq would archive a deferred one.
+// If asynq does not use the Locker's Redis, pass asynq's to [WithRedis].
 //
-// New judges the arguments and all options, and panics with an error that names each mistake: it matches
-// [holdfast.ErrInvalid]. Mistakes are a nil or empty argument, a Locker on several masters without WithRedis, a value that an
-// option cannot have, and options that cannot work together or with the Locker's, such as a WithMaxHold below the TTL.
+// New checks its arguments and all options together. It panics if any is wrong, with an error that names each mistake and
+// matches [holdfast.ErrInvalid]. Mistakes are a nil or empty argument, a Locker with several masters and no WithRedis, a
+// value that an option cannot have, and options that cannot work together or with the Locker's, such as a WithMaxHold below
+// the TTL.
 func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *Guard {
 	g := &Guard{locker: locker, target: target{resource, part}, config: defaults()}
 	g.judge(&g.mistakes, "")
@@ -62,14 +70,14 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 		o.guard(&g.config)
 	}
 	if n := 1 + len(g.also); n > mostLocks {
-		g.refuse("WithAlso makes it %d locks of a task: want at most %d", n, mostLocks)
+		g.refuse("WithAlso: %d locks for one task: want at most %d", n, mostLocks)
 	}
 	g.maxDeferral, g.maxDelay = g.busy.bounds()
 	if g.maxDeferral <= 0 {
 		g.refuse("MaxDeferral(%v): want more than 0", g.maxDeferral)
 	}
 	if g.maxDelay < time.Second {
-		g.refuse("MaxDelay(%v): want 1s at least, in which asynq counts", g.maxDelay)
+		g.refuse("MaxDelay(%v): want at least 1s, as asynq counts in seconds", g.maxDelay)
 	}
 	if g.busy.wait < 0 {
 		g.refuse("WithBusy(Wait(%v)): negative", g.busy.wait)
@@ -86,24 +94,24 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 	return g
 }
 
-// tasksIn is the Redis that asynq has: the one that WithRedis names, or else the Locker's.
+// tasksIn returns the Redis that asynq uses: the one given to WithRedis, or else the Locker's.
 func (m *mistakes) tasksIn(locker *holdfast.Locker, named redis.UniversalClient) redis.UniversalClient {
 	if named == nil && locker != nil {
 		if named = locker.Client(); named == nil {
-			m.refuse("a Locker on several masters needs WithRedis: which one has the tasks?")
+			m.refuse("a Locker on several masters needs WithRedis, to name the Redis that has the tasks")
 		}
 	}
 	return named
 }
 
-// isNil also finds a nil pointer or function in an interface.
+// isNil also reports a nil pointer or function in an interface.
 func isNil(v any) bool {
 	r := reflect.ValueOf(v)
 	return !r.IsValid() || (r.Kind() == reflect.Func || r.Kind() == reflect.Pointer) && r.IsNil()
 }
 
-// check has the Locker judge the options. The key is as long as one can get, so that a prefix that leaves no room for it is found
-// as well.
+// check has the Locker check the options. The key is as long as a key can be, so that a prefix that leaves no room for it is
+// found too.
 func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 	opts := make([]holdfast.Option, len(lock))
 	for i, o := range lock {
@@ -115,16 +123,19 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 // Wrap returns a handler that calls next under the lock. It is an [asynq.MiddlewareFunc].
 //
 // Wrap the handler of one type with mux.Handle("payout", guard.Wrap(handler)), or all handlers with mux.Use(guard.Wrap). Use
-// wraps the mux's answer to unknown types as well: a task of any type that names nothing to lock by is archived, which the log or
-// the hook Unnamed of a [Trace] says, with the type and the field. Give types that share a Guard a mux of their own if other
-// types have no key.
+// also wraps the mux's answer to unknown types, so a task of any type that has no key is archived. The log, or the hook
+// Unnamed of a [Trace], reports its type and the missing field. If only some types have a key, give those a mux of their
+// own.
 //
-// A middleware listed before the Guard sees tasks wait and give way. It sees a deferral as an error, a [*DeferredError], and has
-// to return it, wrapped with %w at most. A middleware listed behind the Guard runs under the lock. A task that runs under the
-// lock already, as behind an outer Guard of the same key, goes on under it, unless others may have it too, by [WithLimit], and
-// this Guard wants it alone: then it fails each time, with [holdfast.ErrSelfDeadlock].
+// A middleware listed before the Guard runs outside the lock. It sees waits and deferrals. A deferral is an error, a
+// [*DeferredError], and the middleware must return it, as it is or wrapped with %w. A middleware listed after the Guard runs
+// under the lock.
 //
-// Wrap panics on a nil handler, as [asynq.ServeMux.Handle] does.
+// A task may already run under the lock, as it does under an outer Guard of the same key. It then keeps that lock and goes
+// on. The exception is an outer lock that others can hold too, by [WithLimit], if this Guard wants the lock alone: then the
+// task fails each time, with [holdfast.ErrSelfDeadlock].
+//
+// Wrap panics if next is nil, like [asynq.ServeMux.Handle].
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {
 	if isNil(next) {
 		panic(invalid("Wrap: a nil handler"))
@@ -155,7 +166,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	return outcome
 }
 
-// refused is for a task that has not run.
+// refused decides the outcome of a task that has not run.
 func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next asynq.Handler, err error) error {
 	key := busyKey(keys, err)
 	switch {
@@ -176,22 +187,23 @@ func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next 
 	return g.giveWay(ctx, keys, t, next, err)
 }
 
-// nested tells whether the lock that ctx carries already will do for g: not one that others may have too, if g wants it alone.
+// nested reports whether the lock that ctx already carries is enough for g. It is not if others can hold it too and g wants
+// it alone.
 func (g *Guard) nested(ctx context.Context, key string) bool {
 	opts := append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(0), holdfast.WithReentrancy())
 	lock, err := g.locker.Acquire(ctx, key, opts...)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = lock.Release(ctx) }() // of a handle: the hold goes on
+	defer func() { _ = lock.Release(ctx) }() // releases a handle: the hold goes on
 	return has(ctx, lock)
 }
 
-// run has the handler work under the locks if they can be had, and holds it until the handler returns, whatever becomes
-// of its context: asynq gives up a handler that outlives its timeout, or a shutdown, and the task runs again
-// elsewhere beside it.
+// run calls the handler under the locks, if they can be had, and holds them until the handler returns, whatever happens to
+// its context. asynq abandons a handler that outlives its timeout or a shutdown, and runs the task again elsewhere alongside
+// it.
 func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
-	var names []string // of the locks in Redis, which have the Locker's prefix
+	var names []string // of the locks in Redis, with the Locker's prefix
 	var listens func() bool
 	r, result := refOf(ctx), errPanicked
 	defer func() {
@@ -199,18 +211,18 @@ func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *a
 			return
 		}
 		own := ""
-		if listens() { // else the task may have been run again by now, and be the one that gave way
+		if listens() { // otherwise asynq may have run the task again by now, and that run been deferred
 			own = noteOf(r.queue, r.id)
 			if deferral(result) == nil && (result != nil || err != nil) {
 				g.forget(ctx, r)
 			}
 		}
 		for _, name := range names {
-			g.wake(ctx, name, own) // after the release, and also behind a panic
+			g.wake(ctx, name, own) // after the release, also when the handler panics
 		}
 	}()
 	if deadline, ok := ctx.Deadline(); ok {
-		// When the context ends, asynq counts a failure of the handler, and does not listen any more.
+		// When the context ends, asynq counts a failure of the handler, and ignores what it returns.
 		left := time.Until(deadline)
 		wait = max(0, min(wait, left-margin(left)))
 	}
@@ -229,7 +241,7 @@ func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *a
 		result = next.ProcessTask(ctx, t)
 		for _, lock := range locks {
 			if err := lock.Err(); errors.Is(err, holdfast.ErrClosed) {
-				abandoned = err // a Shutdown of the Locker gave it up; the release does not tell
+				abandoned = err // a Shutdown of the Locker released it, which the error of the release does not show
 			}
 		}
 		return nil
@@ -237,12 +249,12 @@ func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *a
 	opts := append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(wait))
 	if len(keys) == 1 {
 		err = g.locker.Do(ctx, keys[0], work, opts...)
-	} else { // under those that an outer Guard has it goes on, and waits for the others
+	} else { // it keeps the locks that an outer Guard holds, and waits for the others
 		err = g.locker.DoAll(ctx, keys, work, append(opts, holdfast.WithReentrancy())...)
 	}
 	key := keys[0]
 	switch {
-	case !ran && errors.Is(err, holdfast.ErrLost): // one went while it waited for another: nothing ran
+	case !ran && errors.Is(err, holdfast.ErrLost): // one was lost while it waited for another: nothing ran
 		return false, fmt.Errorf("%w: %w: %v", holdfast.ErrUnavailable, errGone, err)
 	case !ran:
 		return false, err
@@ -251,7 +263,7 @@ func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *a
 	case err == nil:
 		return true, result
 	case !errors.Is(err, holdfast.ErrLost):
-		// The work was done under the lock, which now stays until its lease ends.
+		// The handler ran under the lock, which now stays until its lease expires.
 		g.tell(ctx, unreleasedHook, Event{Task: t, Key: key, Err: err})
 		return true, result
 	}
@@ -262,8 +274,8 @@ func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *a
 	return true, g.decide(ctx, t, err)
 }
 
-// errPanicked is what a handler returns that does not return.
+// errPanicked is the result of a handler that panics.
 var errPanicked = errors.New("asynqlock: the handler panicked")
 
-// margin is what a task does not spend waiting of the time that it has left.
+// margin is the part of its remaining time that a task does not spend waiting.
 func margin(left time.Duration) time.Duration { return min(left/5, time.Second) }

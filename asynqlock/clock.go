@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	longestEarly = 10 * time.Second // how far ahead of Redis' clock Claim grants a tick, unless WithClaim says otherwise
-	skewBound    = time.Second      // beyond it a clock is off
+	longestEarly = 10 * time.Second // how early, by the clock of Redis, Claim grants a tick by default
+	skewBound    = time.Second      // a clock that differs by more is reported
 )
 
-// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas; or 0. It asks until there is
-// an answer, or ctx ends.
+// early returns how long it is until the tick has come by the clock of Redis, which is the same for all replicas, or 0. It
+// keeps asking until there is an answer or ctx ends.
 func (s *Scheduler) early(ctx context.Context, tick time.Time) time.Duration {
 	client := s.locker.Client()
 	if client == nil {
-		return 0 // several masters, of which each has its own
+		return 0 // several masters, each with a clock of its own
 	}
 	for {
 		asked := time.Now().Add(s.ahead)
@@ -30,7 +30,7 @@ func (s *Scheduler) early(ctx context.Context, tick time.Time) time.Duration {
 		}
 		var refused redis.Error
 		if errors.As(err, &refused) {
-			return 0 // by an ACL, say
+			return 0 // by an ACL, for example
 		}
 		select {
 		case <-time.After(pause):
@@ -40,7 +40,7 @@ func (s *Scheduler) early(ctx context.Context, tick time.Time) time.Duration {
 	}
 }
 
-// compare warns where the time of Redis was not between two of this replica.
+// compare warns if the time of Redis does not lie between the two times of this replica, give or take skewBound.
 func (s *Scheduler) compare(now, asked, answered time.Time) {
 	var ahead time.Duration
 	switch {
@@ -52,11 +52,11 @@ func (s *Scheduler) compare(now, asked, answered time.Time) {
 		return
 	}
 	s.skewed.Do(func() {
-		slog.Warn("asynqlock: the clock of this replica is ahead of that of Redis, by which ticks go", "by", ahead.Round(time.Millisecond))
+		slog.Warn("asynqlock: the clock of this replica differs from that of Redis, which decides when ticks are due", "by", ahead.Round(time.Millisecond))
 	})
 }
 
-// redisTime returns when ctx ends, whatever the client's timeouts are.
+// redisTime returns by the time ctx ends, whatever the client's timeouts are.
 func redisTime(ctx context.Context, client redis.UniversalClient) (time.Time, error) {
 	type answer struct {
 		now time.Time

@@ -11,7 +11,7 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// configured is in the base context of a server whose Config went through Guard.Config.
+// configured is a key in the base context of a server whose Config went through Guard.Config.
 type configured struct{}
 
 var errNotConfigured error = &configError{}
@@ -24,11 +24,11 @@ func (*configError) Error() string {
 
 func (*configError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
-// Config returns cfg for the asynq server whose handlers g wraps. Where a server has handlers of several Guards, pass its
-// cfg through the Config of one of them: that is enough for all. What cfg says stays in force for everything but deferrals,
-// which are no failures: IsFailure is not asked about them, nor RetryDelayFunc, and ErrorHandler is not called.
+// Config returns cfg, prepared for deferrals, for the asynq server whose handlers g wraps. If the server has handlers of
+// several Guards, pass its cfg through the Config of one of them. All that cfg says stays in force, except for deferrals.
+// They are not failures: cfg's IsFailure, RetryDelayFunc and ErrorHandler are not called for them.
 //
-// Without it every task that a Guard wraps ends in an error that says so.
+// Without Config, every task that a Guard wraps fails with an error that says so.
 func (g *Guard) Config(cfg asynq.Config) asynq.Config {
 	base := cfg.BaseContext
 	if base == nil {
@@ -63,26 +63,27 @@ func (g *Guard) Config(cfg asynq.Config) asynq.Config {
 	return cfg
 }
 
-// DeferredError is what a task that gives way ends with. A middleware in front of the Guard that wraps errors has to keep it
-// (%w), or the deferral becomes a failure. It matches the error of the acquisition: [holdfast.ErrNotAcquired],
-// [holdfast.ErrUnavailable] or [holdfast.ErrClosed]; and [asynq.RevokeTask] where another task has taken this one's place,
-// so that asynq drops it without a record.
+// DeferredError is the error of a task that is deferred. A middleware in front of the Guard that wraps errors must do so
+// with %w, or the deferral becomes a failure. It matches the error of the acquisition: [holdfast.ErrNotAcquired],
+// [holdfast.ErrUnavailable] or [holdfast.ErrClosed]. It also matches [asynq.RevokeTask] if a new task has taken this one's
+// place, so that asynq drops this one without a record.
 type DeferredError struct {
 	Key      string
 	Since    time.Time     // of the first deferral
 	Delay    time.Duration // until it comes back
 	cause    error
-	failure  string // what the handler had failed with before, if it had
+	failure  string // the handler's last error before, if any
 	replaced bool
 }
 
-// Error is what asynq shows as the task's last error: so it does not hide what the handler failed with.
+// Error returns the text that asynq shows as the task's last error. It includes what the handler failed with before, if it
+// did.
 func (e *DeferredError) Error() string {
 	text := fmt.Sprintf("asynqlock: deferred since %s, now by %v: %v", e.Since.UTC().Format(time.RFC3339), e.Delay.Round(time.Millisecond), e.cause)
 	if e.failure != "" {
 		text += "; its handler failed before: " + e.failure
 	}
-	return strings.ToValidUTF8(text, "?") // or asynq cannot store it
+	return strings.ToValidUTF8(text, "?") // asynq cannot store anything else
 }
 
 func (e *DeferredError) Unwrap() error { return e.cause }

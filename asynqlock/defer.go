@@ -13,26 +13,27 @@ import (
 )
 
 const (
-	// forwarding is how late asynq may be with a task that is due, unless it is configured otherwise.
+	// forwarding is how late asynq may pick up a task that is due, by its default configuration.
 	forwarding = 5 * time.Second
 
-	// unknownDelay is for a key of which it is not known how long it stays busy: one that never expires, or Redis is away.
+	// unknownDelay applies if nobody knows how long the key stays busy: because it never expires, or because Redis is
+	// unavailable.
 	unknownDelay = 5 * time.Second
 )
 
-// giveWay has the task come back later without spending a retry.
+// giveWay defers the task: it comes back later without spending a retry.
 //
-// asynq puts a task back when its handler returns an error that is no failure. But it looks first at whether there
-// are retries left, and archives the task if there are none, failure or not: where none are left, a task of the same
-// content takes its place. And the deadline of a task runs on: where it would be over, the task waits here instead,
-// for as long as there is a chance.
+// asynq puts a task back if its handler returns an error that is not a failure. But first it checks the retries, and
+// archives a task that has none left, failure or not. So a new task of the same content takes the place of such a task. And
+// a task's deadline keeps running: if it would pass before the task comes back, the task waits here instead, for as long as
+// there is a chance.
 func (g *Guard) giveWay(ctx context.Context, keys []string, t *asynq.Task, next asynq.Handler, busy error) error {
 	r, now := refOf(ctx), time.Now()
 	d := &DeferredError{Key: busyKey(keys, busy), Since: now, Delay: g.delay(busy), cause: busy}
 	rec, err := g.record(ctx, r)
 	switch {
 	case errors.Is(err, asynq.ErrTaskNotFound):
-		return fmt.Errorf("asynqlock: task %s is not in this Redis: is WithRedis asynq's? %w", r.id, err)
+		return fmt.Errorf("asynqlock: task %s is not in this Redis: name asynq's by WithRedis: %w", r.id, err)
 	case err == nil:
 		d.failure = rec.failure
 		if rec.goesOn && rec.since.Before(now) {
@@ -66,7 +67,7 @@ func (g *Guard) giveWay(ctx context.Context, keys []string, t *asynq.Task, next 
 			if !known || !g.note(ctx, busy, r.queue, r.id, d) {
 				break
 			}
-			// The lock may have been released before there was a note for its releaser. So look again, behind it.
+			// The lock may have been released before its holder could find the note. So look again now that the note is there.
 			ran, err := g.run(ctx, keys, 0, t, next)
 			if ran || ctx.Err() != nil {
 				return err
@@ -80,13 +81,13 @@ func (g *Guard) giveWay(ctx context.Context, keys []string, t *asynq.Task, next 
 		g.tell(ctx, deferredHook, event)
 		return d
 	}
-	// Whatever else has an ID of this form, a task of the user's or what came of an earlier task of the same ID, has to
-	// stay apart: asynq keeps archived tasks for months.
+	// Another task may have an ID of this form: a task of the user's, or the successor of an earlier task with the same ID.
+	// The random text keeps them apart, because asynq keeps archived tasks for months.
 	origin := Origin(ctx, t)
 	successor := origin + "~" + crand.Text()[:10]
 	if err := g.put(ctx, r, rec, successor, origin, d); err != nil {
-		// A failure, and no deferral: asynq archives the task, and ErrorHandler ought to know.
-		return fmt.Errorf("asynqlock: no task takes the place of one without retries left: %w", errors.Join(err, busy))
+		// This is a failure and not a deferral: asynq archives the task, and ErrorHandler should be called.
+		return fmt.Errorf("asynqlock: cannot replace a task that has no retries left: %w", errors.Join(err, busy))
 	}
 	g.tell(ctx, handedOnHook, event)
 	g.note(ctx, busy, r.queue, successor, d)
@@ -97,7 +98,7 @@ func (g *Guard) giveWay(ctx context.Context, keys []string, t *asynq.Task, next 
 	return d
 }
 
-// delay is what the holder's lease has left, and a random part more.
+// delay returns what is left of the holder's lease plus a random part.
 func (g *Guard) delay(err error) time.Duration {
 	left := unknownDelay
 	var held *holdfast.HeldError
@@ -108,11 +109,12 @@ func (g *Guard) delay(err error) time.Duration {
 	return min(left, g.maxDelay-rand.N(g.maxDelay/4))
 }
 
-// originHeader is of a task that took another's place: the ID of the first.
+// originHeader is the header of a task that took the place of another. It has the ID of the first one.
 const originHeader = "holdfast-origin"
 
-// Origin is the ID of the task that t stands for: where t took the place of one that asynq would have archived, the ID
-// of that one, and else t's own, which ctx has. Use it where the ID names the work, for idempotency say.
+// Origin returns the ID of the task that t stands for. For a task that took the place of another, see [Defer], it is the ID
+// of the first one. For any other task it is t's own ID, which ctx carries. Use it if the ID names the work, for example as
+// an idempotency key.
 func Origin(ctx context.Context, t *asynq.Task) string {
 	if id := t.Headers()[originHeader]; id != "" {
 		return id

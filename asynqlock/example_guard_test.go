@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// runTask has a guarded handler process a task as a server with the Guard's Config would, without a server.
+// runTask runs a guarded handler with a task, like a server with the Guard's Config, but without a server.
 func runTask(guard *asynqlock.Guard, handler asynq.HandlerFunc, task *asynq.Task) error {
 	ctx := guard.Config(asynq.Config{}).BaseContext()
 	return guard.Wrap(handler).ProcessTask(ctx, task)
@@ -27,7 +27,7 @@ func ExampleField() {
 	account := asynqlock.Field("account_id")
 	fmt.Println(account(asynq.NewTask("payout", []byte(`{"account_id": 42}`))))
 	_, err := account(asynq.NewTask("payout", []byte(`{}`)))
-	fmt.Println(errors.Is(err, asynq.SkipRetry)) // it will not get better: asynq archives the task
+	fmt.Println(errors.Is(err, asynq.SkipRetry)) // a retry cannot help: asynq archives the task
 	// Output:
 	// [42] <nil>
 	// true
@@ -39,7 +39,7 @@ func ExampleParts() {
 	// Output: [acme 42] <nil>
 }
 
-// Any function of this form will do, for payloads that are not JSON.
+// Any function of this form can be a Part, for example for a payload that is not JSON.
 func ExamplePart() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -60,7 +60,7 @@ func ExamplePart() {
 	// <nil>
 }
 
-// A Locker whose Redis is not that of asynq, and tasks that give way for six hours altogether and a minute at a time.
+// The Locker's Redis is not asynq's. Tasks are deferred for up to six hours in total, and for up to a minute at a time.
 func ExampleNew() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -76,7 +76,7 @@ func ExampleNew() {
 	// Output: <nil>
 }
 
-// Two Guards on one server, for tasks that exclude each other by different names.
+// Two Guards on one server: payouts exclude each other by account, reports by year.
 func ExampleGuard_Wrap() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -91,14 +91,14 @@ func ExampleGuard_Wrap() {
 	mux := asynq.NewServeMux()
 	mux.Handle("payout", accounts.Wrap(handler))
 	mux.Handle("report", reports.Wrap(handler))
-	mux.Handle("mail", handler) // under no lock
+	mux.Handle("mail", handler) // without a lock
 
-	ctx := accounts.Config(asynq.Config{}).BaseContext() // one Config will do for both
+	ctx := accounts.Config(asynq.Config{}).BaseContext() // one Config is enough for both
 	fmt.Println(mux.ProcessTask(ctx, payout(42)), mux.ProcessTask(ctx, asynq.NewTask("report", []byte(`{"year": 2026}`))))
 	// Output: <nil> <nil>
 }
 
-// A handler that runs without the Guard's Config is refused: a task that gives way would be archived.
+// A server that does not use the Guard's Config runs no guarded handler: a deferred task would be archived.
 func ExampleGuard_Config() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -120,7 +120,7 @@ func ExampleGuard_Config() {
 	// true
 }
 
-// A second task adds nothing while the first one is at work.
+// A second task is skipped, because it adds nothing while the first one runs.
 func ExampleWithBusy() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -151,7 +151,7 @@ func ExampleWithBusy() {
 func ExamplePolicy() {
 	for _, policy := range []asynqlock.Policy{
 		asynqlock.Defer(),                      // come back later, without spending a retry
-		asynqlock.Wait(200 * time.Millisecond), // stand in line for that long, then come back later
+		asynqlock.Wait(200 * time.Millisecond), // wait in line for that long, then come back later
 		asynqlock.Skip(),                       // complete without running
 		asynqlock.Fail(),                       // fail, by asynq's rules
 	} {
@@ -159,7 +159,7 @@ func ExamplePolicy() {
 	}
 }
 
-// The options of the lock: its holder, and for how long at most.
+// The lock gets a label, which names its holder, and a bound on how long it is held.
 func ExampleWithLock() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -181,7 +181,8 @@ func ExampleWithLock() {
 	// <nil>
 }
 
-// Mails that had better go out twice than not at all: without Redis the lock is done without. (asynq's own Redis is another.)
+// Mail that should rather go out twice than not at all is sent without the lock while the Locker's Redis is down. asynq uses
+// another Redis.
 func ExampleWithFailOpen() {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -189,7 +190,7 @@ func ExampleWithFailOpen() {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	server.Close() // Redis is away
+	server.Close() // Redis is down
 	locker, err := holdfast.New(rdb)
 	if err != nil {
 		panic(err)
@@ -197,7 +198,7 @@ func ExampleWithFailOpen() {
 	queues, closeQueues := newExampleRedis()
 	defer closeQueues()
 	guard := asynqlock.New(locker, "mail", asynqlock.Field("to"), asynqlock.WithRedis(queues), asynqlock.WithFailOpen(),
-		asynqlock.WithLock(holdfast.WithTTL(200*time.Millisecond))) // a quarter of it is how long Redis is asked
+		asynqlock.WithLock(holdfast.WithTTL(200*time.Millisecond))) // Redis has a quarter of that to answer
 
 	err = runTask(guard, func(ctx context.Context, _ *asynq.Task) error {
 		fmt.Println("locks:", len(holdfast.Held(ctx)))
@@ -209,7 +210,7 @@ func ExampleWithFailOpen() {
 	// <nil>
 }
 
-// A middleware in front of the Guard that counts failures leaves deferrals out.
+// A middleware in front of the Guard counts failures, but not deferrals.
 func ExampleDeferredError() {
 	failures := 0
 	_ = asynq.MiddlewareFunc(func(next asynq.Handler) asynq.Handler {
@@ -224,20 +225,21 @@ func ExampleDeferredError() {
 	})
 }
 
-// A task whose lock was lost counts as done where its writes were fenced: what was refused is done by another run.
+// If a task's writes are fenced, a run that lost its lock can count as done: what the fence refused, another run does.
 func ExampleWithErrorHandler() {
 	_ = asynqlock.WithErrorHandler(func(_ context.Context, t *asynq.Task, err error) error {
 		if errors.Is(err, holdfast.ErrLost) {
 			fmt.Println(t.Type(), "ran to its end after its lock was lost:", err)
 			return nil // a success
 		}
-		return err // as by default: a failure
+		return err // the default: a failure
 	})
 }
 
-// A handler under a Guard, without a server: a second Locker is the other worker. Fail, as there is no task in Redis to defer.
+// A guarded handler runs without a server. A second Locker stands for another worker. The policy is Fail, because there is
+// no task in Redis to defer.
 func Example_unitTest() {
-	rdb, closeAll := newExampleRedis() // on miniredis.RunT(t) in a test
+	rdb, closeAll := newExampleRedis() // in a test, use miniredis.RunT(t)
 	defer closeAll()
 	locker, _ := holdfast.New(rdb)
 	other, _ := holdfast.New(rdb)
@@ -253,7 +255,7 @@ func Example_unitTest() {
 	// held: true
 }
 
-// One set of hooks for the Guard and the Scheduler of a program.
+// A Guard and a Scheduler share one set of hooks.
 func ExampleWithTrace() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -280,7 +282,7 @@ func ExampleWithTrace() {
 	// Output: account:42 is busy: true
 }
 
-// At most two tasks of an account at a time, on all servers together.
+// At most two tasks of an account run at a time, on all servers together.
 func ExampleWithLimit() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -301,7 +303,7 @@ func ExampleWithLimit() {
 	// <nil>
 }
 
-// A transfer has both accounts, whichever way the money goes.
+// A transfer locks both accounts, whichever way the money goes.
 func ExampleWithAlso() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// In a time zone of its own, with hooks for the metrics.
+// A Scheduler has a time zone, a bound on lateness, and hooks for metrics.
 func ExampleNewScheduler() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -52,7 +52,7 @@ func ExampleScheduler_Register() {
 	// <nil>
 }
 
-// Beside the servers of the replica: entries first, and then it goes on until the replica stops.
+// A Scheduler runs alongside the replica's servers: register its entries, start it, and shut it down when the replica stops.
 func ExampleScheduler_Start() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -64,7 +64,7 @@ func ExampleScheduler_Start() {
 	scheduler := asynqlock.NewScheduler(locker, asynqlock.WithTrace(&asynqlock.Trace{Enqueued: func(_ context.Context, e asynqlock.Event) {
 		select {
 		case enqueued <- e.Name:
-		default: // nobody waits for the next ones
+		default: // nobody waits for later ticks
 		}
 	}}))
 	if err := scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil)); err != nil {
@@ -78,7 +78,7 @@ func ExampleScheduler_Start() {
 	// Output: enqueued heartbeat
 }
 
-// The ticks end first, then the Locker that they are claimed with.
+// Shut down the Scheduler first, then the Locker that it claims ticks with.
 func ExampleScheduler_Shutdown() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -91,14 +91,14 @@ func ExampleScheduler_Shutdown() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	scheduler.Shutdown() // waits for what is being enqueued
+	scheduler.Shutdown() // waits for ticks that are being enqueued
 	fmt.Println(locker.Shutdown(ctx))
 	// Output:
 	// <nil>
 	// <nil>
 }
 
-// A process that does nothing else: Run blocks until SIGINT or SIGTERM, as asynq's own does.
+// In a process that does nothing else, Run blocks until SIGINT or SIGTERM, like that of asynq's own Scheduler.
 func ExampleScheduler_Run() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -110,7 +110,7 @@ func ExampleScheduler_Run() {
 	if err := scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil)); err != nil {
 		panic(err)
 	}
-	time.AfterFunc(100*time.Millisecond, func() { // the one who stops the process
+	time.AfterFunc(100*time.Millisecond, func() { // something stops the process
 		self, _ := os.FindProcess(os.Getpid())
 		_ = self.Signal(os.Interrupt)
 	})
@@ -118,7 +118,7 @@ func ExampleScheduler_Run() {
 	// Output: <nil>
 }
 
-// Replicas whose clocks are kept within two seconds of that of Redis, and a claim that is kept for a day.
+// The clocks of the replicas are kept within two seconds of the clock of Redis. A claim is kept for a day.
 func ExampleWithClaim() {
 	rdb, closeAll := newExampleRedis()
 	defer closeAll()
@@ -131,7 +131,7 @@ func ExampleWithClaim() {
 	// Output: <nil>
 }
 
-// The tick that a task was enqueued for, in its handler.
+// A handler reads the tick that its task was enqueued for.
 func ExampleTick() {
 	_ = asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		if name, tick, ok := asynqlock.Tick(ctx, task); ok {
@@ -141,7 +141,7 @@ func ExampleTick() {
 	})
 }
 
-// The ID to be idempotent by, also where a task on its last retry went on as a new one.
+// The idempotency key stays the same, even if a new task took the place of one on its last retry.
 func ExampleOrigin() {
 	_ = asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		fmt.Println("payment", asynqlock.Origin(ctx, task))

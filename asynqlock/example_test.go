@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newExampleRedis is a Redis inside the process.
+// newExampleRedis starts a Redis server inside the process.
 func newExampleRedis() (rdb *redis.Client, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -37,7 +37,7 @@ func Example() {
 
 	payout := make(chan int64)
 	handler := asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		payout <- holdfast.Held(ctx)[0].Token() // the context is the lock's: pass it on
+		payout <- holdfast.Held(ctx)[0].Token() // ctx ends when the lock is lost: pass it on
 		return nil
 	})
 
@@ -66,7 +66,7 @@ func Example() {
 	first, second := <-payout, <-payout
 	fmt.Println("one after the other:", first < second)
 
-	// In the same program: a task that names no account has no need of one.
+	// In the same program: a task without an account needs no Guard.
 	scheduler := asynqlock.NewScheduler(locker)
 	err = scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil))
 	if err != nil {
@@ -82,7 +82,7 @@ func Example() {
 	// ran: heartbeat
 }
 
-// On every replica: one of them enqueues each tick.
+// The Scheduler runs on every replica. One of them enqueues each tick.
 func ExampleScheduler() {
 	rdb, closeAll := newExampleRedis() // redis.NewClient(...)
 	defer closeAll()
@@ -106,9 +106,9 @@ func ExampleScheduler() {
 	var tasks []*asynq.TaskInfo
 	for len(tasks) == 0 {
 		time.Sleep(100 * time.Millisecond)
-		tasks, _ = inspector.ListPendingTasks("default") // which does not exist before
+		tasks, _ = inspector.ListPendingTasks("default") // an error until the queue exists
 	}
-	name, _, _ := strings.Cut(tasks[0].ID, "@") // and its time
+	name, _, _ := strings.Cut(tasks[0].ID, "@") // the ID is the name, "@" and the time
 	fmt.Println(tasks[0].Type, "of", name)
 	// Output: heartbeat of heartbeat
 }

@@ -124,7 +124,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"no locker":     {func() { asynqlock.New(nil, "account", part) }, []string{"no Locker"}},
 		"no resource":   {func() { asynqlock.New(l, "", part) }, []string{"no resource"}},
 		"no part":       {func() { asynqlock.New(l, "account", nil) }, []string{"no part"}},
-		"no field":      {func() { asynqlock.New(l, "account", asynqlock.Field("")) }, []string{"Field wants a name"}},
+		"no field":      {func() { asynqlock.New(l, "account", asynqlock.Field("")) }, []string{"Field needs a name"}},
 		"no parts":      {func() { asynqlock.New(l, "account", asynqlock.Parts()) }, []string{"Parts"}},
 		"nil part":      {func() { asynqlock.New(l, "account", asynqlock.Parts(part, nil)) }, []string{"Parts"}},
 		"which Redis":   {func() { asynqlock.New(several, "account", part) }, []string{"WithRedis"}},

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// asynq keeps a task as a hash, whose field "msg" is a protobuf message. These are the numbers of what is read or replaced
-// in it (asynq.proto); all else in it stays as it is, also what a later version of asynq adds.
+// asynq keeps a task as a hash, whose field "msg" is a protobuf message. These are the numbers of the fields that are read
+// or replaced in it (asynq.proto). Everything else in it stays as it is, even what a later version of asynq adds.
 const (
 	idField       = 3
 	errorField    = 7
@@ -14,16 +14,16 @@ const (
 	headersField  = 15
 )
 
-var errMessage = errors.New("asynqlock: asynq's record of the task is of an unknown form")
+var errMessage = errors.New("asynqlock: asynq's record of the task has an unknown format")
 
-// message is the fields of a protobuf message, in their order.
+// message is the fields of a protobuf message, in order.
 type message []field
 
 type field struct {
 	number uint64
-	raw    []byte // all of it
-	bytes  []byte // the content of a string, a message
-	value  uint64 // of a number
+	raw    []byte // the whole field
+	bytes  []byte // the content of a string or a message
+	value  uint64 // the value of a number
 }
 
 func parseMessage(raw []byte) (message, error) {
@@ -66,7 +66,7 @@ func parseMessage(raw []byte) (message, error) {
 	return m, nil
 }
 
-// text is a field's, "" where there is none.
+// text returns the content of a field, or "" if there is none.
 func (m message) text(number uint64) (s string) {
 	for _, f := range m {
 		if f.number == number {
@@ -85,7 +85,7 @@ func (m message) number(number uint64) (v uint64) {
 	return v
 }
 
-// successor is the message of a task that takes the place of this one.
+// successor returns the message of the task that takes the place of this one.
 func (m message) successor(id, origin, lastErr string) []byte {
 	var raw []byte
 	for _, f := range m {
@@ -99,7 +99,7 @@ func (m message) successor(id, origin, lastErr string) []byte {
 	return appendText(raw, headersField, string(appendText(appendText(nil, 1, originHeader), 2, origin)))
 }
 
-// headerName is the key of an entry of a map, "" if it has none.
+// headerName returns the key of an entry of a map, or "" if it has none.
 func headerName(entry []byte) string {
 	m, _ := parseMessage(entry)
 	return m.text(1)

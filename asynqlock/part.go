@@ -11,22 +11,22 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Part takes from a task what tells one lock of a resource from the others: usually one string, none of them empty.
-// Any function of this form will do; it runs before the lock is taken.
+// A Part takes from a task the strings that tell its lock from the others of the resource: usually one string, and none of
+// them empty. Any function of this form will do. It runs before the lock is taken.
 //
-// Its error is the outcome of the task, as that of a handler would be: asynq tries again, unless it wraps
+// An error of a Part is the outcome of the task, like an error of a handler: asynq retries the task, unless the error wraps
 // [asynq.SkipRetry] (archived) or [asynq.RevokeTask] (dropped).
 type Part func(t *asynq.Task) ([]string, error)
 
-// Field is the value of a field of the payload, a JSON object, at its top level: a string that is not empty, or a number,
-// which is taken as it is written. So 42 and "42" are the same, and 42 and 42.0 are not. Of several fields of one name the
-// last counts. A field whose name differs in case alone is refused: encoding/json stores it in the same field of a struct,
-// so that the handler could find another value than the lock was named by.
+// Field returns a Part that takes a top-level field of the payload, which must be a JSON object. The field is a string that
+// is not empty, or a number. A number is taken as it is written, so 42 and "42" are the same, and 42 and 42.0 are not. If
+// several fields have the same name, the last one counts. A payload with a field whose name differs only in case is refused:
+// encoding/json stores both in one field of a struct, so the handler could find another value than the lock's.
 //
-// A payload that is no JSON object, has no such value there, or has such another field, will not get better: the task is
-// archived at once, with an error that matches [holdfast.ErrInvalid] and [asynq.SkipRetry].
+// A task whose payload is not a JSON object, lacks such a value, or has such another field is archived at once, because a
+// retry cannot help. Its error matches [holdfast.ErrInvalid] and [asynq.SkipRetry].
 //
-// Without a name Field returns nil, which [New] refuses.
+// If name is empty, Field returns nil, which [New] refuses.
 func Field(name string) Part {
 	if name == "" {
 		return nil
@@ -34,11 +34,11 @@ func Field(name string) Part {
 	return func(t *asynq.Task) ([]string, error) {
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(t.Payload(), &fields); err != nil {
-			return nil, &keyError{fmt.Sprintf("the payload of %q is no JSON object: %v", t.Type(), err)}
+			return nil, &keyError{fmt.Sprintf("the payload of %q is not a JSON object: %v", t.Type(), err)}
 		}
 		for other := range fields {
 			if other != name && strings.EqualFold(other, name) {
-				return nil, &keyError{fmt.Sprintf("the payload of %q has a field %.100q, want %q alone", t.Type(), other, name)}
+				return nil, &keyError{fmt.Sprintf("the payload of %q has a field %.100q; only %q is allowed", t.Type(), other, name)}
 			}
 		}
 		raw, ok := fields[name]
@@ -56,8 +56,9 @@ func Field(name string) Part {
 	}
 }
 
-// Parts is all of parts, in their order: Parts(Field("tenant"), Field("account")) makes holdfast.Key(resource, tenant,
-// account). Without a part, or with a nil one, Parts returns nil, which [New] refuses.
+// Parts returns a Part that takes what all of parts take, in their order. Parts(Field("tenant"), Field("account")) makes the
+// key holdfast.Key(resource, tenant, account). If parts is empty or one of them is nil, Parts returns nil, which [New]
+// refuses.
 func Parts(parts ...Part) Part {
 	if len(parts) == 0 {
 		return nil
@@ -80,7 +81,7 @@ func Parts(parts ...Part) Part {
 	}
 }
 
-// target is what a lock is of: the resource, and the part that tells one of it from the others.
+// target is what a lock protects: the resource, and the part that tells one such resource from the others.
 type target struct {
 	resource string
 	part     Part
@@ -91,11 +92,11 @@ func (g target) judge(m *mistakes, where string) {
 		m.refuse("%sno resource", where)
 	}
 	if g.part == nil {
-		m.refuse("%sno part: Field wants a name, Parts at least one part, and none of them nil", where)
+		m.refuse("%sno part: Field needs a name, and Parts needs at least one part, none of them nil", where)
 	}
 }
 
-// keys are those of a task's locks, each once.
+// keys returns the keys of the task's locks, each once.
 func (g *Guard) keys(t *asynq.Task) (keys []string, err error) {
 	for _, target := range append([]target{g.target}, g.also...) {
 		key, err := target.key(t)
@@ -109,7 +110,7 @@ func (g *Guard) keys(t *asynq.Task) (keys []string, err error) {
 	return keys, nil
 }
 
-// key is the lock's key for this task.
+// key returns the lock's key for this task.
 func (g target) key(t *asynq.Task) (string, error) {
 	parts, err := g.part(t)
 	if err != nil {
@@ -127,7 +128,7 @@ func (g target) key(t *asynq.Task) (string, error) {
 	return holdfast.Key(append([]string{g.resource}, parts...)...), nil
 }
 
-// keyError is a task that names nothing to lock.
+// keyError is the error of a task that has no key.
 type keyError struct{ reason string }
 
 func (e *keyError) Error() string { return "asynqlock: " + e.reason }

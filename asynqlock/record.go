@@ -13,8 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// asynq's hash of a task gets a field of ours when the task is deferred: since when, after how many retries, and what its
-// handler had failed with before. It goes with the hash. A handler that fails ends it: what follows is deferred anew.
+// A deferral adds a field to asynq's hash of the task: since when it is deferred, after how many retries, and what its
+// handler failed with before. The field is deleted with the hash. When the handler fails, the deferral ends, and the next
+// one counts anew.
 
 const (
 	stateField = "holdfast"
@@ -32,7 +33,7 @@ var (
 	handOnScript = redis.NewScript(handOnText)
 )
 
-// taskRef is which task a run is of, from its context; without a server it has no ID.
+// taskRef says which task a run is of, as its context has it. Without a server it has no ID.
 type taskRef struct {
 	queue, id      string
 	retried, limit int
@@ -46,22 +47,22 @@ func refOf(ctx context.Context) (r taskRef) {
 	return r
 }
 
-// asynq's keys, all of which have the queue as their hash tag.
+// These are asynq's keys. Their hash tag is the queue.
 func taskKey(queue, id string) string { return "asynq:{" + queue + "}:t:" + id }
 func pendingKey(queue string) string  { return "asynq:{" + queue + "}:pending" }
 func retryKey(queue string) string    { return "asynq:{" + queue + "}:retry" }
 
-// record is what Redis has of a task that runs.
+// record is what Redis stores about a task that runs.
 type record struct {
 	message
 	unique  string    // the key that Unique has locked
-	since   time.Time // of the first deferral, if it goes on
-	goesOn  bool
-	failure string // what the handler failed with before
-	woken   bool   // by a release, and has not given way since
+	since   time.Time // of the first deferral, if goesOn
+	goesOn  bool      // the deferral has not ended since
+	failure string    // what the handler failed with before
+	woken   bool      // by a release, and not deferred since
 }
 
-// record reads a task. One that does not exist is an asynq.ErrTaskNotFound.
+// record reads a task. If it does not exist, the error is an asynq.ErrTaskNotFound.
 func (g *Guard) record(ctx context.Context, r taskRef) (*record, error) {
 	fields, err := g.redis.HMGet(ctx, taskKey(r.queue, r.id), "msg", "unique_key", stateField, wokenField).Result()
 	if err != nil {
@@ -89,7 +90,7 @@ func formatState(since time.Time, retried int, failure string) string {
 	return fmt.Sprintf("%d %d %s", since.UnixMilli(), retried, failure)
 }
 
-// parseState reads a state, unless the task has failed since.
+// parseState reads a state. ok is false if the task has failed since.
 func parseState(state string, retried int) (since time.Time, failure string, ok bool) {
 	first, rest, _ := strings.Cut(state, " ")
 	second, failure, _ := strings.Cut(rest, " ")
@@ -100,8 +101,8 @@ func parseState(state string, retried int) (since time.Time, failure string, ok 
 	return time.UnixMilli(ms), failure, true
 }
 
-// remember has the next run know of this deferral. It is a matter of one try: without it the next one counts anew, and is
-// not woken.
+// remember stores this deferral for the next run. It tries once: if that fails, the next deferral counts anew, and the task
+// is not woken.
 func (g *Guard) remember(ctx context.Context, r taskRef, state string) bool {
 	ctx, cancel := context.WithTimeout(ctx, noteBound)
 	defer cancel()
@@ -109,7 +110,7 @@ func (g *Guard) remember(ctx context.Context, r taskRef, state string) bool {
 	return err == nil && n == 1
 }
 
-// forget ends the deferral of a task, as its handler has failed.
+// forget ends the deferral of a task, because its handler has failed.
 func (g *Guard) forget(ctx context.Context, r taskRef) {
 	if r.id == "" {
 		return
@@ -119,19 +120,19 @@ func (g *Guard) forget(ctx context.Context, r taskRef) {
 	_ = g.redis.HDel(ctx, taskKey(r.queue, r.id), stateField, wokenField).Err()
 }
 
-// put has a task of the same content, with another ID, take the place of one that has no retry left. It does not give up
-// while asynq waits for the outcome: what it returns an error for is archived.
+// put replaces a task that has no retries left with a new task of the same content. It keeps trying for as long as asynq
+// waits for the outcome, because asynq archives the task if put returns an error.
 func (g *Guard) put(ctx context.Context, r taskRef, rec *record, successor, origin string, d *DeferredError) (err error) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		if rec == nil {
 			if rec, err = g.record(ctx, r); errors.Is(err, asynq.ErrTaskNotFound) {
-				return err // Redis has forgotten it in the meantime
+				return err // Redis has lost it in the meantime
 			}
 		}
 		if rec != nil {
 			unique := rec.unique
 			if unique == "" {
-				unique = taskKey(r.queue, r.id) // a Cluster wants a name in the slot of the others
+				unique = taskKey(r.queue, r.id) // Cluster needs some key in the same slot
 			}
 			keys := []string{taskKey(r.queue, r.id), taskKey(r.queue, successor), retryKey(r.queue), unique}
 			var n int

@@ -15,44 +15,49 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Scheduler enqueues tasks by the clock, as [asynq.Scheduler] does, and may run on every replica: each tick is
-// enqueued by one of them. Make it with [NewScheduler].
+// Scheduler enqueues tasks by the clock, like [asynq.Scheduler]. It can run on every replica: each tick is enqueued by one
+// of them. Make it with [NewScheduler].
 //
-// A tick is the nominal time, and the same on all replicas: "*/5 * * * *" has one at 12:05:00 in the location's time, and
-// "@every 5m" one at each multiple of 5 min since 1970, whenever the replica was started. Before it enqueues, a replica claims
-// the tick with [holdfast.Locker.Claim], of holdfast.Key("asynq", name): so the replicas need not have the same time, a task
-// may be over before a slow replica gets there, and replicas may come and go. At most one enqueues, and one does, unless no
-// replica with a clock as below reaches Redis within the bound of [WithLateness], or the one that has claimed dies, or cannot
-// enqueue, before it has.
+// A tick is a nominal time, the same on all replicas. "*/5 * * * *" has a tick at 12:05:00 in the time of the Scheduler's
+// location. "@every 5m" has one at each multiple of 5 min since 1970, whenever the replica was started. Before a replica
+// enqueues a task, it claims the tick with [holdfast.Locker.Claim], under the name holdfast.Key("asynq", name). So the
+// replicas' clocks may differ, a task may be done before a slow replica gets there, and replicas may come and go.
 //
-// The claims live in the Locker's Redis until their tick is more than an hour old. Where Redis loses one in that time, as in
-// a restart without persistence, its tick may be enqueued again; the same goes for a clock of Redis that is set forward by
-// more than an hour, and then back. A job of cronlock may have the same name. Unlike asynq's own, a Scheduler is not listed
-// among the Inspector's SchedulerEntries.
+// At most one replica enqueues a tick. One does, unless
 //
-// A replica whose clock is ahead waits until the tick has come by the clock of Redis (TIME); one that is off by more than 1 s is
-// warned about once, by slog. One that is ahead by more than 10 s, or behind by more than 1 h, enqueues nothing, see
-// [WithClaim]. With a Locker on several masters there is no such clock, and a replica enqueues as much too early as its own is
-// ahead.
+//   - no replica whose clock is close enough to that of Redis, see below, reaches Redis within the bound of [WithLateness],
+//     or
+//   - the replica that claimed the tick dies, or cannot enqueue the task, before it has done so.
+//
+// The claims live in the Locker's Redis until their tick is more than an hour old. If Redis loses one in that time, for
+// example in a restart without persistence, its tick can be enqueued again. The same goes if the clock of Redis is set
+// forward by more than an hour, and then back. A cronlock job can have the same name. Unlike asynq's own, a Scheduler is not
+// listed among the Inspector's SchedulerEntries.
+//
+// A replica whose clock is ahead waits until the tick has come by the clock of Redis (TIME). If a clock is off by more than
+// 1 s, slog warns about it once. A replica whose clock is ahead by more than 10 s, or behind by more than 1 h, enqueues
+// nothing: see [WithClaim]. With a Locker on several masters there is no such common clock, and a replica enqueues too early
+// by as much as its own clock is ahead.
 type Scheduler struct {
 	locker *holdfast.Locker
 	client *asynq.Client
 	cron   *cron.Cron
 	schedulerConfig
 
-	ctx  context.Context // ends when Shutdown loses patience
+	ctx  context.Context // ends when Shutdown stops waiting
 	stop context.CancelFunc
 
 	mu      sync.Mutex
 	entries map[string]cron.EntryID
 	state   state
 
-	skewed sync.Once // it is said once
+	skewed sync.Once // the warning about the clock
 }
 
-// NewScheduler returns a Scheduler that enqueues into the Redis of the Locker, or into that of [WithRedis].
+// NewScheduler returns a Scheduler that enqueues into the Locker's Redis, or into that of [WithRedis].
 //
-// It judges the Locker and all options, and panics with an error that names each mistake: it matches [holdfast.ErrInvalid].
+// NewScheduler checks the Locker and all options together. It panics if any is wrong, with an error that names each mistake
+// and matches [holdfast.ErrInvalid].
 func NewScheduler(locker *holdfast.Locker, opts ...SchedulerOption) *Scheduler {
 	s := &Scheduler{locker: locker, schedulerConfig: schedulerDefaults(), entries: map[string]cron.EntryID{}}
 	for _, o := range opts {
@@ -80,7 +85,7 @@ func NewScheduler(locker *holdfast.Locker, opts ...SchedulerOption) *Scheduler {
 	return s
 }
 
-// state is what Start and Shutdown have made of a Scheduler.
+// state says whether a Scheduler was started and shut down.
 type state uint8
 
 const (
@@ -89,12 +94,12 @@ const (
 	closed
 )
 
-// Register has task enqueued at each tick of spec: five fields, or a descriptor such as @daily or @every 10s, as
-// asynq's own Scheduler takes them. name is the entry's on all replicas, and no other may have it, in the whole Redis:
-// the replicas that use it exclude each other. Register and Unregister may be called at any time.
+// Register adds an entry: task is enqueued at each tick of spec. spec has five fields, or is a descriptor such as @daily or
+// @every 10s, as for asynq's own Scheduler. name names the entry on all replicas, which exclude each other by it. No other
+// entry in the whole Redis may have the same name. Register and Unregister can be called at any time.
 //
-// The task gets an ID of its own for each tick, the name and the Unix time: "invoices@1795271400". [Tick] reads it
-// for the handler. opts are asynq's, and may not name an ID.
+// For each tick the task gets an ID of its own, made of the name and the Unix time: "invoices@1795271400". [Tick] reads it
+// for the handler. opts are asynq's, and must not set an ID.
 //
 // Errors: [holdfast.ErrInvalid].
 func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.Option) error {
@@ -118,7 +123,7 @@ func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.
 	}
 	first := schedule.Next(time.Now().In(s.location))
 	if first.IsZero() {
-		return invalid("Register(%q, %q): it never comes to that", spec, name)
+		return invalid("Register(%q, %q): the spec never matches", spec, name)
 	}
 	e := &entry{s: s, name: name, task: task, opts: opts, ahead: s.ahead}
 	if s.lateness != nil {
@@ -132,14 +137,14 @@ func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.entries[name]; ok {
-		return invalid("Register(%q, %q): there is an entry of this name", spec, name)
+		return invalid("Register(%q, %q): there is already an entry of this name", spec, name)
 	}
 	e.id = s.cron.Schedule(schedule, e)
 	s.entries[name] = e.id
 	return nil
 }
 
-// checkClaim has the Locker judge the options.
+// checkClaim has the Locker check the options.
 func checkClaim(locker *holdfast.Locker, claim []holdfast.ClaimOption) error {
 	opts := make([]holdfast.Option, len(claim))
 	for i, o := range claim {
@@ -148,10 +153,11 @@ func checkClaim(locker *holdfast.Locker, claim []holdfast.ClaimOption) error {
 	return locker.Check(claimed("name"), opts...)
 }
 
-// claimed is the name of what an entry's ticks are claimed of: not that of a lock or a cron job which is called like it.
+// claimed returns the name under which an entry's ticks are claimed. It differs from that of a lock or a cron job of the
+// same name.
 func claimed(name string) string { return holdfast.Key("asynq", name) }
 
-// checkName has the Locker judge it.
+// checkName has the Locker check the name.
 func (s *Scheduler) checkName(name string) error {
 	for _, n := range []string{name, claimed(name)} {
 		if err := s.locker.Check(n); err != nil {
@@ -161,7 +167,9 @@ func (s *Scheduler) checkName(name string) error {
 	return nil
 }
 
-// Unregister ends the ticks of name, on this replica. Of an entry that does not exist it returns a [holdfast.ErrInvalid].
+// Unregister ends the ticks of name on this replica.
+//
+// Errors: [holdfast.ErrInvalid] for an entry that does not exist.
 func (s *Scheduler) Unregister(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +188,7 @@ func (s *Scheduler) Unregister(name string) error {
 // Errors: those of Start.
 func (s *Scheduler) Run() error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM) // none is lost once Start has returned
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM) // before Start, so that no signal is lost
 	defer signal.Stop(signals)
 	if err := s.Start(); err != nil {
 		return err
@@ -190,15 +198,15 @@ func (s *Scheduler) Run() error {
 	return nil
 }
 
-// Start begins with the next tick of each entry. It does not block. A Scheduler can be started once.
+// Start starts the ticks, from the next one of each entry on. It does not block. A Scheduler can be started once.
 //
-// Errors: [holdfast.ErrInvalid] for one that runs, [holdfast.ErrClosed] for one that was shut down.
+// Errors: [holdfast.ErrInvalid] if it is running, [holdfast.ErrClosed] if it was shut down.
 func (s *Scheduler) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch s.state {
 	case running:
-		return invalid("Start: the Scheduler runs already")
+		return invalid("Start: the Scheduler is already running")
 	case closed:
 		return fmt.Errorf("asynqlock: Start: the Scheduler was shut down: %w", holdfast.ErrClosed)
 	}
@@ -207,17 +215,18 @@ func (s *Scheduler) Start() error {
 	return nil
 }
 
-// shutdownTimeout is that of asynq's Server, by default.
+// shutdownTimeout is the default of asynq's Server.
 const shutdownTimeout = 8 * time.Second
 
-// Shutdown ends the ticks and waits for what is being enqueued: for up to 8 s, as asynq's Server waits for its handlers.
-// A tick takes longer only where Redis does not answer; it is then missed on this replica. Shut the Scheduler down before
-// the Locker. A Scheduler that was shut down before its Start cannot be started.
+// Shutdown ends the ticks and waits for those that are being enqueued, for up to 8 s, as asynq's Server waits for its
+// handlers. A tick takes longer only if Redis does not answer or the replica's clock is ahead by more than that. The tick is
+// then missed on this replica. Shut the Scheduler down before the Locker. A Scheduler that was shut down before its Start
+// cannot be started.
 func (s *Scheduler) Shutdown() {
 	s.mu.Lock()
 	before := s.state
 	s.state = closed
-	s.mu.Unlock() // which a tick wants
+	s.mu.Unlock() // a tick that is running needs it
 	if before != running {
 		return
 	}
@@ -237,13 +246,13 @@ type entry struct {
 	id       cron.EntryID
 }
 
-// Run is one tick.
+// Run runs one tick.
 func (e *entry) Run() {
-	e.s.mu.Lock() // id is written
+	e.s.mu.Lock() // Register may still be writing id
 	id := e.id
 	e.s.mu.Unlock()
-	// cron sets Prev right after it has started this, in the loop that answers here: so it is the tick that this is
-	// about, unless the next one has come in the meantime, which then is claimed twice and granted once.
+	// cron sets Prev right after it has started this, in the loop that answers Entry. So Prev is the tick that this run is
+	// for, unless the next one has come in the meantime. That one is then claimed twice and granted once.
 	due := e.s.cron.Entry(id).Prev
 	if due.IsZero() {
 		return // removed in the meantime
@@ -251,10 +260,10 @@ func (e *entry) Run() {
 	e.at(due)
 }
 
-// at is the tick that is due then, by the clock of this replica.
+// at runs the tick that is due at that time, by the clock of this replica.
 func (e *entry) at(due time.Time) {
 	tick := due.Add(e.ahead)
-	// From the tick, and not from now: a machine that was suspended is late.
+	// The bound counts from the tick, and not from now: a machine that was suspended is late.
 	ctx, cancel := context.WithDeadline(e.s.ctx, due.Add(e.lateness))
 	defer cancel()
 	early := e.s.early(ctx, tick)
@@ -285,8 +294,8 @@ func pauseFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// tick claims the tick, and enqueues its task if it is granted, early from then: so early is one that a window of WithClaim
-// grants. Both are tried until ctx ends.
+// tick claims the tick. If it is granted, tick waits for early and then enqueues the task: early is above 0 only if a window
+// of WithClaim grants ticks that early. It keeps trying both until ctx ends.
 func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) (hook, Event) {
 	event := Event{Name: e.name, Tick: tick}
 	end, _ := ctx.Deadline()
@@ -307,7 +316,7 @@ func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) (
 	opts := append(e.opts[:len(e.opts):len(e.opts)], asynq.TaskID(fmt.Sprintf("%s@%d", e.name, tick.Unix())))
 	for {
 		event.Info, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
-		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // of an earlier try, whose answer was lost: nobody else has this ID
+		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // our own earlier try, whose answer was lost
 			event.Err = nil
 			return enqueuedHook, event
 		}
@@ -320,5 +329,5 @@ func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) (
 	}
 }
 
-// pause is how long a replica waits before it enqueues again where Redis did not answer.
+// pause is how long a replica waits before it tries again if Redis did not answer.
 const pause = 200 * time.Millisecond

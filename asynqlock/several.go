@@ -11,9 +11,9 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-var errGone = errors.New("lost while another was waited for")
+var errGone = errors.New("lost while waiting for another lock")
 
-// busyKey is the one of keys that err is about.
+// busyKey returns the one of keys that err is about.
 func busyKey(keys []string, err error) string {
 	var held *holdfast.HeldError
 	if len(keys) == 1 || !errors.As(err, &held) {
@@ -21,29 +21,30 @@ func busyKey(keys []string, err error) string {
 	}
 	key := ""
 	for _, k := range keys {
-		if strings.HasSuffix(held.Key, k) && len(k) > len(key) { // behind the Locker's prefix
+		if strings.HasSuffix(held.Key, k) && len(k) > len(key) { // held.Key has the Locker's prefix
 			key = k
 		}
 	}
 	return cmp.Or(key, keys[0])
 }
 
-// taken are the locks of inner that outer has not. The outer Guard wakes for those.
+// taken returns the locks of inner that outer does not carry. The outer Guard wakes tasks for those that it does.
 func taken(outer, inner context.Context) []*holdfast.Lock {
 	return slices.DeleteFunc(holdfast.Held(inner), func(lock *holdfast.Lock) bool { return has(outer, lock) })
 }
 
-// has tells whether lock is a handle to a hold that ctx carries.
+// has reports whether lock is a handle to a hold that ctx carries.
 func has(ctx context.Context, lock *holdfast.Lock) bool {
 	return slices.ContainsFunc(holdfast.Held(ctx), func(l *holdfast.Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() })
 }
 
-// passOn wakes a task at each key that is free, after one that wants several was refused for another key. It may have been woken
-// for that free key, so that it had the turn of the next, or have had it while it asked for the rest, and have kept others out.
-// It gives it back without a wake, in the background: hence the pause. Keys that others have are not touched, so that two tasks
-// cannot wake each other for ever.
+// passOn wakes a task at each free key, after a task that wants several was refused at another key. The refused task may
+// have been woken for a free key, and so used up the turn of the next. Or it held that key while it asked for the rest, and
+// kept others out. It released the key in the background and without a wake, hence the pause here. Keys that others hold are
+// left alone, so that two tasks cannot keep waking each other forever.
 //
-// This does not wait: the task can be woken only once asynq has put it back, and two that wait for each other never would be.
+// passOn does not wait. The task can be woken only after asynq has put it back, so two tasks that waited for each other here
+// would never be woken.
 func (g *Guard) passOn(ctx context.Context, keys []string, busy, outcome error) {
 	var held *holdfast.HeldError
 	if !errors.As(outcome, &held) && !errors.As(busy, &held) {
@@ -54,7 +55,7 @@ func (g *Guard) passOn(ctx context.Context, keys []string, busy, outcome error) 
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 		defer cancel()
 		for state, err := range g.locker.InspectAll(ctx, keys...) {
-			if err == nil && !state.Held && state.Key != held.Key { // the release of that one finds the note
+			if err == nil && !state.Held && state.Key != held.Key { // whoever releases that one finds the note
 				g.wake(ctx, state.Key, noteOf(r.queue, r.id))
 			}
 		}

@@ -13,8 +13,9 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Tick is the tick that a Scheduler enqueued the task for, and the name of the entry. It reads the task's [Origin]: ok is false
-// for a task of any other ID; one of yours with an ID of that form is taken for the Scheduler's.
+// Tick returns the tick that a Scheduler enqueued the task for, and the name of the entry. It reads the task's [Origin]. ok
+// is false if that does not have the form of a Scheduler's ID. Tick takes any ID of that form for a Scheduler's, even one
+// that you have set.
 func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok bool) {
 	id := Origin(ctx, t)
 	i := strings.LastIndexByte(id, '@')
@@ -28,10 +29,10 @@ func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok b
 	return id[:i], time.Unix(seconds, 0), true
 }
 
-// parse reads a spec as asynq's Scheduler does.
+// parse reads a spec like asynq's Scheduler.
 func parse(spec string) (cron.Schedule, error) {
-	if strings.Contains(spec, "TZ=") && !strings.Contains(spec, " ") { // on which cron panics
-		return nil, errors.New("a time zone and nothing behind it")
+	if strings.Contains(spec, "TZ=") && !strings.Contains(spec, " ") { // cron panics on it
+		return nil, errors.New("a time zone without a spec")
 	}
 	schedule, err := cron.ParseStandard(spec)
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
@@ -40,8 +41,8 @@ func parse(spec string) (cron.Schedule, error) {
 	return schedule, err
 }
 
-// aligned has its ticks at the multiples of a period since 1970. cron's own "@every" counts from when it was started, so
-// that each replica would have ticks of its own.
+// aligned is a schedule whose ticks are at the multiples of a period since 1970. cron's own "@every" counts from its start,
+// so that each replica would have different ticks.
 type aligned time.Duration
 
 func (a aligned) Next(now time.Time) time.Time {
@@ -57,7 +58,7 @@ type skewed struct {
 
 func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s.ahead)).Add(-s.ahead) }
 
-// invalid is a holdfast.ErrInvalid with its reason.
+// invalid returns a holdfast.ErrInvalid with its reason.
 func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
 
 type invalidError struct{ reason string }

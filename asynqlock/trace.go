@@ -8,46 +8,45 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// Trace is a set of hooks for a Guard and for a Scheduler, in the manner of net/http/httptrace.ClientTrace. Any may be nil.
-// They run in the goroutine of the worker, or of the tick, and must return soon; several may run at once. The context of a
-// Guard's hook has asynq's metadata, such as the task's ID. What happens to the lock itself is told to a
-// [holdfast.Trace] of the Locker.
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
+// goroutine that does the work, so they must return quickly, and several may run at once. A Guard's hooks get a context with
+// asynq's metadata, such as the task's ID. A [holdfast.Trace] of the Locker reports what happens to the lock itself.
 type Trace struct {
-	// Deferred: the task gave way and comes back after Delay. Since is the time of its first deferral, Err says why.
+	// Deferred: the task is deferred and comes back after Delay. Since is the time of its first deferral, Err the reason.
 	Deferred func(context.Context, Event)
-	// HandedOn, in place of Deferred: the task comes back as a new one, because asynq would have archived this one. Since, Delay
-	// and Err are as for Deferred.
+	// HandedOn, instead of Deferred: the task comes back as a new one, because asynq would have archived this one. Since,
+	// Delay and Err are as for Deferred.
 	HandedOn func(context.Context, Event)
-	// Skipped: the task was completed without a run, see [Skip].
+	// Skipped: the task was completed without running, see [Skip].
 	Skipped func(context.Context, Event)
-	// Failed: the key was busy, and that was a failure, see [Fail] and [Policy.MaxDeferral]. Since is set if the
-	// task was deferred.
+	// Failed: the task fails because the key was busy, or after [Policy.MaxDeferral] also because Redis was unavailable or
+	// the Locker shut down: Err says which. See [Fail]. Since is set if the task was deferred.
 	Failed func(context.Context, Event)
 	// Lost: the lock was lost while the handler ran. Err matches holdfast.ErrLost.
 	Lost func(context.Context, Event)
-	// Unreleased: Redis did not confirm the release, see [holdfast.Lock.Release]. The lock may stay until its lease ends.
+	// Unreleased: Redis did not confirm the release, see [holdfast.Lock.Release]. The lock can stay until its lease expires.
 	Unreleased func(context.Context, Event)
 	// Unlocked: the task runs without the lock, see [WithFailOpen].
 	Unlocked func(context.Context, Event)
-	// Unnamed: the task fails without a run, as it names nothing to lock by. Err says what it lacks; there is no Key.
+	// Unnamed: the task fails without running, because it has no key. Err says what it lacks. Key is empty.
 	Unnamed func(context.Context, Event)
 
-	// Enqueued: a Scheduler enqueued a tick here. Name and Tick, as with the next two; Info, where Redis said so.
+	// Enqueued: this replica enqueued the task of a tick. Info is set, unless the answer of Redis was lost.
 	Enqueued func(context.Context, Event)
 	// Elsewhere: another replica enqueued the tick, or is about to.
 	Elsewhere func(context.Context, Event)
-	// Missed: the tick was not enqueued here. Another replica may have enqueued it all the same. Err is
-	// holdfast.ErrUnavailable, holdfast.ErrTick for a clock that is off, asynq.ErrDuplicateTask, ...
+	// Missed: this replica did not enqueue the tick. Another replica may have done so. Err matches holdfast.ErrUnavailable,
+	// holdfast.ErrTick if a clock is off, asynq.ErrDuplicateTask, and so on.
 	Missed func(context.Context, Event)
 }
 
-// Event is what a [Trace] hook is told. The hooks of a Guard have Task, Key and Err, those of a Scheduler Name, Tick and Err;
-// other fields that a hook's comment does not name are zero.
+// Event is what a [Trace] hook is called with. A Guard's hooks get Task, Key and Err, a Scheduler's get Name, Tick and Err.
+// The other fields are zero unless the hook's comment names them.
 type Event struct {
 	Task  *asynq.Task
-	Key   string        // of the lock, without the Locker's prefix; with WithAlso of the one that is busy, or else the first
+	Key   string        // of the lock, without the Locker's prefix; with WithAlso, of the busy lock or else of the first
 	Since time.Time     // of the first deferral
-	Delay time.Duration // of this one
+	Delay time.Duration // of this deferral
 
 	Name string // of the entry
 	Tick time.Time
@@ -56,7 +55,7 @@ type Event struct {
 	Err error
 }
 
-// hook is one of a Trace.
+// hook selects one of the hooks of a Trace.
 type hook func(*Trace) func(context.Context, Event)
 
 func deferredHook(t *Trace) func(context.Context, Event)   { return t.Deferred }
@@ -73,7 +72,7 @@ func missedHook(t *Trace) func(context.Context, Event)     { return t.Missed }
 
 type traces []*Trace
 
-// tell calls one hook of every trace, or of the log where none has it.
+// tell calls one hook of every trace, or that of logTrace if none of them sets it.
 func (ts traces) tell(ctx context.Context, h hook, e Event) {
 	told := false
 	for _, t := range ts {
@@ -87,7 +86,7 @@ func (ts traces) tell(ctx context.Context, h hook, e Event) {
 	}
 }
 
-// logTrace is for hooks that no Trace sets.
+// logTrace has the hooks that apply if no Trace sets them.
 var logTrace = Trace{
 	Lost: func(ctx context.Context, e Event) {
 		slog.ErrorContext(ctx, "asynqlock: the lock was lost while its task ran", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx).id, "err", e.Err)
@@ -96,9 +95,9 @@ var logTrace = Trace{
 		slog.WarnContext(ctx, "asynqlock: a task runs without its lock", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx).id, "err", e.Err)
 	},
 	Unnamed: func(ctx context.Context, e Event) {
-		// The server has a handler for this type, which then never runs: that is a mistake in its wiring as often as one in the
-		// payload.
-		slog.ErrorContext(ctx, "asynqlock: a task that names nothing to lock by is archived: use mux.Handle with Guard.Wrap where not all types have a key",
+		// The server has a handler for this type, which then never runs. The cause is a mistake in the wiring as often as
+		// one in the payload.
+		slog.ErrorContext(ctx, "asynqlock: a task without a key is archived: use mux.Handle with Guard.Wrap if some types have no key",
 			"type", e.Task.Type(), "err", e.Err)
 	},
 	Missed: func(ctx context.Context, e Event) {

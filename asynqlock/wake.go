@@ -11,14 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A deferred task is noted in Redis, by the lock that it gave way to, so that the process that releases the lock, on
-// whichever server, has the one that was deferred first run at once. It is a short cut: a task that is not noted comes back when
-// its delay is over. asynq puts it at the right end of its queue, where tasks are taken from: behind a backlog it would come too
-// late, and the key be idle meanwhile.
+// A deferred task is noted in Redis, under the lock that it found busy. The process that releases the lock, on whichever
+// server, takes the note of the task that was deferred first, and has asynq run that task at once. This is a shortcut: a
+// task without a note comes back after its delay. The woken task goes to the right end of its queue, where asynq takes tasks
+// from. Behind a backlog it would come too late, and the key would be idle meanwhile.
 //
-// A note may outlive what it says: the task may have come back by itself since and have run, wait for a retry of its
-// handler's, or have been archived by hand, and asynq would run it again from any of these states. So the script that
-// takes a note looks at the task first. There is one note for a task, and the set of them expires.
+// A note can outlive its purpose. The task may have come back on its own and have run, may wait for a retry after its
+// handler failed, or may have been archived by hand. asynq would run it again from any of these states, so the script that
+// takes a note checks the task first. A set has one note of a task at most, and expires.
 
 //go:embed note.lua
 var noteText string
@@ -35,41 +35,41 @@ var (
 	runScript  = redis.NewScript(runText)
 )
 
-// notes is the key of those that gave way to a lock; lock is its name in Redis, which has the Locker's prefix.
+// notes returns the key of the tasks that were deferred for a lock. lock is its name in Redis, with the Locker's prefix.
 func notes(lock string) []string { return []string{"asynqlock:deferred:" + lock} }
 
-// noteOf is what the notes have of a task.
+// noteOf returns the note of a task.
 func noteOf(queue, id string) string { return queue + "\x00" + id }
 
 const (
-	// noteBound is how long a note may take, and a look for the next.
+	// noteBound bounds the time to write a note, and the time to look for the next task.
 	noteBound = time.Second
 
-	// asynq puts a deferred task back only after the Guard has let go of it; until then it cannot be woken. That is a
-	// matter of a round trip: all pauses together are 255 ms.
+	// asynq puts a deferred task back only after the Guard has returned; until then the task cannot be woken. That takes
+	// about a round trip. All pauses together are 255 ms.
 	wakeTries      = 9
 	firstWakePause = time.Millisecond
 
 	notYet = 2 // see run.lua
 
-	// wokenWait is how long a woken task waits for its key if another was quicker, before it gives way again: it would lose the
-	// turn that it was given, and asynq have to look for the next when that other one ends.
+	// wokenWait is how long a woken task waits for its key, if another task was quicker, before it is deferred again.
+	// Without the wait it would lose its turn, and asynq would have to look for the next task when the other one ends.
 	wokenWait = 100 * time.Millisecond
 
-	// settling is the time for what a waiter leaves behind: it may have been granted the key at the very moment, and gives it
-	// back, of which nobody hears. The look that follows does.
+	// settling is a pause for what a waiter leaves behind. The waiter may have been granted the key at the very moment it
+	// stopped waiting, and then gives it back without waking anybody. The look that follows the pause finds the key free.
 	settling = 20 * time.Millisecond
 
-	// furthest is how many of the tasks that were enqueued last are looked through for one that has come back by itself: some
-	// 100 µs of Redis.
+	// furthest is how many of the most recently enqueued tasks are searched for one that has come back on its own. That
+	// takes about 100 µs of Redis.
 	furthest = 10_000
 )
 
-// note has the next release of the lock wake the task that found it busy, and reports whether that is written.
+// note has the next release of the lock wake the task that found it busy. It reports whether the note was written.
 func (g *Guard) note(ctx context.Context, busy error, queue, id string, d *DeferredError) bool {
 	var held *holdfast.HeldError
 	if !errors.As(busy, &held) {
-		return false // nobody has it, as far as one can see
+		return false // no holder is known
 	}
 	ctx, cancel := context.WithTimeout(ctx, noteBound)
 	defer cancel()
@@ -78,7 +78,8 @@ func (g *Guard) note(ctx context.Context, busy error, queue, id string, d *Defer
 	return err == nil
 }
 
-// wake has asynq run the task next that gave way to lock first. ran is the note of the one that ran under it, if one did.
+// wake has asynq run next the task that was deferred first for lock. ran is the note of the task that ran under it, if one
+// did.
 func (g *Guard) wake(ctx context.Context, lock, ran string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 	defer cancel()

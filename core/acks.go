@@ -11,26 +11,29 @@ import (
 
 const maxAcksTimeout = time.Minute
 
-// WithReplicaAcks makes an acquisition succeed only once n replicas of the key's master have acknowledged it, so
-// that a failover to one of those keeps the lock. Default: it waits for none. Where fewer than n did within
-// timeout, or no replica is known, the lock is freed again and the call fails with [ErrUnavailable] and a cause
-// such as "2 of 3 replicas acknowledged in 100ms"; it does not begin anew.
+// WithReplicaAcks makes an acquisition succeed only after n replicas of the key's master have acknowledged it, so that a
+// failover to one of them keeps the lock. If fewer than n acknowledge within timeout, or if no replica is known, the lock
+// is freed again and the call fails with an [ErrUnavailable] whose cause is, for example, "2 of 3 replicas acknowledged
+// in 100ms". The call does not start over. Default: wait for none.
 //
-// n is at least 1. timeout is 1 ms to 1 min in whole milliseconds, and must be over before the lock is lost, which
-// is a little before its TTL, see [Lock.Deadline]. Too short, and a replica that stumbles fails acquisitions; too
-// long, and it holds up all callers, [Locker.TryAcquire] too: they wait for up to timeout plus a quarter of the TTL
-// (at most 1 s). Meanwhile the lease runs and others find the lock held. Each call occupies a connection of the
-// client's pool until the acknowledgements or the timeout come, also where its context ended before; a pool that
-// is used up by them keeps renewals waiting.
+// n is at least 1. timeout is 1 ms to 1 min, in whole milliseconds, and must end before the lock would be lost, which is
+// somewhat before its TTL: see [Lock.Deadline]. If it is too short, a replica that stumbles fails acquisitions. If it is
+// too long, it delays all callers, TryAcquire included: each waits for up to timeout plus a quarter of the TTL (at most 1
+// s) while the lease runs and others find the lock held. Each call also occupies a connection of the client's pool until
+// the acknowledgements or the timeout arrive, even if its context ends before. A pool that is used up in this way delays
+// renewals.
 //
-// It narrows the window in which a failover forgets a lock and does not close it: the replica that is promoted may
-// not be one of those that acknowledged, and those may restart without their data. Renewals and [Lock.Extend] do
-// not wait, so that a lock may end sooner after a failover. Work that must not be done twice needs the token.
+// The option narrows the window in which a failover forgets a lock. It does not close it: the replica that is promoted
+// may not be one of those that acknowledged, and those may restart without their data. Renewals and [Lock.Extend] do not
+// wait for replicas, so that after a failover a lock may end sooner. Work that must not be done twice still needs the
+// token.
 //
-// An acquisition costs two more commands and one more round trip, beside that to the replicas, and is not handed
-// over within the process, see [WithLocalHandover]. A nested one, see [WithReentrancy], waits for nothing; nor does
-// [Locker.Claim]. The client must be a *redis.Client, *redis.ClusterClient or *redis.Ring: of others it cannot be
-// told which connection a command takes, and they are refused with an [ErrInvalid].
+// An acquisition costs two more commands and one more round trip, in addition to the one between master and replicas, and
+// is not handed over within the process, see [WithLocalHandover]. A nested acquisition, see [WithReentrancy], waits for
+// no replica, and neither does [Locker.Claim].
+//
+// The client must be a *redis.Client, *redis.ClusterClient or *redis.Ring. Others are refused with an [ErrInvalid],
+// because they do not let holdfast send two commands on one connection.
 func WithReplicaAcks(n int, timeout time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if n < 1 || timeout < time.Millisecond || timeout > maxAcksTimeout {

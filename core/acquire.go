@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// lookAgain is how long one in line waits between two looks at most, with which it also shows that it is alive;
-// protocol.EntryLife is how long it is believed after one: two looks may fail.
+// lookAgain is the longest pause between two looks of a waiter in line. A look also shows that the waiter is alive.
+// Without one for protocol.EntryLife the waiter counts as dead, so two looks in a row can fail.
 const lookAgain = 2 * time.Second
 
 var errLate = errors.New("the answer came after the lease had ended")
@@ -41,16 +41,16 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	return l.take(ctx, stored, cfg, wait)
 }
 
-// take is acquire with a wait as in config, from all that is configured.
+// take is acquire with everything configured; wait is as in config.
 func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wait time.Duration) (*Lock, error) {
 	for _, held := range Held(ctx) {
 		if held.Key() != stored.Lock || !held.hold.locker.store.same(l.store) || held.hold.lapsed() != nil {
 			continue
 		}
 		if cfg.reentryID != "" && held.hold.stake.cfg.reentryID == cfg.reentryID {
-			continue // Redis lets it in
+			continue // Redis lets this call in
 		}
-		if !cfg.reentrant || cfg.limit < held.hold.cfg.limit { // two that hold it together and want it alone would wait for each other
+		if !cfg.reentrant || cfg.limit < held.hold.cfg.limit { // two sharing holders that want it alone would wait for each other
 			return nil, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock}
 		}
 		if nested := held.nest(); nested != nil {
@@ -87,7 +87,7 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 	return lock, nil
 }
 
-// quit is for a call that ends without the lock: by an error, or by a panic in a hook, wherever it stood.
+// quit ends a call that did not get the lock, because of an error or a panic in a hook, wherever the call stood.
 func (a *acquisition) quit() {
 	if w := a.behind; w != nil {
 		if !a.queue.withdraw(w) || w.turn.err != nil {
@@ -109,34 +109,36 @@ type acquisition struct {
 	key      protocol.Key
 	wait     time.Duration // as in config
 	stake    *stake
-	queue    *queue  // of which it is at the front, or nil
-	behind   *queued // it waits there still
-	queued   bool    // it had to
+	queue    *queue  // the one that it is in, at the front unless behind is set; or nil
+	behind   *queued // its place behind the front, while it waits there
+	queued   bool    // it has waited behind the front
 	began    time.Duration
-	from     time.Duration // when the wait for another holder began, with the first answer that told of one; or the look at its end
+	from     time.Duration // when wait began: with the call, the first answer that named a holder, or the look after the queue
 	attempts int
 
-	// What the latest look told: one of the two, or neither before the first.
+	// What the latest look found: one of the two is set, or neither before the first look.
 	held *HeldError
 	err  error
 
-	place   int  // in line, as held was told
-	foreign bool // the holder is somebody who will tell nobody of the release
-	deaf    bool // the server cannot tell it of a grant, for now
-	split   bool // several ask at once, so that nobody gets it
+	place   int  // in line, as of held
+	foreign bool // the holder will notify nobody of its release
+	deaf    bool // the server cannot notify this call of a grant, for now
+	split   bool // several clients ask at once, so that none gets the lock
 
-	outage  time.Duration // when the failures in a row began
+	outage  time.Duration // when the current run of failures began
 	failing bool
-	told    bool // of a holder
-	pushed  bool // the latest look asked to be told through the inbox
+	told    bool // somebody is known to hold the lock
+	pushed  bool // a grant will arrive in the inbox: the latest look asked for that
 	last    bool // the look under way is the last one
 	pause   time.Duration
-	hurried int // times in a row that it looked at the end of a lease that runs down, without waiting for pause
+	hurried int // looks in a row at the end of a lease that runs down, which did not wait for pause
 }
 
 func (a *acquisition) newStake() {
 	block := 1
-	if a.queue != nil && a.queued && a.cfg.plain() && a.cfg.limit != protocol.NoLimit { // others may queue behind it as it did: without that, tokens are not wasted
+	// A call that had to queue reserves tokens for those that may queue behind it. Any other call reserves none, as
+	// they would be wasted.
+	if a.queue != nil && a.queued && a.cfg.plain() && a.cfg.limit != protocol.NoLimit {
 		block += a.queue.reserve()
 	}
 	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block, Limit: a.cfg.limit})
@@ -165,7 +167,7 @@ func (a *acquisition) obtain() (*Lock, error) {
 	return a.run()
 }
 
-// why a wait ended.
+// why is the reason that a wait ended.
 type why int
 
 const (
@@ -173,10 +175,10 @@ const (
 	contextEnded
 	closed
 	elapsed
-	reopened // the inbox
+	reopened // the inbox is up
 )
 
-// listen waits for done, wake and news (any may be nil) for at most d.
+// listen waits for done, wake or news, each of which may be nil, for at most d.
 func (a *acquisition) listen(done <-chan struct{}, wake <-chan protocol.Grant, news <-chan struct{}, d time.Duration) (why, protocol.Grant) {
 	var g protocol.Grant
 	timer := a.locker.env.Timers.Get(d)
@@ -216,7 +218,7 @@ func (a *acquisition) run() (*Lock, error) {
 		call := new(redisconn.Call)
 		a.pushed = a.stake.Try(a.ctx, call, a.wait != 0, a.allowed())
 		reason := answered
-		if call.Done != nil { // or it was run here
+		if call.Done != nil { // nil if Try ran the command on this goroutine
 			reason, _ = a.listen(call.Done, nil, nil, a.allowed())
 		}
 		switch reason {
@@ -241,7 +243,7 @@ func (a *acquisition) run() (*Lock, error) {
 	}
 }
 
-// idle waits until it is time for the next look, or for a grant that makes it needless.
+// idle waits until the next look is due, or until a grant makes it unnecessary.
 func (a *acquisition) idle() (*Lock, error) {
 	d, last := a.next()
 	var wake <-chan protocol.Grant
@@ -252,7 +254,7 @@ func (a *acquisition) idle() (*Lock, error) {
 	if a.told {
 		news = a.locker.store.Open()
 		if !a.pushed && !a.deaf && a.locker.store.Up() {
-			return nil, nil // since the look
+			return nil, nil // the inbox came up after the look
 		}
 	}
 	switch reason, g := a.listen(nil, wake, news, d); reason {
@@ -261,7 +263,7 @@ func (a *acquisition) idle() (*Lock, error) {
 		return nil, nil
 	case answered:
 		if a.cfg.reentryID != "" {
-			return nil, nil // it takes a look for the others to be let in
+			return nil, nil // a look, unlike a grant, lets the others with this id in: see entry.lua
 		}
 		token, at, d := a.stake.Accept(g, a.locker.env.Now())
 		if token == 0 {
@@ -280,8 +282,8 @@ func (a *acquisition) idle() (*Lock, error) {
 	}
 }
 
-// keep makes the lock of a lease of d that is ours from at on, unless it is over for us already. It is judged by
-// both clocks: the machine may have been suspended while the news was on its way.
+// keep makes the lock from a lease of length d that counts from at, unless that lease has already ended for us. Both
+// clocks decide this, because the machine may have been suspended while the answer was on its way.
 func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
 	e, now := leaseFrom(at, d), a.locker.env.Now()
 	if a.cfg.acks > 0 && !e.over(now) {
@@ -298,7 +300,7 @@ func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
 	return newLock(a, e, at.Mono, now.Mono), nil
 }
 
-// judge looks at an answer: the lock, an error to end with, or neither to look again.
+// judge evaluates an answer. It returns the lock, an error to end with, or neither, to look again.
 func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 	v := a.stake.Read(call)
 	for _, err := range v.Errs {
@@ -328,7 +330,8 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 		if lock, err := a.keep(call.At, a.cfg.ttl); lock != nil || err != nil {
 			return lock, err
 		}
-		// Held by then for Redis, perhaps, but not for us. Rule 1: it is undone, so its id is used up.
+		// Redis may still hold the lock for us, but our lease has ended. Once the tenure is undone, rule 1 forbids
+		// using its owner id again: see single.Tenure.
 		a.stake.undo()
 		a.newStake()
 		a.failed(errLate)
@@ -341,7 +344,8 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 	return nil, nil
 }
 
-// failed notes that a look told nothing. Silence is a poor reason: what failed before it says more.
+// failed notes that a look failed. ErrSilence explains little, so it does not replace an earlier error of the same
+// outage.
 func (a *acquisition) failed(err error) {
 	if err != redisconn.ErrSilence || !a.failing {
 		a.err = err
@@ -354,7 +358,7 @@ func (a *acquisition) failed(err error) {
 		a.queue.tell(a)
 	}
 	if several, ok := err.(*quorum.Failure); ok && several.OfMasters() {
-		return // told of each
+		return // the hook was called for each master
 	}
 	a.cfg.traces.emit(nodeError, Event{Key: a.key.Lock, Attempts: a.attempts, Err: public(err)})
 }
@@ -366,12 +370,13 @@ func (a *acquisition) stopped(reason why) error {
 	return a.failure(a.ctx.Err())
 }
 
-// failure is the error of an acquisition that ends now, because of ctxErr where that is not nil.
+// failure returns the error of an acquisition that ends now. ctxErr is the context's error if that is the reason, else
+// nil.
 func (a *acquisition) failure(ctxErr error) error {
 	if a.held == nil {
 		return &opError{act: "acquire", key: a.key.Lock, outcome: ErrUnavailable, cause: public(a.err), context: ctxErr}
 	}
-	held := *a.held // others may be told of the same
+	held := *a.held // a copy: other calls may return the same one
 	held.Here, _ = a.locker.queues.here(held.Key)
 	for _, lock := range Held(a.ctx) {
 		held.Holding = append(held.Holding, lock.Key())
@@ -382,9 +387,9 @@ func (a *acquisition) failure(ctxErr error) error {
 	return &opError{act: "acquire", key: a.key.Lock, outcome: &held, context: ctxErr}
 }
 
-// allowed is how long the next look may take. WithWait bounds the waiting for others and patience that for
-// Redis: the first look may take longer than a short wait, and so may the last, which is at the end of it,
-// if Redis has been answering.
+// allowed returns how long the next look may take. WithWait bounds the wait for other holders, and the store's
+// Allowance bounds the wait for Redis. So the first look may take longer than a short WithWait. So may the last look,
+// which begins when that wait ends, if Redis has been answering.
 func (a *acquisition) allowed() time.Duration {
 	d := a.locker.store.Allowance(a.cfg.ttl)
 	if a.wait < 0 || a.held != nil {
@@ -393,7 +398,7 @@ func (a *acquisition) allowed() time.Duration {
 	return min(d, a.from+max(a.wait, d)-a.locker.env.Now().Mono)
 }
 
-// more tells whether to look again.
+// more reports whether to look again.
 func (a *acquisition) more() bool {
 	now := a.locker.env.Now().Mono
 	if a.failing && now-a.outage >= a.cfg.ttl {
@@ -407,21 +412,22 @@ func (a *acquisition) more() bool {
 	case a.wait > 0 && now-a.from < a.wait:
 		return true
 	}
-	// Redis failed to serve, and the time to wait for others is over, or there was none.
+	// Redis has failed, and the time to wait for other holders is over, or there was none.
 	return a.attempts < redisconn.Tries && now-a.from < a.locker.store.Patience(a.cfg.ttl)
 }
 
-// next is how long to pause before the next look, and whether that will be the last, at the end of the wait.
+// next returns how long to pause before the next look, and whether that look is the last one because the wait then
+// ends.
 //
-// Where the inbox will tell of a grant, a look is for what it cannot tell: that the lease of a holder ended who
-// died. The first in line looks when it does, the others a little later, each, and nobody more often than
-// once a second in the long run: of a holder whose leases are always that short, only three ends are looked at
-// sooner. A lease of which less than half is left is one that nobody renews, unless the holder's are shorter
-// than this call's.
+// If the inbox will report a grant, a look is for what the inbox cannot report: that a lease has ended because its
+// holder died. The first waiter in line looks when the lease ends, and each of the others a little later. In the long
+// run no waiter looks more than once a second: if the leases of a holder are always that short, a waiter looks early at
+// only three of their ends. Nobody renews a lease of which less than half is left, unless the holder's leases are
+// shorter than this call's.
 //
-// Else waiting is polling. The times are random, so that waiters that began together drift apart, and grow like
-// those of "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And Jitter"); a lease that ends
-// sooner is looked at when it ends.
+// Otherwise waiting is polling. The pauses are random, so that waiters that began together drift apart. They grow as in
+// "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And Jitter"). If a lease ends sooner, the look
+// comes when it ends.
 func (a *acquisition) next() (d time.Duration, last bool) {
 	switch {
 	case a.split: // the random delay of the RedLock description
@@ -436,7 +442,7 @@ func (a *acquisition) next() (d time.Duration, last bool) {
 			} else {
 				a.hurried++
 			}
-			if a.hurried == 0 || a.hurried > 3 { // three, as the first may come a millisecond early
+			if a.hurried == 0 || a.hurried > 3 { // three, because the first may come a millisecond early
 				end = max(a.pause, end)
 			}
 			d = min(d, end)

@@ -19,26 +19,33 @@ const (
 	claimPause = 100 * time.Millisecond // between the tries of a claim that waits
 )
 
-// Claim reports whether the caller is the one to do what is due at tick: of all callers that claim a tick of one name, on
-// whichever replica, at most one is told true, however skewed their clocks are and however late they ask; false without an
-// error means that another call claimed this tick, or a later one. It raises what Redis remembers as the latest tick of the
-// name, so that later ticks shut out earlier ones; there is nothing to release. name has the rules of a lock's key, and a
-// lock of the same name is independent of it.
+// Claim reports whether the caller is the one to do the work that is due at tick. Of all callers that claim one tick of a
+// name, on any replica, at most one gets true, however skewed their clocks are and however late they ask. False without
+// an error means that another call claimed this tick or a later one.
 //
-// tick is the nominal time, 12:00:00 and not the moment at which a timer fired; Redis has it to the microsecond.
-// It must lie in a window around the clock of Redis, see [WithTickWindow]. [WithMinGap] keeps ticks apart
-// whose nominal times differ from replica to replica.
+// Claim raises the latest tick that Redis remembers for the name, so later ticks shut out earlier ones. There is nothing
+// to release. name follows the rules for a lock's key; a lock of the same name is independent of it.
 //
-// At most once means: a claimant that dies, or whose answer is lost, has used the tick up. The exception is a Redis
-// that restored an older state, or whose clock went past the tick by the window and was then set back: it may grant a tick again.
+// tick is the nominal time, such as 12:00:00, not the moment at which a timer fired. Redis stores it in microseconds. It
+// must lie in a window around Redis' time, see [WithTickWindow]. If replicas compute different ticks for the same work,
+// use [WithMinGap].
 //
-// With [WithWait] it goes on asking for so long while Redis does not answer, as one and the same claim: if it was granted
-// and that answer was lost, the next answer grants it.
+// At most once means that a claimant that crashes, or whose answer is lost, has used up the tick. Redis can grant a tick
+// again only if it has lost data, as it can lose a lock, or if its clock passed the tick by the whole window and was then
+// set back.
 //
-// Errors: [ErrTick] for a tick outside of the window; [ErrUnavailable] when Redis did not answer within ctx and
-// a quarter of the Locker's TTL, at most 1 s, or WithWait if that is more, or when it cannot be told whether the tick went
-// to this call;
-// [ErrClosed]; [ErrInvalid]. Beside an error the result is false, and the work must not be done.
+// While Redis does not answer, Claim keeps asking for the time of [WithWait]. The default, and the least, is a quarter of the
+// Locker's TTL, or 1 s if that is less; with [NewRedLock] it is a few node timeouts. All requests of a call are one claim: if
+// the tick was granted and the answer was lost, the next answer still grants it.
+//
+// Errors:
+//
+//   - [ErrTick]: the tick is outside of the window.
+//   - [ErrUnavailable]: Redis did not answer within that time, or before ctx ended; or nobody can know whether this call
+//     got the tick.
+//   - [ErrClosed] and [ErrInvalid].
+//
+// With an error the result is false, and the work must not be done.
 func (l *Locker) Claim(ctx context.Context, name string, tick time.Time, opts ...ClaimOption) (bool, error) {
 	if ctx == nil {
 		return false, invalid("nil context")
@@ -131,9 +138,9 @@ func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
 	return false, e
 }
 
-// WithMinGap keeps ticks apart: a tick less than d after the latest that was granted counts as one that has run. It is for
-// replicas that each count their own periods ("@every 1h"), so that their ticks differ: d is the period then, or a
-// little less. Default 0, which refuses only a tick that is not later than the latest.
+// WithMinGap keeps ticks apart: a tick less than d after the latest granted one counts as already taken. It is for
+// replicas that count their periods on their own ("@every 1h"), so that their ticks differ. Set d to the period, or a
+// little less. Default: 0, which refuses only a tick that is not later than the latest one.
 func WithMinGap(d time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if d < 0 || d > maxWindow {
@@ -144,11 +151,13 @@ func WithMinGap(d time.Duration) ClaimOption {
 	})
 }
 
-// WithTickWindow sets how far a tick may be behind the clock of Redis and how far ahead of it. Default 1 h and 10 s. Redis
-// remembers a name until its latest tick is longer ago than behind, or than [WithMinGap] if that is more. If the clocks of all
-// replicas are ahead of that of Redis by more than ahead, no one is granted the tick; if one replica alone is so far ahead, its
-// claims fail with [ErrTick] until its clock is right. One that is ahead by less is granted the tick that much too early: the
-// adapters cronlock and asynqlock wait then, before they claim or before they run.
+// WithTickWindow sets how far a tick may be behind Redis' time and how far ahead of it. Outside of this window a claim
+// fails with [ErrTick]. Default: 1 h behind and 10 s ahead. Redis remembers a name until its latest tick is older than
+// behind, or than the gap of [WithMinGap] if that is longer.
+//
+// A replica whose clock is ahead of Redis' by more than ahead fails with ErrTick until its clock is right. If all
+// replicas are that far ahead, nobody gets the tick. A replica that is ahead by less gets its ticks too early, by as
+// much; the adapters cronlock and asynqlock then wait, see there.
 func WithTickWindow(behind, ahead time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if behind < time.Second || behind > maxWindow || ahead < 0 || ahead > maxWindow {

@@ -76,10 +76,11 @@ func (c *lockContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Held returns the locks that ctx carries, innermost first: those whose [Lock.Context] it is or descends from, unless they
-// were released; of a nested one the innermost handle, see [WithReentrancy]. Of [Locker.DoAll] the last key in the order of
-// bytes comes first. One that was lost is still there; its Err says so. [Err] asks about all that ctx carries, released ones
-// too.
+// Held returns the locks that ctx carries, innermost first: ctx is, or descends from, their [Lock.Context]. Released
+// locks are left out. A lost lock is still included; its Err says so. Of several handles to one hold, see
+// [WithReentrancy], Held returns the innermost. Locks of one [Locker.DoAll] come in reverse byte order of their keys.
+//
+// To ask whether all of them are still held, use [Err], which also looks at released ones.
 func Held(ctx context.Context) []*Lock {
 	var locks []*Lock
 	for c := range carried(ctx) {
@@ -92,12 +93,12 @@ func Held(ctx context.Context) []*Lock {
 	return locks
 }
 
-// Err returns nil while every lock that ctx carries is held, and also if ctx carries none; see [Held]. A context outlives
-// its lock behind a [context.WithoutCancel]: code that runs with it may believe that it still holds the lock. Locks are asked
-// as by [Lock.Err], but that a released one counts as lost; where several Locks are handles to one hold, see [WithReentrancy],
-// one that is held is enough.
+// Err returns nil while every lock that ctx carries is held, and also if ctx carries none. Unlike [Held] it includes
+// released locks: a context can outlive its lock through [context.WithoutCancel], and code that runs with it might
+// believe that it still holds the lock. Err asks each lock like [Lock.Err]. If several handles to one hold are there, see
+// [WithReentrancy], one that is held is enough.
 //
-// Errors: [ErrLost], also where the lock was released; [ErrClosed] where a Shutdown gave it up.
+// Errors: [ErrLost] if a lock was lost or released; [ErrClosed] if a forced Shutdown abandoned it.
 func Err(ctx context.Context) error {
 	for c := range carried(ctx) {
 		lock := c.lock

@@ -1,5 +1,5 @@
-// Package holdfast is a lock in Redis for Go services that run on several replicas. Every acquisition carries a
-// fencing token, so that a database can refuse a holder that was paused past its lease.
+// Package holdfast is a distributed lock in Redis for Go services that run on several replicas. Every acquisition carries a
+// fencing token, so that a database can refuse the writes of a holder that was paused past its lease.
 //
 //	locker, err := holdfast.New(rdb)
 //	...
@@ -7,83 +7,84 @@
 //		return ship(ctx, id) // one replica at a time; ctx ends if the lock is lost
 //	})
 //
-// Use [Locker.Do] where you can: name its function's parameter ctx, so that it shadows the outer one. [Locker.Acquire]
-// returns the lock itself and waits until its context ends; [Locker.TryAcquire] does not wait. All three renew the lease
-// until the lock is released. [WithLimit] lets n calls hold the lock together, and [WithShared] any number, as readers.
-// [Locker.DoAll] holds several locks, and [Locker.Lead] runs a function on one replica at a time. [Locker.Claim] is for what
-// is due at a time, such as a cron job. That time is called a tick: of all replicas that claim it at most one is granted it,
-// however short the work is and however much their clocks differ. [NewRedLock] takes locks on independent masters.
+// Use [Locker.Do] where you can, and name its function's parameter ctx, so that it shadows the outer one. [Locker.Acquire]
+// waits for the lock and returns it; [Locker.TryAcquire] does not wait. [Locker.DoAll] holds several locks at once.
+// [Locker.Lead] elects a leader: it runs a function on one replica at a time. All of them renew the lease until the lock is
+// released. [WithLimit] lets n calls hold a lock together, [WithShared] any number of readers. [NewRedLock] keeps locks on
+// several independent masters.
 //
-// Use one name for one resource everywhere: a Gin route, a task and a job that lock Key("order", id) exclude each other. Most
-// services set [WithTTL] (how long a crashed holder blocks the others), [WithWait] (how long a caller waits) and [WithLabel]
-// (the name of the holder).
+// [Locker.Claim] is for work that is due at a certain time, its tick, such as the run of a cron job. Of all replicas that
+// claim a tick, at most one gets it, however short the work is and however much their clocks differ.
+//
+// Use one key for one resource everywhere: a Gin route, a task and a cron job that lock Key("order", id) exclude each
+// other. Most services set [WithTTL] (how long a crashed holder blocks the others), [WithWait] (how long a caller waits)
+// and [WithLabel] (the name of the holder).
 //
 // # Guarantees
 //
-//   - Mutual exclusion within the lease. While [Lock.Err] is nil nobody else has the lock, as long as Redis keeps its data
-//     and its clock is not set forward. A holder's deadline counts from before the command was sent, and lies before the end
-//     of the lease in Redis, by max(25 ms, ttl/20) plus, for clock drift, 2 ms + ttl/100. Err, [Lock.Deadline] and the Err
-//     of [Lock.Context] compare clocks, so they are right at the first instruction after a pause; Done follows as soon as
-//     the runtime's timers allow.
-//   - Fencing. [Lock.Token] is larger than every token that Redis issued before for the key, across holders, processes and
-//     loss of all data, as long as its clock is not set back; core/limits.md and [WithLocalHandover] name exceptions. It is
-//     max(last+1, the server's time in µs), a hybrid logical clock, and below 2^53.
-//   - Three outcomes stay apart: somebody else holds the lock, it was ours and is gone, nobody can know. See Errors.
-//   - Every call returns by its context's deadline, whatever the client's timeouts are; [New] and [Lock.Release] name two
-//     exceptions, and Do, DoAll and Lead wait for their function. A cancelled call leaves no lock, unless Redis stands still
-//     for longer than a lease: see [Locker.Acquire].
-//   - First come, first served, among processes and within one. Waiters stand in a line that Redis keeps. A release
-//     grants the lock to the first of them and tells it so: nobody polls, where Redis lets them subscribe.
-//   - An acquire and its release take two commands together, however many wait; next to none between the calls of one
-//     process, see [WithLocalHandover]. A try that fails takes one. Renewals travel in pipelines, and where many callers
-//     want locks at once, one command takes or frees several. Fencing adds no round trip.
-//   - The key is the one of other libraries, SET key value NX PX ttl with a random value: they and holdfast exclude each
-//     other on it.
-//   - Everything holdfast writes expires by itself.
+//   - Mutual exclusion within the lease. While [Lock.Err] returns nil, nobody else holds the lock, unless an option lets
+//     calls share it, as long as Redis keeps its data and its clock is not set forward. A holder counts its lease from
+//     before it sent the command, and stops relying on it before Redis drops it: earlier by max(25 ms, ttl/20), and by
+//     another 2 ms + ttl/100 for clock drift. Err, [Lock.Deadline] and the Err of [Lock.Context] compare clocks, so they are
+//     right at the first instruction after a pause. Done follows as soon as the runtime's timers allow.
+//   - Fencing. [Lock.Token] is larger than every token that Redis issued for the key before, across holders, processes and
+//     the loss of all data, as long as Redis' clock is not set back. It is max(last+1, Redis' time in µs), a hybrid logical
+//     clock, and stays below 2^53. [WithLocalHandover] and core/limits.md name exceptions.
+//   - Three outcomes stay apart: another holder has the lock, the lock was ours and is gone, nobody can know. See Errors.
+//   - Every call returns by its context's deadline, whatever the client's timeouts are. [New] and [Lock.Release] name two
+//     exceptions, of 250 ms and 20 ms; Do, DoAll and Lead also wait for their function. A cancelled call leaves no lock
+//     behind, unless Redis stalls for longer than a lease: see [Locker.Acquire].
+//   - First come, first served, among processes and within one. Waiters stand in a line that Redis keeps. A release grants
+//     the lock to the first waiter and notifies it, so nobody polls, provided that Redis lets waiters subscribe.
+//   - An acquire and its release cost two commands together, however many callers wait, and next to none when calls of one
+//     process hand the lock to each other: see [WithLocalHandover]. A failed try costs one. Renewals travel in pipelines,
+//     and when many callers want locks at once, one command takes or frees several. Fencing adds no round trip.
+//   - The key is the one that other libraries use, SET key value NX PX ttl with a random value, so that they and holdfast
+//     exclude each other.
+//   - Everything that holdfast writes to Redis expires.
 //
 // # Limits
 //
-// A lease can end under a handler that is paused or does not look at its context. No lock service can prevent that: work
-// that must not be done twice has to be fenced where it is stored, by the token. See package sqlfence.
+// A lease can expire under a handler that is paused or ignores its context. No lock service can prevent that. Work that
+// must not be done twice has to be fenced by its token where it is stored: see package sqlfence.
 //
-// A Redis that loses data may forget a lock: by a failover with asynchronous replication, a restart, FLUSHALL or eviction,
-// or with a clock that is set forward. Then two may hold the lock until the first one's next renewal, a third of a lease
-// later at most; the second has the larger token. [WithReplicaAcks] makes that rarer at a failover, and helps with none of the
-// others.
+// Redis can forget a lock: in a failover with asynchronous replication, in a restart, by FLUSHALL or an eviction, or when its
+// clock is set forward. Then two clients may hold the lock until the first one's next renewal, at most a third of a lease
+// later. The second has the larger token. [WithReplicaAcks] makes that rarer in a failover, and only there.
 //
-// A lock covers what runs under its context until Release, not goroutines that outlive it. The file core/limits.md
-// has the limits in full: of tokens, of the line, of servers that let nobody subscribe, and of a lock that is dropped.
+// A lock covers what runs under its context until Release, not goroutines that outlive it. The file core/limits.md has the
+// limits in full: also of tokens, of the line, and of managed servers.
 //
 // # Errors
 //
-// They are matched with errors.Is, those with a type with errors.As:
+// Match the errors with errors.Is, and those that have a type with errors.As:
 //
-//	ErrNotAcquired   somebody else holds the lock: nothing ran; a *HeldError tells who, and what its lease has left
-//	ErrUnavailable   Redis did not answer, or refused: nothing ran; from Release, and so from Do: the key may stay for its lease.
-//	                 With a *QuarantineError most masters have started too recently to vote
-//	ErrLost          the lease is over, or the key is another's: what ran may have run beside another holder
-//	ErrClosed        the Locker was shut down: nothing ran, but Lead's function may have; from Lock.Err: a Shutdown gave it up
-//	ErrSelfDeadlock  the context has this very lock: nothing ran
-//	ErrTick          from Claim: a tick outside of the window: nothing was claimed
+//	ErrNotAcquired   another holder has the lock: nothing ran. A *HeldError says who, and what is left of its lease
+//	ErrUnavailable   Redis did not answer, or refused: nothing ran. With a *QuarantineError, most masters started too
+//	                 recently to vote. From Release, and so from Do: the key may stay until its lease expires
+//	ErrLost          the lease expired, or another holder has the key: what ran may have overlapped with that holder
+//	ErrClosed        the Locker was shut down: nothing ran, except perhaps Lead's function. From Lock.Err: a forced
+//	                 Shutdown abandoned the lock
+//	ErrSelfDeadlock  the context already holds this lock: nothing ran
+//	ErrTick          from Claim: the tick is too far from Redis' time: nothing was claimed
 //	ErrInvalid       a key, an option or another argument that can never work
 //
-// Where the context ended a wait, the error matches the context's too. Do joins the error of its function with that of the
-// release.
+// If the context ended a wait, the error matches the context's error too. Do joins its function's error with the release's.
 //
 // # Keys, commands and ACL
 //
-// A lock named K is the string K. Its companions are {K}:~fence, {K}:~line, {K}:~wait, {K}:~gone:<owner>, {K}:~held, {K}:~entry
-// and, of a claim, {K}:~mark, in the same Cluster slot; K:~fence and so on where K has a hash tag, and {x}:~:~fence where K is
-// {x}. K has 1 to 512 bytes, no NUL, no ":~", no "{}", and no "}" but the one that ends a hash tag. Grants are published to
-// holdfast:inbox:<random>, one channel for each Locker, behind the prefix of [WithPrefix]. An ACL must allow these keys, the
-// channels (&holdfast:inbox:*, behind that prefix), and
+// A lock is the Redis string K, which is its key with the prefix of [WithPrefix] in front. Its companions are {K}:~fence,
+// {K}:~line, {K}:~wait, {K}:~gone:<owner>, {K}:~held and {K}:~entry, and {K}:~mark for a claim, all in the Cluster slot of K.
+// If K has a hash tag they are K:~fence and so on, and if K is {x}, {x}:~:~fence. K has 1 to 512 bytes, without NUL, ":~",
+// "{}", or any "}" but the one that ends a hash tag. Grants are published to <prefix>holdfast:inbox:<random>, one channel for
+// each Locker. An ACL must allow these keys and channels, and these commands:
 //
-//	EVALSHA EVAL MGET GET GETEX SET DEL PTTL PEXPIRE TIME
-//	LINDEX LLEN LPOS LREM RPUSH HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING   to wait in line
-//	HMGET HGETALL                                                              for WithReentryID, WithLimit and WithShared
-//	HLEN EXISTS                                                                for WithLimit and WithShared
-//	WAIT                                                                       for WithReplicaAcks
-//	EXISTS INFO LINSERT                                                        for NewRedLock
+//	EVALSHA EVAL MGET GET GETEX SET DEL PTTL PEXPIRE TIME LINDEX        for every lock
+//	LLEN LPOS LREM RPUSH HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING   to wait in line
+//	HMGET HGETALL                                                       for WithReentryID, WithLimit and WithShared
+//	HLEN EXISTS                                                         for WithLimit and WithShared
+//	WAIT                                                                for WithReplicaAcks
+//	EXISTS INFO LINSERT                                                 for NewRedLock
 //
 // Redis 6.2 or later, or Valkey.
 package holdfast

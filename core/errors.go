@@ -13,26 +13,26 @@ import (
 // The outcomes a caller may have to branch on. Match them with [errors.Is]; every error of this package
 // that concerns a key has the key in its text.
 var (
-	// ErrNotAcquired: somebody else holds the lock. The error that matches it is a [*HeldError], which
-	// knows what the holder's lease has left.
+	// ErrNotAcquired: another holder has the lock. The error that matches it is a [*HeldError], which says how long the
+	// holder's lease still runs.
 	ErrNotAcquired = errors.New("holdfast: lock is held elsewhere")
 
-	// ErrLost: the lock was ours and is gone: the lease ran out, or Redis no longer has it, or has it for another holder. [Err] and
-	// package sqlfence return it for a released lock too. Whatever ran under it may have run beside another holder; only the
-	// fencing token tells them apart.
+	// ErrLost: the lock was ours and is gone. Its lease expired, or Redis no longer has the key, or another holder has
+	// it. Whatever ran under the lock may have overlapped with another holder; only the fencing token tells the two
+	// apart. [Err] and package sqlfence return it for a released lock too.
 	ErrLost = errors.New("holdfast: lock was lost")
 
-	// ErrUnavailable: Redis could not be asked, refused to serve, or did not answer in time, so that we
-	// cannot know. It is neither "held elsewhere" nor "lost".
+	// ErrUnavailable: Redis could not be asked, refused, or did not answer in time. It means neither that another holder
+	// has the lock nor that the lock was lost.
 	ErrUnavailable = errors.New("holdfast: no verdict from redis")
 
 	// ErrClosed: the [Locker] was shut down.
 	ErrClosed = errors.New("holdfast: locker is shut down")
 
-	// ErrSelfDeadlock: the context already holds this very lock, waiting for it would never end.
+	// ErrSelfDeadlock: the context already holds this lock, so that waiting for it would never end.
 	ErrSelfDeadlock = errors.New("holdfast: the context already holds this lock")
 
-	// ErrTick: a tick given to [Locker.Claim] lies outside of the window around the clock of Redis.
+	// ErrTick: the tick given to [Locker.Claim] is outside of the window around Redis' time, see [WithTickWindow].
 	ErrTick = errors.New("holdfast: tick is out of the window")
 
 	// ErrInvalid: a key, an option or another argument that can never work.
@@ -42,28 +42,29 @@ var (
 // errReleased is what an ended lock reports after its own Release.
 var errReleased = errors.New("holdfast: lock was released")
 
-// HeldError names the holder of a lock that could not be acquired. It matches [ErrNotAcquired].
+// HeldError describes the holder of a lock that could not be acquired. It matches [ErrNotAcquired].
 type HeldError struct {
 	Key string // as stored in Redis, prefix included
 
-	// TimeLeft is what the holder's lease had left when Redis answered, at least 1 ms; a holder that
-	// renews will have the lock longer. 0 where the key never expires, which only a foreign holder's
-	// can.
+	// TimeLeft is what was left of the holder's lease when Redis answered, at least 1 ms. A holder that renews keeps the
+	// lock longer. TimeLeft is 0 if the key never expires, which happens only with holders that do not use holdfast.
 	TimeLeft time.Duration
 
-	// Holders is how many hold the lock together, see [WithLimit] and [WithShared]; then TimeLeft is until the first of
-	// their leases ends, and there is no Label. 1 for a holder that is alone.
+	// Holders is 1 for a holder that is alone, and otherwise how many hold the lock together: see [WithLimit] and
+	// [WithShared]. Readers that share an acquisition count as one. If there are several holders, TimeLeft runs until the
+	// first of their leases expires.
 	Holders int
 
-	// Label is the holder's [WithLabel]; empty for one without a label and for foreign holders.
+	// Label is the holder's [WithLabel]. It is empty for a holder without one, with WithShared or a WithLimit above 1, or
+	// without holdfast.
 	Label string
 
-	// Here tells that the holder is a call of this very Locker. It is always false with WithLocalHandover(0, d), and where
-	// the holder has [WithReentryID].
+	// Here reports that the holder is another call of this Locker. It may be false all the same with WithLocalHandover(0,
+	// d), and for a holder with [WithReentryID].
 	Here bool
 
-	// Holding are the keys of the locks that the caller's own context holds: where two calls wait for each other, each
-	// holds what the other one waits for.
+	// Holding lists the keys that the caller's own context holds. When two calls deadlock, each holds what the other one
+	// waits for.
 	Holding []string
 }
 
@@ -158,19 +159,19 @@ type invalidError struct{ reason string }
 func (e *invalidError) Error() string        { return "holdfast: " + e.reason }
 func (e *invalidError) Is(target error) bool { return target == ErrInvalid }
 
-// QuarantineError says which of several masters did not vote, as they had started a short time before and may have
-// forgotten a lock. See [WithQuarantine]. It stands behind an [ErrUnavailable].
+// QuarantineError says which masters did not vote because they had started too recently and may have forgotten a lock.
+// See [WithQuarantine] and [NewRedLock]. It is found behind an [ErrUnavailable].
 type QuarantineError struct {
 	Nodes []string  // their addresses
-	Until time.Time // when all of them vote again; zero where one does not tell since when it is up
+	Until time.Time // when all of them vote again; zero if one of them does not report its uptime
 }
 
 func (e *QuarantineError) Error() string {
-	until := "as long as INFO server is refused to us"
+	until := "as long as it refuses INFO server"
 	if !e.Until.IsZero() {
 		until = "until " + e.Until.Format("15:04:05.000")
 	}
-	return fmt.Sprintf("no vote of %s %s: what started a short time ago may have forgotten a lock", strings.Join(e.Nodes, ", "), until)
+	return fmt.Sprintf("no vote from %s %s: a master that started recently may have forgotten a lock", strings.Join(e.Nodes, ", "), until)
 }
 
 // public is an error from below as a caller is to find it.

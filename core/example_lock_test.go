@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// exampleRedis is a Redis inside the process. closeAll shuts the example's Lockers down first: a client that is closed
-// under a command would read from its connection beside it.
+// exampleRedis is a Redis inside the process. closeAll shuts the example's Lockers down before it closes the client:
+// closing a client while a command is under way races with that command.
 func exampleRedis() (rdb *redis.Client, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -62,7 +62,7 @@ func ExampleLocker_Do() {
 	// Output: no paper
 }
 
-// The lease of another library, moved over: bounded in its wait, and as long as it was taken for.
+// What redsync and redislock do: a bounded wait, and a lease that is not renewed.
 func ExampleLocker_Acquire() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -72,14 +72,14 @@ func ExampleLocker_Acquire() {
 	lock, err := locker.Acquire(ctx, "order:42",
 		holdfast.WithTTL(8*time.Second), holdfast.WithWait(5*time.Second), holdfast.WithoutRenewal())
 	if err != nil {
-		log.Fatal(err) // holdfast.ErrNotAcquired: somebody else had it for 5 s
+		log.Fatal(err) // holdfast.ErrNotAcquired: another holder had it for 5 s
 	}
 	defer lock.Release(ctx)
 	fmt.Println(lock.Key(), lock.Err())
 	// Output: order:42 <nil>
 }
 
-// A cron job of a millisecond, on two replicas whose timers do not fire at the same time.
+// A cron job that takes a millisecond, on two replicas whose timers fire at different times.
 func ExampleLocker_Claim() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -114,7 +114,7 @@ func ExampleLocker_Inspect() {
 	// false <nil>
 }
 
-// A page for operators: many keys, in a pipeline.
+// A page for operators: many keys in one pipeline.
 func ExampleLocker_InspectAll() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -139,7 +139,7 @@ func ExampleLocker_InspectAll() {
 	// "": holdfast: empty key
 }
 
-// Behind the servers and workers that use it, and in front of the client.
+// Shut down the servers and workers first, then the Locker, and close the client last.
 func ExampleLocker_Shutdown() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -147,7 +147,7 @@ func ExampleLocker_Shutdown() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	fmt.Println(locker.Shutdown(ctx)) // waits for the holders; at the end of ctx their contexts end
+	fmt.Println(locker.Shutdown(ctx)) // waits for the holders; if ctx ends first, it cancels their contexts
 
 	_, err := locker.TryAcquire(ctx, "report")
 	fmt.Println(errors.Is(err, holdfast.ErrClosed))
@@ -165,7 +165,7 @@ func ExampleLocker_Client() {
 	// Output: PONG
 }
 
-// The context of Acquire bounds the acquisition alone. Work under the lock takes the lock's context.
+// The context of Acquire bounds the acquisition alone. Work under the lock uses the lock's context.
 func ExampleLock_Context() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -187,7 +187,7 @@ func ExampleLock_Context() {
 	// context canceled <nil>
 }
 
-// What a program may want to tell of its lock: the name in Redis, and until when it can be relied on without a renewal.
+// The lock's key in Redis, and how long the holder can rely on it without a renewal.
 func ExampleLock_Deadline() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -207,7 +207,7 @@ func ExampleLock_Deadline() {
 	// over: true
 }
 
-// A step that is known to take longer than the lease.
+// A step that takes longer than the lease.
 func ExampleLock_Extend() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -225,7 +225,7 @@ func ExampleLock_Extend() {
 	// Output: <nil> true
 }
 
-// Between two steps that no context can break off.
+// Look at the lock between two steps that no context can interrupt.
 func ExampleLock_Err() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -247,14 +247,14 @@ func ExampleLock_Err() {
 	// true
 }
 
-// A write to something that is not a database of sqlfence takes the token along, to be compared there.
+// Storage that package sqlfence does not cover gets the token with each write, and compares it.
 func ExampleLock_Token() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
 	locker := exampleLocker(rdb)
 	ctx := context.Background()
 
-	var seen int64 // by the storage
+	var seen int64 // by the storage: the largest token so far
 	store := func(token int64) error {
 		if token < seen {
 			return fmt.Errorf("a newer holder was here")
@@ -271,7 +271,7 @@ func ExampleLock_Token() {
 		})
 	}
 	fmt.Println(tokens[0] < tokens[1])
-	fmt.Println(store(tokens[0])) // the first holder, who was paused
+	fmt.Println(store(tokens[0])) // the first holder, after a pause
 	// Output:
 	// true
 	// a newer holder was here
@@ -288,7 +288,7 @@ func ExampleLock_Release() {
 		log.Fatal(err)
 	}
 	cancel()
-	fmt.Println(lock.Context(ctx).Err(), lock.Err()) // the work is called off, the lock is still held
+	fmt.Println(lock.Context(ctx).Err(), lock.Err()) // the work is cancelled, the lock is still held
 	fmt.Println(lock.Release(context.Background()))
 	fmt.Println(lock.Release(context.Background())) // as before
 	// Output:

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Locker's options are for all of its calls; a call's own win.
+// The Locker's options apply to all of its calls. A call's own options override them.
 func ExampleNew() {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"})
 	defer rdb.Close()
@@ -35,7 +35,7 @@ func ExampleWithTTL() {
 	locker := exampleLocker(rdb) // 15 s
 	ctx := context.Background()
 
-	// A holder that dies is waited for for a minute; one that lives is renewed every 20 s.
+	// If this holder crashes, the others wait for a minute. While it runs, its lease is renewed every 20 s.
 	lock, err := locker.Acquire(ctx, "import", holdfast.WithTTL(time.Minute))
 	if err != nil {
 		log.Fatal(err)
@@ -59,7 +59,7 @@ func ExampleWithWait() {
 	// Output: true
 }
 
-// A lease that ends by itself, for work that nobody could break off.
+// A lease that ends on its own, for work that cannot be interrupted.
 func ExampleWithoutRenewal() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -75,7 +75,7 @@ func ExampleWithoutRenewal() {
 	// Output: <nil> true
 }
 
-// A handler that hangs has the lock for 20 s, however well it is renewed.
+// A handler that hangs keeps the lock for 20 s at most.
 func ExampleWithMaxHold() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -92,7 +92,7 @@ func ExampleWithMaxHold() {
 	// Output: <nil> true
 }
 
-// A function that locks what its caller may have locked already.
+// A function that locks what its caller may already hold.
 func ExampleWithReentrancy() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -139,7 +139,7 @@ func ExampleWithReentryID() {
 }
 
 func ExampleWithReplicaAcks() {
-	rdb, closeAll := exampleRedis() // which has no replica
+	rdb, closeAll := exampleRedis() // has no replica
 	defer closeAll()
 	locker := exampleLocker(rdb, holdfast.WithReplicaAcks(1, 100*time.Millisecond))
 
@@ -148,7 +148,7 @@ func ExampleWithReplicaAcks() {
 	// Output: true
 }
 
-// Periods that every replica counts for itself: their ticks differ, and one in a minute is run.
+// Each replica counts its periods from its own start, so that ticks differ. One per minute runs.
 func ExampleWithMinGap() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -183,7 +183,7 @@ func ExampleWithTickWindow() {
 	// true <nil>
 }
 
-// Metrics and logs hang off the hooks.
+// Hooks feed metrics and logs.
 func ExampleWithTrace() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -203,12 +203,12 @@ func ExampleLogTrace() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
 	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
-		Level: slog.LevelDebug, // slog.LevelInfo leaves losses, long holds and what Redis does not answer
+		Level: slog.LevelDebug, // slog.LevelInfo shows only losses, long holds and errors
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.MessageKey || a.Key == "key" {
 				return a
 			}
-			return slog.Attr{} // what differs from run to run
+			return slog.Attr{} // differs from run to run
 		},
 	}))
 	locker := exampleLocker(rdb, holdfast.WithTrace(holdfast.LogTrace(log)))
@@ -219,7 +219,7 @@ func ExampleLogTrace() {
 	// msg="holdfast: released" key=report
 }
 
-// The label says for people which process has the lock.
+// The label shows humans which process holds the lock.
 func ExampleWithLabel() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -247,7 +247,8 @@ func ExampleWithPrefix() {
 	// Output: shop:report
 }
 
-// Calls of one process pass the lock on ten times, or for 20 ms, before others have their turn.
+// Calls of one process hand the lock to each other ten times in a row, or for 20 ms, before other processes have their
+// turn.
 func ExampleWithLocalHandover() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -267,7 +268,7 @@ func ExampleWithPolling() {
 	// Output: true <nil>
 }
 
-// At most two exports of a tenant at a time, on all replicas together.
+// At most two exports of a tenant run at a time, on all replicas together.
 func ExampleWithLimit() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -290,7 +291,7 @@ func ExampleWithLimit() {
 	// Output: 2 are let in; 2 hold it
 }
 
-// A cache that many read, and one rebuilds.
+// Many read a cache, one rebuilds it.
 func ExampleWithShared() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()
@@ -302,7 +303,7 @@ func ExampleWithShared() {
 		fmt.Println(cache)
 		return nil
 	}
-	_ = locker.Do(ctx, "cache", read, holdfast.WithShared())      // beside other readers
+	_ = locker.Do(ctx, "cache", read, holdfast.WithShared())      // together with other readers
 	_ = locker.Do(ctx, "cache", func(ctx context.Context) error { // alone
 		cache = "new"
 		return nil
@@ -313,7 +314,7 @@ func ExampleWithShared() {
 	// new
 }
 
-// Seats that are fenced each: n locks, and the first free one from a random one on.
+// Each seat is fenced: n locks, of which a call takes the first free one, starting from a random one.
 func ExampleWithLimit_seats() {
 	rdb, closeAll := exampleRedis()
 	defer closeAll()

@@ -37,7 +37,7 @@ func ExampleQuarantineError() {
 	_, err = locker.TryAcquire(context.Background(), "report")
 	var young *holdfast.QuarantineError
 	if errors.As(err, &young) {
-		// miniredis does not tell since when it is up; of a real master Until says when it votes again.
+		// miniredis does not report its uptime; for real masters Until says when they vote again.
 		fmt.Println("masters that do not vote:", len(young.Nodes) > 1, "until:", young.Until.IsZero())
 	}
 	fmt.Println(errors.Is(err, holdfast.ErrUnavailable))

@@ -80,8 +80,8 @@ func ExampleNewRedLock() {
 		clients = append(clients, rdb)
 	}
 
-	// miniredis does not tell how long it has been up, so that with a quarantine it would never vote. On real masters
-	// leave the quarantine on, and as long as your longest lease and a few seconds.
+	// miniredis does not report its uptime, so with a quarantine it would never vote. With real masters leave the
+	// quarantine on, and make it as long as your longest lease plus a few seconds.
 	locker, err := holdfast.NewRedLock(clients, holdfast.WithQuarantine(0))
 	if err != nil {
 		log.Fatal(err)
@@ -105,7 +105,7 @@ func ExampleWithQuarantine() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// A longer lease could be forgotten by a master that votes again before it is over.
+	// A master could forget a longer lease and vote again before that lease has expired.
 	_, err = locker.TryAcquire(context.Background(), "report", holdfast.WithTTL(time.Hour))
 	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
 	// Output: true

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ship is code that takes a lock, as yours does.
+// ship is code that takes a lock, like yours.
 func ship(ctx context.Context, locker *holdfast.Locker, order string) string {
 	err := locker.Do(ctx, holdfast.Key("order", order), func(context.Context) error {
 		return nil // and here it ships
@@ -27,8 +27,8 @@ func ship(ctx context.Context, locker *holdfast.Locker, order string) string {
 	return "shipped"
 }
 
-// Code that takes a lock needs no double of it: a miniredis is quick to have, a second Locker on it is the other
-// replica, and a closed one is the outage.
+// Code that takes a lock needs no mock. Use miniredis as the Redis, a second Locker on it as the other replica, and a
+// closed server as the outage.
 func Example_unitTest() {
 	server, err := miniredis.Run() // in a test: miniredis.RunT(t)
 	if err != nil {
@@ -47,7 +47,7 @@ func Example_unitTest() {
 	_ = held.Release(ctx)
 
 	server.Close()
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // or a test waits for as long as your users would
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // so that the test does not wait for as long as your users would
 	defer cancel()
 	fmt.Println("unavailable:", ship(ctx, locker, "42"))
 	// Output:

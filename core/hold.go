@@ -17,74 +17,74 @@ import (
 
 const (
 	forever = timing.Forever
-	// reportAfter leases a hold is reported as long.
+	// reportAfter is the number of leases after which a hold is reported as long.
 	reportAfter = 20
-	// releasePatience bounds a Release whose context never ends, with the TTL.
+	// releasePatience bounds, together with the TTL, a Release whose context never ends.
 	releasePatience = 5 * time.Second
 )
 
-// hold is the state behind a Lock. The scheduler reaches holds and, once they have to be renewed, not their Locks, so that
-// a forgotten Lock can be collected.
+// hold is the state behind a Lock. The scheduler keeps holds reachable. From its first renewal on, a hold does not keep
+// its Lock reachable, so that a forgotten Lock can be collected.
 //
-// The lock is held while ended is nil and the clock is before the deadline. Deadlines rest on when a command
-// was sent, never on when its answer came: Redis began to count the lease later than that, so it ends later
-// there too, and a rival cannot have the lock before.
+// The lock is held while ended is nil and the clock is before the deadline. A deadline counts from when a command was
+// sent, never from when its answer came. Redis starts the lease later than that, so the lease also ends later there,
+// and no rival can hold the lock before the deadline.
 type hold struct {
 	locker *Locker
 	stake  *stake
-	queue  *queue // of which it is at the front, or nil
+	queue  *queue // the one that it is at the front of, or nil
 	token  int64
 	cfg    *config
-	limit  time.Duration // WithMaxHold; forever without
+	limit  time.Duration // the end that WithMaxHold sets, monotonic; forever without
 	began  time.Duration
 
 	deadline atomic.Int64 // monotonic, since the clock's base
-	wall     atomic.Int64 // the same moment as the wall clock saw it coming; Unix, ns
-	leased   atomic.Int64 // how long the lease behind the deadline is from its beginning
+	wall     atomic.Int64 // the same moment by the wall clock, as expected when it was set; Unix, ns
+	leased   atomic.Int64 // the full length of the lease behind the deadline
 	longest  atomic.Int64 // the longest lease that Extend asked for
 	ended    atomic.Pointer[ending]
-	mu       sync.Mutex // orders what ends a hold and what prolongs it; never held during I/O or in hooks
+	mu       sync.Mutex // orders ending and prolonging a hold; never held during I/O or in hooks
 
 	// Guarded by mu.
-	lock      *Lock              // until the first renewal: a weak pointer costs more than all else that makes a hold
+	lock      *Lock              // until the first renewal: a weak pointer costs more than everything else in a hold
 	handle    weak.Pointer[Lock] // from then on
-	contexts  []bound            // that end with the hold
-	asking    chan struct{}      // full while Redis is asked, one question at a time; nil before the first
-	uses      int32              // handles that are not released
-	nested    int32              // handles besides the first, ever
+	contexts  []bound            // which end with the hold
+	asking    chan struct{}      // full while one caller asks Redis; nil before the first
+	uses      int32              // handles that are not released yet
+	nested    int32              // how many handles were made besides the first
 	releasing bool               // Release was called
 	through   bool               // and has its result
-	whole     atomic.Bool        // not guarded: some lease was as long as the TTL, as that of a grant is not at first
-	done      chan struct{}      // closed then, if somebody waits for it
+	whole     atomic.Bool        // not guarded: some lease was as long as the TTL, which the first lease of a grant may not be
+	done      chan struct{}      // closed when through is set; nil unless somebody waits for it
 	result    error
 
 	// Guarded by the scheduler's mutex.
-	index   int32         // in its heap, -1 outside
+	index   int32         // in the scheduler's heap; -1 outside
 	asked   bool          // a renewal is under way
-	next    time.Duration // when to look at this hold
+	next    time.Duration // when the scheduler looks at this hold again
 	renewAt time.Duration
-	report  time.Duration // next LongHold, since began
+	report  time.Duration // when LongHold is due next, counted from began
 }
 
-// ending is why a hold is over.
+// ending is the reason why a hold ended.
 type ending struct{ err error }
 
 var releasedEnding = &ending{errReleased}
 
-// Why a lock was lost. errUnconfirmed: the wall clock ran past the lease while the monotonic one did not, and Redis did not
-// say that the lock is still ours.
+// Why a lock was lost. errUnconfirmed: the wall clock ran past the lease, the monotonic clock did not, and Redis did
+// not confirm that the lock is still ours.
 var (
 	errExpired     = errors.New("the lease ran out before a renewal succeeded")
-	errOtherOwner  = errors.New("redis no longer has it as ours")
+	errOtherOwner  = errors.New("Redis no longer has it as ours")
 	errMaxHold     = errors.New("held for as long as WithMaxHold allows")
 	errAbandoned   = errors.New("the Lock became unreachable without a Release")
-	errUnconfirmed = errors.New("the machine's clock jumped past the lease and redis did not confirm the lock")
+	errUnconfirmed = errors.New("the machine's clock jumped past the lease and Redis did not confirm the lock")
 )
 
 func (h *hold) key() string { return h.stake.key }
 
-// trust sets the deadline from a command that was sent at at and left the lease with d to run. It never takes
-// the deadline back: no script shortens a lease.
+// trust sets the deadline from a command that was sent at at and that left d of the lease. It never moves the deadline
+// back, because no script shortens a lease.
 func (h *hold) trust(at timing.Instant, d time.Duration) {
 	if e := leaseFrom(at, d); int64(min(e.end.Mono, h.limit)) > h.deadline.Load() {
 		h.setLease(e)
@@ -93,21 +93,21 @@ func (h *hold) trust(at timing.Instant, d time.Duration) {
 
 func (h *hold) setLease(e lease) {
 	h.deadline.Store(int64(min(e.end.Mono, h.limit)))
-	h.wall.Store(e.end.Wall) // also where that is earlier: somebody set the clock back
+	h.wall.Store(e.end.Wall) // even if that is earlier: the clock was set back
 	h.leased.Store(int64(e.full))
 	if e.full >= h.cfg.ttl {
 		h.whole.Store(true)
 	}
 }
 
-// getLease is what the next holder of the tenure can rely on.
+// getLease returns the lease that the next holder of the tenure can rely on.
 func (h *hold) getLease() lease {
 	end := timing.Instant{Mono: time.Duration(h.deadline.Load()), Wall: h.wall.Load()}
 	return lease{end, time.Duration(h.leased.Load())}
 }
 
-// confirm is trust for a hold in use: an answer that comes after the hold has ended, or after its deadline,
-// revives nothing.
+// confirm is trust for a hold in use. An answer that comes after the hold has ended, or after its deadline, revives
+// nothing.
 func (h *hold) confirm(at timing.Instant, d time.Duration) error {
 	h.mu.Lock()
 	if h.ended.Load() == nil && h.locker.env.Now().Mono < time.Duration(h.deadline.Load()) {
@@ -117,7 +117,7 @@ func (h *hold) confirm(at timing.Instant, d time.Duration) error {
 	return h.lapsed()
 }
 
-// err is nil while the lock is held.
+// err returns nil while the lock is held. It asks Redis only if the wall clock alone has passed the lease: see ask.
 func (h *hold) err() error {
 	for {
 		if e := h.ended.Load(); e != nil {
@@ -135,7 +135,7 @@ func (h *hold) err() error {
 	}
 }
 
-// lapsed is err by the monotonic clock alone: it never asks Redis.
+// lapsed is err by the monotonic clock alone. It never asks Redis.
 func (h *hold) lapsed() error {
 	if h.ended.Load() == nil && h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) {
 		h.expire()
@@ -162,8 +162,8 @@ func (h *hold) loss(reason error) error {
 // lose ends the hold at once.
 func (h *hold) lose(reason error) { h.end(h.locker.env.Now(), nil, h.loss(reason)) }
 
-// end moves the hold to its end now, once, if cond (which may be nil) still holds. It reports whether this call
-// did it. A concurrent confirm is either before, and cond sees it, or after, and finds the hold ended.
+// end ends the hold as of now, once, if cond still holds or is nil. It reports whether this call did it. A concurrent
+// confirm comes either before, and cond sees its effect, or after, and finds the hold ended.
 func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 	e := releasedEnding
 	if err != errReleased {
@@ -175,8 +175,9 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 		return false
 	}
 	if err != errReleased {
-		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, unless others
-		// have the lock: something that has not noticed may still run under it.
+		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, because
+		// something that has not noticed the end may still run under it. Nothing is left if another owner holds the
+		// lock.
 		left := max(0, min(time.Duration(h.deadline.Load())-now.Mono, time.Duration(h.wall.Load()-now.Wall)))
 		left += timing.Margin(time.Duration(h.leased.Load()))
 		if errors.Is(err, errOtherOwner) {
@@ -209,7 +210,7 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 	return true
 }
 
-// abandoned tells whether nobody can reach the Lock any more, which is not known before the second time.
+// abandoned reports whether nobody can reach the Lock any more. The first call cannot find that out, only later ones.
 func (h *hold) abandoned() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,8 +224,8 @@ func (h *hold) failed(err error) {
 	h.cfg.traces.emit(nodeError, Event{Key: h.key(), Token: h.token, Err: err})
 }
 
-// drop counts lk out, once, and reports whether no handle is left. The contexts of a nested handle end with it;
-// those of the outermost are above those that go on.
+// drop counts lk out, once, and reports whether no handle is left. The contexts of a nested handle end with it. Those
+// of the outermost handle are parents of contexts that go on, so they stay.
 func (h *hold) drop(lk *Lock) (last bool) {
 	h.mu.Lock()
 	if !lk.released.Swap(true) {
@@ -247,7 +248,7 @@ func (h *hold) drop(lk *Lock) (last bool) {
 	return last
 }
 
-// release ends the hold. The hooks are told of reason beside the result, where a [Locker.Lead] has one.
+// release ends the hold. The hooks receive reason, which a [Locker.Lead] may give, together with the result.
 func (h *hold) release(ctx context.Context, reason error) error {
 	h.mu.Lock()
 	first, through, result := !h.releasing, h.through, h.result
@@ -272,7 +273,7 @@ func (h *hold) release(ctx context.Context, reason error) error {
 
 	h.locker.env.Gate.Join()
 	defer h.locker.env.Gate.Leave()
-	told := false // Released is told of elsewhere
+	told := false // the Released hook is called elsewhere
 	func() {
 		finished := false
 		defer func() {
@@ -296,11 +297,12 @@ func (h *hold) release(ctx context.Context, reason error) error {
 	return result
 }
 
-// finish ends the hold and frees the lock, or hands it over, or sends its release, which then tells the outcome.
+// finish ends the hold and then frees the lock, hands it over, or sends its release. If it only sends the release, it
+// returns tells: the release calls the Released hook when it has its answer.
 func (h *hold) finish(ctx context.Context, reason error) (err error, tells bool) {
 	now := h.locker.env.Now()
 	if now.Mono >= time.Duration(h.deadline.Load()) {
-		h.expire() // it is a loss, not a release
+		h.expire() // a loss, not a release
 	}
 	e := h.getLease()
 	ended := h.end(now, nil, errReleased)
@@ -318,7 +320,7 @@ func (h *hold) finish(ctx context.Context, reason error) (err error, tells bool)
 			h.locker.passing.begin(h.key())
 		}
 		if h.queue != nil {
-			h.queue.leave(h) // the next may stand in line in Redis before the lock is free there: that is as good
+			h.queue.leave(h) // the next call may join the line in Redis before the lock is free there, which is as good
 		}
 		if h.cfg.background {
 			h.pass(reason)
@@ -329,13 +331,13 @@ func (h *hold) finish(ctx context.Context, reason error) (err error, tells bool)
 	if errors.Is(h.err(), ErrClosed) {
 		return h.forget(ctx), false
 	}
-	// The handler is through, so what Redis may still have of it can go. Where another owner has the key this
+	// The handler has returned, so what Redis may still keep of this tenure can go. If another owner has the key, this
 	// does nothing.
 	h.forgetLater()
 	return h.err(), false
 }
 
-// patience is for how long a release whose context does not end is waited for.
+// patience returns how long a release waits if its context does not end.
 func (h *hold) patience() time.Duration { return min(h.cfg.ttl, releasePatience) }
 
 func (h *hold) forget(ctx context.Context) error {
@@ -346,7 +348,7 @@ func (h *hold) forget(ctx context.Context) error {
 	return h.judge(outcome, cause, ctx.Err())
 }
 
-// judge is what became of a release.
+// judge returns the error of a release with that outcome.
 func (h *hold) judge(outcome single.Outcome, cause, ctxErr error) error {
 	switch outcome {
 	case single.Released:
@@ -358,29 +360,31 @@ func (h *hold) judge(outcome single.Outcome, cause, ctxErr error) error {
 	return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, cause: public(cause), context: ctxErr}
 }
 
-// forgetLater goes on releasing until the longest lease that Redis may have for this tenure is over.
+// forgetLater goes on releasing in the background until the longest lease that Redis may have for this tenure has
+// ended.
 func (h *hold) forgetLater() {
 	env := h.locker.env
 	env.Go(func() { _, _ = h.stake.Release(env.Gate.Over, max(h.cfg.ttl, time.Duration(h.longest.Load()))) })
 }
 
-// ask verifies the hold with Redis after the wall clock went past the lease and the monotonic clock did not:
-// a suspended machine, whose rivals went on, or somebody who set the clock, and nothing happened. What Redis
-// says is left replaces both deadlines: after a suspension the monotonic one comes too late.
+// ask verifies the hold with Redis when the wall clock has passed the lease and the monotonic clock has not. Either the
+// machine was suspended, and its rivals went on, or somebody set the clock, and nothing happened. What Redis says is
+// left of the lease replaces both deadlines: after a suspension the monotonic one is too late.
 func (h *hold) ask() {
 	h.mu.Lock()
 	if h.asking == nil {
 		h.asking = make(chan struct{}, 1)
 	}
 	h.mu.Unlock()
-	h.asking <- struct{}{} // not a mutex, which would keep the clock of a test's bubble from going on
+	h.asking <- struct{}{} // not a mutex, which would stop the clock of a test's bubble
 	defer func() { <-h.asking }()
 	now := h.locker.env.Now()
 	if h.ended.Load() != nil || now.Wall < h.wall.Load() {
-		return // another caller has asked meanwhile
+		return // another caller has asked in the meantime
 	}
 	var lease time.Duration
-	// A majority's renewal would bring back a lock that ran out meanwhile, though another holder may have had it since.
+	// With several masters a renewal would bring back a lock that has expired, though another holder may have had it
+	// since.
 	if !h.cfg.noRenew && !h.locker.store.Several() {
 		lease = h.lease(now.Mono, h.cfg.ttl)
 	}
@@ -411,7 +415,7 @@ func (h *hold) ask() {
 	h.locker.sched.replan(h, h.renewPoint())
 }
 
-// renewed takes the answer to a renewal that was sent at at into account.
+// renewed evaluates the answer to a renewal that was sent at at.
 func (h *hold) renewed(at timing.Instant, val any, err error) error {
 	left, ok := protocol.ReadLeft(val)
 	switch {
@@ -424,15 +428,15 @@ func (h *hold) renewed(at timing.Instant, val any, err error) error {
 		return h.err()
 	}
 	if h.locker.store.Several() && h.locker.env.Now().Wall >= h.wall.Load() {
-		// The machine was suspended meanwhile. The renewal brought back a lock that had run out, and another holder may have
-		// had it.
+		// The machine was suspended meanwhile. The renewal brought back a lock that had expired, and another holder may
+		// have had it in between.
 		h.lose(errUnconfirmed)
 		return h.err()
 	}
 	return h.confirm(at, timing.Millis(left))
 }
 
-// lease is how much to ask for when d is wanted: no more than WithMaxHold leaves.
+// lease returns how long a lease to ask for when d is wanted: no longer than WithMaxHold leaves.
 func (h *hold) lease(now, d time.Duration) time.Duration {
 	if h.limit == forever {
 		return d
@@ -440,8 +444,9 @@ func (h *hold) lease(now, d time.Duration) time.Duration {
 	return max(time.Millisecond, min(d, timing.Covering(min(d, h.limit-now))))
 }
 
-// reserve notes that the lease may become as long as d, unless the hold has ended: its lease is another's then. It is
-// either before the end, and the lock is not handed over within the process, or it sees the end.
+// reserve notes that the lease may become as long as d, and reports whether it did. It does nothing once the hold has
+// ended, because the lease may be another hold's by then. A reserve before the end keeps the lock from being handed
+// over within the process; a reserve after the end sees it.
 func (h *hold) reserve(d time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

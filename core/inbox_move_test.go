@@ -35,7 +35,7 @@ func TestInboxFollowsAnAddressThatMoves(t *testing.T) {
 				t.Errorf("%d turns in 1 s, %d before the move", after, before)
 			}
 			for i := range told {
-				if n := told[i].count("subscribing anew"); n != 1 {
+				if n := told[i].count("subscribing again"); n != 1 {
 					t.Errorf("reported: %v", told[i].all())
 				}
 			}
@@ -92,7 +92,7 @@ func TestInboxThatIsNeverHeard(t *testing.T) {
 			}
 			release(t, lock)
 		}
-		if n := told.count("subscribing anew"); n != 1 || len(told.all()) != 1 {
+		if n := told.count("subscribing again"); n != 1 || len(told.all()) != 1 {
 			t.Errorf("reported: %v", told.all())
 		}
 		w.end()

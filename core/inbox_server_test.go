@@ -77,7 +77,7 @@ func TestServerSentinelFailoverWhereTheOldMasterLives(t *testing.T) {
 	}
 	// By themselves, and not when Sentinel, ten seconds later, makes the old master a replica and has it drop them.
 	for i := range told {
-		if n := told[i].count("subscribing anew"); n < 1 || n > 3 {
+		if n := told[i].count("subscribing again"); n < 1 || n > 3 {
 			t.Errorf("reported: %v", told[i].all())
 		}
 	}

@@ -11,41 +11,42 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// State is what Redis says of a lock at one moment.
+// State is what Redis says about a lock at one moment.
 type State struct {
 	Key   string // as stored, prefix included
 	Held  bool
 	Label string // of the holder, see WithLabel; empty for foreign holders and without a label
 
-	// TimeLeft is what the holder's lease has left, of several the lease that ends first; 0 if nobody holds the lock, or the key
-	// never expires.
+	// TimeLeft is what is left of the holder's lease; of several holders, of the lease that expires first. It is 0 if
+	// nobody holds the lock, or if its key never expires.
 	TimeLeft time.Duration
 
-	// Holders is how many hold the lock: 1, or more with WithLimit or WithShared, and then there is no Label. Readers of one
-	// process that share an acquisition are one. Limit is the least of their limits: 0 of readers, and where nobody holds the
-	// lock.
+	// Holders is how many hold the lock: more than 1 only with WithLimit or WithShared. Readers of one process that share
+	// an acquisition count as one. Limit is the smallest limit of the holders; 0 if all of them are readers, or if nobody
+	// holds the lock.
 	Holders, Limit int
 
-	// Token is the fencing token of the holder, of several that of the latest. If holders of one process passed the lock on
-	// among themselves, it is the token of the first of them. Where nobody holds the lock it is the largest token ever
-	// issued or reserved. It is 0 for a foreign holder, and where none is remembered: Redis forgets it a TTL and a minute
-	// after the acquisition, however long the lock is held.
+	// Token is the fencing token of the holder, of several holders the latest. If calls of one process handed the lock to
+	// each other, it is the token of the first of them. If nobody holds the lock, it is the largest token issued or
+	// reserved so far. It is 0 for a holder that does not use holdfast, and if Redis has forgotten it, which it does a
+	// TTL and a minute after the acquisition, however long the lock is held.
 	Token int64
 
-	// Waiting is how many wait in line for the lock, at most: one for each process, as the others queue behind that
-	// one, or with WithLocalHandover(0, d) each call; and some may be gone.
+	// Waiting is how many waiters stand in line in Redis, at most: some may be gone already. A process counts once,
+	// because its other calls queue behind that one; with WithLocalHandover(0, d) each call counts.
 	Waiting int
 
-	// Here tells that a call of this very Locker holds the lock, as in a [HeldError], and WaitingHere how many of its calls
-	// want it. With WithLocalHandover(0, d) they tell nothing.
+	// Here reports that a call of this Locker holds the lock, as in a [HeldError]. WaitingHere is how many of its calls
+	// want it. They may be false and 0 all the same with WithLocalHandover(0, d).
 	Here        bool
 	WaitingHere int
 }
 
-// Inspect asks for the holder of a lock, for people and monitoring. key is as Acquire takes it, without the prefix. The
-// answer may be old when it returns. It returns within ctx and within a quarter of the Locker's TTL, at most 1 s.
+// Inspect reports who holds a lock, for humans and monitoring. key is as Acquire takes it, without the prefix. The answer
+// may be outdated by the time it returns. Inspect returns within ctx and within a quarter of the Locker's TTL, at most 1
+// s.
 //
-// Errors: [ErrUnavailable] (matching ctx.Err() where that ended it), [ErrClosed], [ErrInvalid].
+// Errors: [ErrUnavailable], which matches ctx.Err() too if that ended the call, [ErrClosed], [ErrInvalid].
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	states, errs := l.look(ctx, []string{key}, redisconn.NewSweep())
 	if errs[0] != nil {
@@ -54,18 +55,18 @@ func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
 	return states[0], nil
 }
 
-// InspectAll is [Locker.Inspect] for many keys: it asks in pipelines, one for each server and up to 128 keys, one after the
-// other while the caller ranges over the result. It yields one pair for each key, in the order of keys; beside an error, the
-// State still has its Key. An error is about that key alone, of the kinds that Inspect returns; the others may be fine.
+// InspectAll is [Locker.Inspect] for many keys. It asks in pipelines of up to 128 keys to each server, one after the
+// other while the caller ranges over the result, and yields one pair for each key, in the order of keys. An error is of
+// the kinds that Inspect returns and concerns that key alone; the State next to it still has its Key.
 //
-// Each State is what one server (or with [NewRedLock] most of them) said of one key at one moment. All of them together
-// are no snapshot: those of a pipeline are some milliseconds apart, pipelines a round trip and whatever the caller does
-// between them, so that a lock which moves from one key to another may be seen on both or on neither. To decide
-// on anything, acquire.
+// Each State is what a server, or with [NewRedLock] most of the masters, said about one key at one moment. Together they
+// are not a snapshot: answers of one pipeline are milliseconds apart, and pipelines as far apart as the caller ranges
+// over them. So a lock that moves from one key to another may be seen on both or on neither. To decide on anything,
+// acquire the lock.
 //
-// A server that does not answer within a quarter of the Locker's TTL, at most 1 s (with NewRedLock within the node timeout),
-// or cannot be reached, is not asked for the remaining keys: those that need it fail at once, so that an outage is waited for
-// once, and not once per pipeline.
+// A server that does not answer within a quarter of the Locker's TTL, at most 1 s (with NewRedLock within the node
+// timeout), or cannot be reached, is not asked again: the remaining keys that need it fail at once. So an outage is
+// waited for once.
 func (l *Locker) InspectAll(ctx context.Context, keys ...string) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		sweep := redisconn.NewSweep()

@@ -14,13 +14,13 @@ const (
 	keptHead  = 128
 )
 
-// Key joins user input into one lock key: Key("order", id) is "order:42". Different parts always make
-// different keys, whatever they contain: every byte of a part other than letters, digits and "-._@+=/,"
-// is written as %XX. The result has no braces (so that a Redis Cluster hashes all of it) and is at most
-// 256 bytes: of a longer one the beginning is kept and the whole is hashed (SHA-256).
+// Key joins parts, such as user input, into one key: Key("order", id) is "order:42". Different parts always make
+// different keys, whatever they contain: every byte of a part other than letters, digits and "-._@+=/," is written as
+// %XX. The result contains no braces, so that Redis Cluster hashes all of it. It has at most 256 bytes: a longer key is
+// cut, and the SHA-256 of the whole is appended.
 //
-// No parts, or one empty part, make "", which every method refuses. Other empty parts count: Key("order", "")
-// is "order:".
+// No parts, or a single empty part, make "", which every method refuses. Otherwise empty parts count: Key("order", "") is
+// "order:".
 func Key(parts ...string) string {
 	var b strings.Builder
 	for i, p := range parts {

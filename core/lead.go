@@ -15,29 +15,31 @@ const (
 	leadWell      = time.Minute // a term that lasted as long was no failure to start
 )
 
-// Lead runs fn on one replica at a time: a poller, a consumer, the relay of an outbox. Every replica calls it. One has the lock
-// of name and runs fn, the others wait in line. fn must return when its context ends, which it does with the leadership.
+// Lead elects a leader: it runs fn on one replica at a time, for example a poller, a consumer or the relay of an outbox.
+// Every replica calls Lead. One of them gets the lock of name and runs fn, and the others wait in line. fn must return
+// when its context ends.
 //
-//   - If fn returns nil, Lead releases the lock and returns nil: this replica is through with it.
-//   - If fn returns an error, Lead releases the lock, and the next in line leads within a round trip. This replica stands in
-//     line again after 1 s, doubled with each further failure up to 30 s; each pause is shorter by a random part, a
-//     quarter at most. After a term of a minute it is 1 s again. Released of a [Trace] has the error.
-//   - If the leadership is lost, fn's context ends with an [ErrLost] as its cause. Once fn has returned, whatever it returns,
-//     Lead waits again at once.
-//   - If Redis is away, Lead goes on trying, with the same pauses.
-//   - If ctx ends, or [Locker.Shutdown] begins, fn's context ends too. Once fn has returned, Lead releases the lock and
-//     returns.
-//   - If fn panics, Lead releases the lock and goes on panicking.
+//   - If fn returns nil, Lead releases the lock and returns nil: this replica is done.
+//   - If fn returns an error, Lead releases the lock, and the next replica in line leads within a round trip. Lead then
+//     pauses and waits in line again. The pause is 1 s, doubles with each further failure up to 30 s, and is shortened by
+//     a random part of up to a quarter. After a term of at least a minute it starts at 1 s again. The error goes to
+//     Released of [Trace].
+//   - If the leadership is lost, fn's context ends and its cause matches [ErrLost]. Once fn has returned, whatever it
+//     returned, Lead waits in line again at once.
+//   - If Redis is unavailable, Lead keeps trying, with the same pauses.
+//   - If ctx ends or [Locker.Shutdown] begins, fn's context ends too. Once fn has returned, whatever it returned, Lead
+//     releases the lock and returns an error that matches ctx.Err(), or [ErrClosed].
+//   - If fn panics, Lead releases the lock and the panic continues.
 //
-// Lead never releases while fn runs, nor does it return. So an fn that does not look at its context may go on beside the
-// next leader: write under package sqlfence, and what it writes then is refused. The term is the fencing token,
-// Held(ctx)[0].Token(). [Locker.Inspect] says who leads, by [WithLabel]. After a crash the next one leads when the lease is
-// over, 15 s by default, see [WithTTL].
+// Lead neither releases nor returns while fn runs. So an fn that ignores its context may run alongside the next leader.
+// Let it write through package sqlfence, which then refuses its writes; the number of the term is the fencing token,
+// Held(ctx)[0].Token(). [Locker.Inspect] shows the leader's [WithLabel]. After a crash the next replica leads when the
+// lease has expired, after 15 s by default, see [WithTTL].
 //
-// Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] where ctx holds the lock of name already; those of
-// [Lock.Release] after fn returned nil; [ErrInvalid], also for [WithoutRenewal], [WithReentryID], [WithShared], a
-// [WithLimit] above 1, and a [WithWait] given to Lead; one given to New is ignored. Where New was given WithLimit or WithShared,
-// give Lead WithLimit(1), which overrides it.
+// Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] if ctx already holds the lock; those of
+// [Lock.Release] after fn returned nil; [ErrInvalid]. ErrInvalid includes the options that contradict Lead:
+// [WithoutRenewal], [WithReentryID], [WithShared], a [WithLimit] above 1, and a [WithWait] among opts (one given to New
+// has no effect here). If New was given WithLimit or WithShared, override it with WithLimit(1).
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -4,24 +4,26 @@ import "github.com/holdfast-go/holdfast/core/internal/protocol"
 
 const maxLimit = 1000
 
-// WithLimit lets up to n calls hold the lock together, this one included: from 1, the default, to 1000. Nobody is ever
-// inside together with more than its own limit allows: calls that name different limits keep to the least limit of those
-// inside, and a call without WithLimit waits until it is alone, and keeps all others out. So n can be changed by a rolling
-// deployment: the smaller one counts at once for newcomers, and evicts nobody; the larger one as soon as no holder names the
-// smaller.
+// WithLimit lets up to n calls hold the lock together, 1 to 1000. Default: 1, a lock that is held alone.
 //
-// Waiters are let in first come, first served, and several at once where there is room. A waiter for which there is no room
-// holds up those behind it, also calls that name a larger limit: so nobody starves. A holder that dies counts until its
-// lease is over. A holder that was paused past its lease may for a while work beside n others: only a fence refuses its
-// writes. The tokens of holders that are together have no order, so package sqlfence ignores such a lock, and refuses a
-// write whose only locks are of this kind. Where each place must be fenced take one of n locks instead: TryAcquire of
-// Key("seat", i), from a random i on.
+// Nobody ever holds the lock together with more calls than its own limit allows. So if calls name different limits, the
+// smallest limit among the holders counts, and a call without WithLimit waits until it is alone and then keeps all others
+// out. A rolling deployment can therefore change n: a smaller one counts at once for newcomers and evicts nobody, a
+// larger one counts as soon as no holder names the smaller.
 //
-// Calls of one process hand places over among themselves as they do a lock, see [WithLocalHandover].
+// Waiters enter first come, first served, several at once if there is room. A waiter that does not fit in yet holds up
+// those behind it, even those that name a larger limit, so that nobody starves. A holder that crashed counts until its
+// lease expires. A holder that was paused past its lease may for a while work alongside n others.
 //
-// Redis keeps the holders in one more hash, {K}:~held, and for other lock libraries the key is held until the last holder has
-// left. WithLimit needs one Redis: masters that each count to n do not count to n together, and [NewRedLock] refuses it with an
-// [ErrInvalid]. With [WithReentryID] it is an ErrInvalid on every Locker.
+// Such a lock does not fence: the tokens of calls that hold it together have no order. Package sqlfence ignores such locks,
+// and refuses a write whose context carries no other lock. If each place has to be fenced, use n locks instead: TryAcquire of
+// Key("seat", i), starting from a random i.
+//
+// Calls of one process hand places to each other, see [WithLocalHandover]. Redis keeps the holders in another key,
+// {K}:~held. Other lock libraries find the key held until the last holder has left.
+//
+// WithLimit needs one Redis: [NewRedLock] refuses it with an [ErrInvalid], because masters that each count to n do not
+// count to n together. WithLimit and [WithReentryID] together are an ErrInvalid too.
 func WithLimit(n int) CallOption {
 	return callOption(func(c *config) error {
 		if n < 1 || n > maxLimit {
@@ -32,24 +34,27 @@ func WithLimit(n int) CallOption {
 	})
 }
 
-// WithShared lets any number of calls hold the lock together, as the readers of a sync.RWMutex do. A call without it is the
-// writer: it waits until it is alone, and keeps readers out. Calls with a limit above 1 also wait until no reader is inside,
-// and keep readers out. Readers that do not join, as below, stand in line behind a writer who waits.
+// WithShared lets any number of calls hold the lock together, like the readers of a sync.RWMutex. A call without it is a
+// writer: it waits until it is alone, and keeps readers out. So does a call WithLimit(n), except that up to n of those
+// hold the lock together. Readers that arrive while a writer waits stand in line behind it, unless they join a reader as
+// follows.
 //
-// Readers of one process share what one of them acquired: its lease, its token and its renewals. Those that come while that
-// one asks Redis, and within the time of [WithLocalHandover] after it had the lock, join without a command, and the last one
-// to leave releases. Later ones acquire the lock anew, behind a writer who waits, so that readers keep no writer out. A call
-// joins if it has the same TTL and label, and neither [WithoutRenewal] nor [WithReplicaAcks]; else it acquires the lock
-// itself. Where Redis has lost the lock, all that share it lose it. What counts holders, as [State] does, counts those that
-// share as one.
+// Readers of one process share an acquisition: its lease, its token and its renewals. A reader joins without a command if
+// another reader of its process is still acquiring the lock, or acquired it less than the time of [WithLocalHandover]
+// ago. Later readers acquire the lock anew, behind a waiting writer, so that readers never keep a writer out. To join, a
+// call needs the same TTL and label, and neither [WithoutRenewal] nor [WithReplicaAcks]; otherwise it acquires the lock
+// on its own. The last reader to leave releases the acquisition. If Redis loses the lock, all that share it lose it. In
+// [State] and other counts of holders, they count as one.
 //
-// A reader that loses its lock may read beside a writer. A reader that must not mix old and new data reads it in one
-// transaction of the database. A reader cannot become a writer: a call without WithShared whose context holds the lock
-// shared returns [ErrSelfDeadlock], also with [WithReentrancy]. A call WithShared whose context holds the lock already,
-// shared or alone, needs WithReentrancy.
+// A reader that has lost its lock may read while a writer writes. A reader that must not see a mix of old and new data
+// reads in one transaction of the database. Like WithLimit, WithShared does not fence.
 //
-// WithShared and [WithLimit] replace each other: of several options of a call the last counts, and a call's counts before the
-// Locker's. Where the Locker has either, WithLimit(1) makes a call the writer.
+// A reader cannot become a writer: a call without WithShared whose context holds the lock shared fails with
+// [ErrSelfDeadlock], even with [WithReentrancy]. A call WithShared whose context already holds the lock, shared or alone,
+// needs WithReentrancy.
+//
+// WithShared and [WithLimit] replace each other: the last option of a call counts, and the call's options override the
+// Locker's. If the Locker has either, WithLimit(1) makes a call a writer.
 func WithShared() CallOption {
 	return callOption(func(c *config) error { c.limit = protocol.NoLimit; return nil })
 }

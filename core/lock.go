@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
-// Lock is a held lock. [Locker.Acquire] and [Locker.TryAcquire] make it, and their caller must release it. A Lock that was
-// dropped without that is renewed once at most after it was garbage collected, and then its lease runs out. Its methods may
-// be called concurrently.
+// A Lock is a held lock. [Locker.Acquire] and [Locker.TryAcquire] return it, and the caller must release it. A Lock that
+// is dropped without a Release is renewed at most once after it was garbage collected; then its lease expires. That does
+// not hold for a nested handle: see [WithReentrancy]. The methods of a Lock may be called concurrently.
 type Lock struct {
 	hold     *hold
 	number   int         // of the hold's handles; the first, 0, is the one it began with
@@ -67,15 +67,16 @@ func (lk *Lock) nest() *Lock {
 	return &Lock{hold: h, number: int(h.nested)}
 }
 
-// Key is the lock's key as stored in Redis, prefix included: the default resource for a fence.
+// Key returns the lock's key as stored in Redis, prefix included. It is the default resource for a fence.
 func (lk *Lock) Key() string { return lk.hold.key() }
 
-// Token is the fencing token of this acquisition: larger than every token that Redis issued before for the key,
-// constant while held, positive and below 2^53. With [WithLimit] and [WithShared] it is larger than those of all exclusive holders
-// before, and readers that share an acquisition share it.
+// Token returns the fencing token of this acquisition. It is larger than every token that Redis issued for the key
+// before, constant while the lock is held, positive and below 2^53. With [WithLimit] and [WithShared] it is larger than
+// the tokens of all earlier exclusive holders. Readers that share an acquisition share its token.
 func (lk *Lock) Token() int64 { return lk.hold.token }
 
-// Limit is how many may hold the lock together, as [WithLimit] named it: 1 if the holder is alone, 0 with [WithShared].
+// Limit returns how many calls may hold the lock together: n with WithLimit(n), 0 for any number with [WithShared], and 1
+// otherwise.
 func (lk *Lock) Limit() int {
 	if n := lk.hold.cfg.limit; n != protocol.NoLimit {
 		return n
@@ -83,18 +84,18 @@ func (lk *Lock) Limit() int {
 	return 0
 }
 
-// Context returns a child of parent that ends when the lock is lost or released, whatever the context of the acquisition has
-// come to. It carries the lock, for [Held] and for package sqlfence. Its cause is an [ErrLost] after a loss. Its Deadline is
-// the parent's, not that of the lease, which moves with each renewal.
+// Context returns a child of parent that carries the lock, for [Held] and for package sqlfence. The child ends when the
+// lock is lost or released, whatever has happened to the context of the acquisition. After a loss its cause matches
+// [ErrLost]. Its Deadline is the parent's; that of the lease, see [Lock.Deadline], moves with each renewal.
 func (lk *Lock) Context(parent context.Context) context.Context {
 	inner, cancel := context.WithCancelCause(parent)
 	lk.hold.bind(lk, inner, cancel)
 	return &lockContext{Context: inner, parent: parent, lock: lk, cancel: cancel}
 }
 
-// Deadline is when the lock counts as lost if no renewal or Extend succeeds: earlier than Redis drops it, by
-// 2 ms + ttl/100 for clock drift and max(25 ms, ttl/20) for the holder to notice. It moves with each
-// renewal. For an ended lock it is in the past.
+// Deadline returns when the lock will count as lost unless a renewal or Extend succeeds. That is before Redis drops the
+// lease: 2 ms + ttl/100 earlier for clock drift, and max(25 ms, ttl/20) more for the holder to notice. The deadline moves
+// with each renewal. For a lock that has ended it is in the past.
 func (lk *Lock) Deadline() time.Time {
 	_ = lk.hold.err()
 	now := lk.hold.locker.env.Clock.Now()
@@ -102,11 +103,12 @@ func (lk *Lock) Deadline() time.Time {
 	return lk.hold.locker.env.Clock.Time(now.Mono + left)
 }
 
-// Err is nil while the lock is held, whatever became of its context. Afterwards it matches [ErrLost] if the lock was lost,
-// [ErrClosed] if a Shutdown gave it up, and neither if it was released. It compares clocks and is
-// exact, also right after the process was paused. Only where the wall clock shows that the machine was
-// suspended (or somebody set it forward past the lease) does it ask Redis, for at most a quarter of the TTL,
-// or 1 s if that is less, and once.
+// Err returns nil while the lock is held, whatever has happened to its contexts. Afterwards the error matches [ErrLost]
+// if the lock was lost, [ErrClosed] if a forced Shutdown abandoned it, and neither if it was released.
+//
+// Err compares clocks, so it is exact even right after a pause of the process. It asks Redis only if the wall clock shows
+// that the machine was suspended, or was set forward past the lease: once, and for at most a quarter of the TTL, or 1 s
+// if that is less.
 func (lk *Lock) Err() error {
 	if err := lk.hold.err(); err != nil || !lk.released.Load() {
 		return err
@@ -114,12 +116,12 @@ func (lk *Lock) Err() error {
 	return errReleased // and held on by another handle
 }
 
-// Extend makes the lease last at least ttl (100 ms to 24 h) from now; it never shortens one. Renewal goes on with the TTL of
-// the acquisition. With [WithMaxHold] the lease is not extended beyond that. The lease is that in Redis; the Lock counts as
-// lost somewhat earlier, at its [Lock.Deadline], computed with this ttl.
+// Extend makes the lease in Redis last at least ttl from now, 100 ms to 24 h. It never shortens a lease, and with
+// [WithMaxHold] it extends none beyond that. The Lock counts as lost somewhat earlier, at its [Lock.Deadline], which is
+// computed with this ttl. Renewal goes on with the TTL of the acquisition, and does not shorten the extended lease.
 //
-// Errors: [ErrLost], after a Release too; [ErrUnavailable] when Redis did not answer before ctx or the lease ended,
-// in which case it may have been extended all the same; [ErrInvalid].
+// Errors: [ErrLost], also after a Release; [ErrUnavailable] if Redis did not answer before ctx or the lease ended, in
+// which case the lease may have been extended all the same; [ErrInvalid].
 func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -134,17 +136,17 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return lk.hold.extend(ctx, ttl.Truncate(time.Millisecond))
 }
 
-// Release frees the lock and ends its context. It works whether or not ctx has ended. It returns when ctx
-// ends, or 20 ms later if ctx had ended before, and at the latest after 5 s, or a TTL if that is less. Where Redis has not
-// answered by then, the attempts go on in the background for a TTL.
+// Release frees the lock and ends its context. It works even if ctx has ended. It returns when ctx ends, or 20 ms later
+// if ctx had ended before, and in any case after 5 s, or a TTL if that is less. If Redis has not answered by then, the
+// release is retried in the background for a TTL.
 //
-// Where another call of the process takes the lock over, see [WithLocalHandover], Redis is not asked: what it may
-// have lost since the last renewal becomes the loss of that call.
+// If another call of the process takes the lock over, see [WithLocalHandover], Redis is not asked: what Redis may have
+// lost since the last renewal becomes the loss of that call. [WithReleaseInBackground] does not wait for Redis. With
+// [WithReentrancy] the lock is free when the last handle to its hold is released.
 //
-// Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm; none for a lock that a Shutdown gave
-// up, if Redis had it until now, else ErrLost. Releasing again
-// returns what the first call returned. With [WithReentrancy] the last handle of a hold frees it. With
-// [WithReleaseInBackground] it does not wait for Redis.
+// Errors: [ErrLost] if the lock was lost before; [ErrUnavailable] if Redis did not confirm the release. For a lock that a
+// forced Shutdown abandoned, Release returns nil if Redis still had it, and otherwise ErrLost. A second Release returns
+// what the first one returned.
 func (lk *Lock) Release(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Locker takes locks in one Redis. It is safe for concurrent use; a process needs one per Redis. Make it
-// with [New]; the zero value does not work.
+// A Locker takes locks in one Redis. It is safe for concurrent use, and a process needs one for each Redis. Make it with
+// [New]; the zero value does not work.
 type Locker struct {
 	cfg     config
 	env     *timing.Env
@@ -24,17 +24,18 @@ type Locker struct {
 	passing passing
 }
 
-// New makes a Locker on one Redis (or Valkey), on a Sentinel-managed master or on a Cluster. It sends nothing
-// yet. The client stays the caller's: it may be shared, and must not be closed before [Locker.Shutdown] has
-// returned. Its timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are
-// below a minute. Calls share connections: as a rule they leave a quarter of the pool of a *redis.Client to others,
-// while Redis answers.
+// New makes a Locker on one Redis or Valkey server, a master that Sentinel manages, or a Cluster. It sends nothing yet,
+// see [Locker.Ping].
 //
-// Set ContextTimeoutEnabled in the options of a *redis.Client to save a free lock some microseconds: then a call that is
-// alone sends its command itself instead of leaving that to another goroutine. A call whose context is cancelled before its
-// deadline may then return up to 250 ms later where Redis is silent.
+// The client remains the caller's. It may be shared, and must stay open until [Locker.Shutdown] has returned. Its
+// timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are below a minute. Calls
+// share connections, and while Redis answers, they usually leave a quarter of a *redis.Client's pool to others.
 //
-// It returns an [ErrInvalid] for a nil client and for options that cannot work.
+// If ContextTimeoutEnabled is set in the options of a *redis.Client, a call that is alone sends its command itself
+// instead of passing it to another goroutine, which saves some microseconds. In return, a call whose context is cancelled
+// before its deadline may return up to 250 ms late while Redis does not answer.
+//
+// New returns an [ErrInvalid] for a nil client and for options that can never work.
 func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
 		return nil, invalid("nil client")
@@ -44,8 +45,8 @@ func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	})
 }
 
-// Client is the client that was given to [New], for adapters that have more to ask of the same Redis. It is nil for a
-// Locker of [NewRedLock].
+// Client returns the client that was given to [New]. Adapters use it to send other commands to the same Redis. It is nil
+// for a Locker of [NewRedLock].
 func (l *Locker) Client() redis.UniversalClient {
 	if s, ok := l.store.(one); ok {
 		return s.Client
@@ -78,16 +79,16 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 	return l, nil
 }
 
-// Do runs fn while it holds the lock: it acquires, hands fn the lock's context and releases when fn returns
-// or panics. fn must use that context, which ends when the lock is lost, and which [Held] finds the
-// fencing token in.
+// Do acquires the lock, runs fn, and releases the lock when fn returns or panics. fn must use the context that it
+// receives: it ends when the lock is lost, and [Held] finds the lock and its fencing token in it. After a loss fn may
+// return any error, or none, since Do reports the loss. If the context ended for another reason, Do adds no error to that
+// of fn.
 //
-// The error is that of [Locker.Acquire], or fn's joined with that of [Lock.Release]. An [ErrLost] says that fn may have run
-// beside another holder; an [ErrUnavailable] after fn returned nil that the work was done while the lock was held, but Redis
-// did not confirm the release. An ErrUnavailable can also come from the acquisition, and then fn did not run: to tell the
-// two apart, have fn note that it ran. With [WithReleaseInBackground] the error has only what is known without asking Redis.
-//
-// Once its context has ended, fn may return ctx.Err() or what else it likes: the error of Do tells of a loss in any case.
+// Do returns the error of [Locker.Acquire], or else fn's error joined with that of [Lock.Release]. If it matches
+// [ErrLost], fn may have run at the same time as another holder. An [ErrUnavailable] means that the acquisition failed
+// and fn did not run, or, after fn returned nil, that fn ran under the lock and Redis did not confirm the release. To
+// tell the two apart, have fn record that it ran. With [WithReleaseInBackground] the error contains only what is known
+// without asking Redis.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if fn == nil {
 		return invalid("Do(%q) without a function", key)
@@ -105,35 +106,40 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 	return fn(lock.Context(ctx))
 }
 
-// Acquire takes the lock and keeps it until [Lock.Release]. While somebody else holds it, Acquire waits in line until
-// the context ends or [WithWait] is over. The first call that has to wait opens one connection for all of them, on
-// which grants arrive, until Shutdown.
+// Acquire takes the lock and holds it until [Lock.Release]. While another holder has it, Acquire waits in line until its
+// context ends or the time of [WithWait] is up. The first call that has to wait opens a connection on which all waiters
+// of this Locker are notified; it stays open until Shutdown.
 //
-// ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must use
-// [Lock.Context], not ctx. Prefer [Locker.Do]: name its function's parameter ctx, and it hides the other one.
+// ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must
+// use [Lock.Context], not ctx. [Locker.Do] makes that harder to get wrong.
 //
-// Errors: [ErrNotAcquired] (a [*HeldError]) when the wait ended and somebody else had the lock; [ErrUnavailable] at once for a
-// refusal that repeating cannot mend, such as a wrong password, else when it was out of reach for a whole lease, or at the end
-// of the wait; [ErrSelfDeadlock]; [ErrClosed]; [ErrInvalid]. Where ctx ended the wait, the error matches ctx.Err() too. After
-// an error no lock stays behind in Redis, but for one case: where Redis stood still for longer than a TTL, or 8 s if that is
-// more, it may execute the request when it goes on, and keep the key for a lease. The call's place in line is given up in the
-// background: its turn may still come, and pass, a moment later.
+// Errors:
+//
+//   - [ErrNotAcquired], a [*HeldError]: the wait ended while another holder had the lock.
+//   - [ErrUnavailable]: at once if Redis refused in a way that a retry cannot mend, such as a wrong password; otherwise
+//     at the end of the wait, or when Redis has been out of reach for a whole lease.
+//   - [ErrSelfDeadlock], [ErrClosed] and [ErrInvalid].
+//
+// If ctx ended the wait, the error matches ctx.Err() too. After an error no lock stays behind in Redis, with one
+// exception: a Redis that stalled for longer than a TTL, or 8 s if that is more, may still execute the request when it
+// resumes, and then keeps the key for a lease. The call's place in line is given up in the background, so its turn may
+// still come, and pass, a moment later.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, false)
 }
 
-// TryAcquire is Acquire without waiting for another holder, and does not jump the line. It returns
-// within ctx and, where Redis does not answer or refuses connections, within a quarter of the TTL, at most 1 s; with
-// [NewRedLock] see [WithNodeTimeout]; [WithReplicaAcks] adds its timeout.
+// TryAcquire is like Acquire but does not wait for another holder, and does not jump the line either. It returns within
+// ctx. If Redis does not answer or refuses connections, it fails within a quarter of the TTL, at most 1 s; with
+// [NewRedLock] see [WithNodeTimeout]. On one Redis, [WithReplicaAcks] adds its timeout to that.
 //
-// Errors: those of Acquire, and an [ErrInvalid] if given a [WithWait]; one given to New is ignored.
+// Errors: those of Acquire, and [ErrInvalid] if WithWait is among opts. A [WithWait] given to New has no effect here.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
 }
 
-// Check judges a key, or the name of a claim, and options, as [Locker.Acquire] or [Locker.Claim] would: against each other and
-// those of l, without a network. It is for adapters, which know both before they need a lock. It refuses [WithReentryID], which
-// is for one call: all that an adapter makes would hold their locks together. Its error is an [ErrInvalid].
+// Check reports whether a key, or the name of a claim, and options can work together and with the options of l. It
+// returns an [ErrInvalid] where [Locker.Acquire] or [Locker.Claim] would, and asks nothing of Redis. It is for adapters,
+// which know both before they need a lock, and so it refuses [WithReentryID], which is for one call.
 func (l *Locker) Check(key string, opts ...Option) error {
 	for _, o := range opts {
 		switch o.(type) {
@@ -153,11 +159,12 @@ func (l *Locker) Check(key string, opts ...Option) error {
 	return err
 }
 
-// Ping asks Redis, on several masters each of them, as [Locker.Inspect] would. It is for the start of a program: a wrong
-// address or password shows there and not with the first request. It writes nothing, so it does not show what an ACL forbids
-// to write. It returns within ctx and within a quarter of the TTL, at most 1 s.
+// Ping checks that Redis answers, by asking it as [Locker.Inspect] would. With several masters it asks each of them, and
+// most have to answer. Call it when the program starts, so that a wrong address or password shows there and not with the
+// first request. It writes nothing, so it does not reveal an ACL that forbids writes. It returns within ctx and within a
+// quarter of the TTL, at most 1 s.
 //
-// Errors: [ErrUnavailable], which says why where that is known; [ErrClosed], [ErrInvalid].
+// Errors: [ErrUnavailable], with the reason if it is known, [ErrClosed], [ErrInvalid].
 func (l *Locker) Ping(ctx context.Context) error {
 	_, err := l.Inspect(ctx, "ping")
 	if failed, ok := err.(*opError); ok {
@@ -195,14 +202,14 @@ func configure[O Option](l *Locker, opts []O) (*config, error) {
 	return &cfg, cfg.check(l.store)
 }
 
-// Shutdown ends the Locker. New calls and waiting ones fail with [ErrClosed]; held locks go on being renewed until they are
-// released or lost. It returns nil once every lock is released or lost and all clean-ups are done, and then no goroutine of
-// the Locker is left. While Redis is away the clean-ups go on for up to a TTL or 13 s, whichever is longer. Close the client
-// afterwards, not before.
+// Shutdown ends the Locker. New and waiting calls fail with [ErrClosed]. Held locks are renewed until they are released
+// or lost. Shutdown returns nil once all of them are, and once all clean-ups are done; then no goroutine of the Locker is
+// left. While Redis is unavailable, the clean-ups take up to a TTL or 13 s, whichever is longer. Close the client after
+// Shutdown has returned.
 //
-// If ctx ends first, the contexts of the remaining locks are cancelled with [ErrClosed] as the cause and their leases run
-// out by themselves: Shutdown never frees a key under a live handler. Then it returns an error that matches ctx.Err() and
-// names the locks, or says that clean-ups go on. Calls that the client still has under way at that moment end with the
+// If ctx ends first, the contexts of the remaining locks are cancelled with ErrClosed as the cause, and their leases are
+// left to expire: Shutdown never frees a key while its handler may be running. Shutdown then returns an error that
+// matches ctx.Err() and names the locks, or says that clean-ups go on. Commands under way at that moment end with the
 // client's own timeouts.
 func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {

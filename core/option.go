@@ -6,18 +6,18 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
-// Option configures a [Locker]. Every [CallOption] and [ClaimOption] is one too.
+// An Option configures a [Locker]. Every [CallOption] and [ClaimOption] is one too.
 type Option interface{ apply(*config) error }
 
-// CallOption configures one acquisition. Given to [New] or to an adapter it configures all of them; New and the
-// adapters refuse [WithReentryID]. The call's options win over the adapter's, and those over the Locker's; the hooks of all
-// traces are called.
+// A CallOption configures one acquisition or, given to [New] or to an adapter, all of them. The call's options override
+// the adapter's, and those override the Locker's, but the hooks of all traces are called. New and the adapters refuse
+// [WithReentryID].
 type CallOption interface {
 	Option
 	call()
 }
 
-// ClaimOption configures one [Locker.Claim], or, given to [New] or to an adapter, all of them.
+// A ClaimOption configures one [Locker.Claim] or, given to [New] or to an adapter, all of them.
 type ClaimOption interface {
 	Option
 	claim()
@@ -122,18 +122,24 @@ func (o anyOption) apply(c *config) error { return o(c) }
 func (o anyOption) call()                 {}
 func (o anyOption) claim()                {}
 
-// WithPrefix puts s before every lock's key and what belongs to it, "shop:" say; only keys "asynqlock:..." and "cronlock:..."
-// of those packages come without it in front. Default: none, so that the key in Redis is the one you name, as other lock
-// libraries have it. Programs exclude each other only under the same prefix. New refuses a prefix that no key can begin with:
-// see "Keys, commands and ACL" in the description of the package.
+// WithPrefix puts s in front of every lock's key: with WithPrefix("shop:"), the lock "order:42" is the Redis key
+// "shop:order:42". Companion keys and channels include the prefix too: see "Keys, commands and ACL" in the package's
+// description. Programs exclude each other only if they use the same prefix. Default: none, so that the Redis key is the
+// one you name, as with other lock libraries.
+//
+// New refuses a prefix that no valid key can begin with. Two kinds of keys begin with a name of their own and have the
+// prefix behind it: "asynqlock:..." and "cronlock:..." of those packages.
 func WithPrefix(s string) Option {
 	return option(func(c *config) error { c.prefix = s; return nil })
 }
 
-// WithPolling sets how long a waiter that cannot be told of a grant pauses between two looks: a random time that
-// grows from min to max, at most 2 s. Default 10 ms to 250 ms. Shorter finds a free lock sooner and costs more
-// commands. It is for Redis servers where SUBSCRIBE, or PUBLISH in a script, is refused, for a redis.Ring, for outages,
-// and for a lock whose holder does not use holdfast, where Redis can tell; else its release is noticed within 2 s.
+// WithPolling sets how long a waiter that cannot be notified of a grant pauses between two looks at Redis: a random time
+// that grows from min to max, and is never longer than 2 s. Default: 10 ms to 250 ms. A shorter pause finds a free lock
+// sooner and costs more commands.
+//
+// Waiters poll on a redis.Ring, if Redis refuses SUBSCRIBE or refuses PUBLISH in a script, and during an outage. While a
+// program without holdfast holds the lock, the first waiter in line polls if Redis can tell that such a program holds it;
+// otherwise it notices the release within 2 s.
 func WithPolling(min, max time.Duration) Option {
 	return option(func(c *config) error {
 		if min < time.Millisecond || max < min {
@@ -147,16 +153,18 @@ func WithPolling(min, max time.Duration) Option {
 // plain tells whether the lock may be taken over from another call, which only knows of the lease.
 func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 }
 
-// WithLocalHandover bounds how calls of one Locker pass a lock on among themselves. They stand in line within the process,
-// and a release gives the lock to the next of them without asking Redis: at most n times in a row, and no more when the lock
-// has been in the process for d. Then other processes have their turn, if any wait. Readers, too, join a reader for no longer
-// than d, see [WithShared]. Default 250 times, which is the most, and 100 ms. n = 0 turns it off: then each call waits in line
-// in Redis by itself, or, with [NewRedLock], goes there when it is the first of its process.
+// WithLocalHandover bounds how calls of one Locker hand a lock to each other. They queue within the process, and a
+// release passes the lock to the next of them without asking Redis: at most n times in a row, and only until d after the
+// process got the lock. Then waiters in other processes have their turn, if there are any. Readers join a reader of their
+// process for d at most, see [WithShared]. Default: 250 times, the maximum, and 100 ms.
 //
-// A call that takes the lock over in this way has a token that was reserved when Redis granted the lock, and Redis is not
-// asked. Where Redis lost the key within d (a FLUSHALL, a restart, a DEL) and another process has acquired it since, that
-// process acquired it before this call did, and yet has the larger token: the call learns of its loss at the next renewal, a
-// third of a lease later at most, and a fence refuses what it writes before.
+// n = 0 turns it off: each call waits in line in Redis on its own, and readers do not join. With [NewRedLock] only one
+// call per process and key waits in line even then, and the others queue behind it.
+//
+// A call that gets the lock in this way has a token that was reserved when Redis granted the lock. If Redis forgot the
+// key within d (by FLUSHALL, a restart, a DEL) and another process has acquired it since, that process has the larger
+// token although it acquired the lock earlier. The call learns of its loss at its next renewal, at most a third of a
+// lease later. A fence refuses what it writes before that.
 func WithLocalHandover(n int, d time.Duration) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxHandovers || d < 0 {
@@ -167,9 +175,9 @@ func WithLocalHandover(n int, d time.Duration) Option {
 	})
 }
 
-// WithTTL sets the lease: how long Redis keeps the lock for a holder that it no longer hears from. From
-// 100 ms to 24 h in whole milliseconds, default 15 s. Too short and a slow network or a pause of the
-// process loses locks; too long and a crash blocks the others for that time.
+// WithTTL sets the length of the lease: how long Redis keeps the lock for a holder that it no longer hears from. It is
+// 100 ms to 24 h, in whole milliseconds. Default: 15 s. If it is too short, a slow network or a pause of the process
+// loses locks; if it is too long, a crashed holder blocks the others for that time.
 func WithTTL(d time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if d < minTTL || d > maxTTL {
@@ -180,11 +188,16 @@ func WithTTL(d time.Duration) CallOption {
 	})
 }
 
-// WithWait bounds how long Acquire and Do wait for another holder, beside the context. The time counts from when the call
-// learns that somebody has the lock: at the first answer of Redis if the holder is in another process, at once if it is in
-// this one. Default: until the context ends. 0 does not wait at all, like TryAcquire. It bounds the waiting for others: a
-// Redis that does not answer, or refuses connections, is given a quarter of the TTL, at most 1 s, if that is more. For a
-// [Locker.Claim], which waits for nobody, it is how long Redis is asked.
+// WithWait bounds how long Acquire and Do wait for another holder, in addition to their context. The time counts from
+// when the call learns that the lock is held: from Redis' first answer if the holder is in another process, at once if it
+// is in this one. WithWait(0) does not wait at all, like TryAcquire. Default: until the context ends.
+//
+// max bounds the wait for others, not the time that Redis is given to answer. If Redis does not answer or refuses
+// connections, a call fails with [ErrUnavailable] within max, or within a quarter of the TTL (at most 1 s) if that is
+// longer, and at the latest after an outage of a whole TTL.
+//
+// For [Locker.Claim], which never waits for another holder, max is how long it keeps asking Redis; see there for the
+// default.
 func WithWait(max time.Duration) interface {
 	CallOption
 	ClaimOption
@@ -198,15 +211,15 @@ func WithWait(max time.Duration) interface {
 	})
 }
 
-// WithoutRenewal leaves the lease as it is: the lock ends after its TTL unless [Lock.Extend] is called.
-// Default: renewed until released.
+// WithoutRenewal turns renewal off: the lock ends after its TTL unless [Lock.Extend] is called. Default: the lock is
+// renewed until it is released.
 func WithoutRenewal() CallOption {
 	return callOption(func(c *config) error { c.noRenew = true; return nil })
 }
 
-// WithMaxHold ends a hold after d, counted from the acquisition, however healthy it is: renewal stops, the lock is lost, its
-// context is cancelled, and its lease ends about then. Default: no bound, so that a hung handler owns its key for as long as
-// its process lives. d must not be below the TTL.
+// WithMaxHold ends a hold d after the acquisition, however healthy it is: renewal stops, the lock counts as lost, its
+// context is cancelled, and its lease expires at about that time. d must not be below the TTL. Default: no bound, so that
+// a hung handler keeps its key for as long as its process lives.
 func WithMaxHold(d time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if d <= 0 {
@@ -217,19 +230,22 @@ func WithMaxHold(d time.Duration) CallOption {
 	})
 }
 
-// WithReentrancy lets a call whose context already holds the lock have it again: it gets another Lock at once, one more
-// handle to the same hold, with the same token; its other options do not count. The hold ends when the last handle is
-// released; a handle that is never released keeps it, even one that was dropped. Default: such a call fails with
-// [ErrSelfDeadlock], as it would wait for itself. It is the context that counts, not the goroutine.
+// WithReentrancy lets a call acquire a lock that its context already holds. The call returns at once with another handle
+// to the same hold: a Lock with the same token. The call's other options have no effect. The hold ends when its last
+// handle is released, so a handle that is never released keeps the lock, even one that was dropped. Default: such a call
+// fails with [ErrSelfDeadlock], since it would wait for itself.
+//
+// What counts is the context, not the goroutine.
 func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })
 }
 
-// WithReentryID lets calls that name the same id hold the lock together, wherever they run: a job that holds a lock, say,
-// and a service that it calls and tells the id. All have the same token, and the lock is free when the last of them has
-// released it. A call that dies counts no longer than its own lease. Anyone
-// who knows the id can enter the lock: use a random one per job. It has 1 to 128 bytes. New and the adapters
-// refuse it: all of their calls would hold their locks together. Default: none.
+// WithReentryID lets all calls that name the same id hold the lock together, wherever they run: for example a job that
+// holds a lock, and a service that the job calls and passes the id to. They share one token. The lock is free when the
+// last of them has released it; a call that crashed counts until its own lease expires.
+//
+// id has 1 to 128 bytes. Anyone who knows it can enter the lock: use a random one for each job. New and the adapters
+// refuse this option, since all of their calls would hold their locks together. Default: none.
 func WithReentryID(id string) CallOption {
 	return callOption(func(c *config) error {
 		if id == "" || len(id) > maxReentryID {
@@ -240,8 +256,8 @@ func WithReentryID(id string) CallOption {
 	})
 }
 
-// WithLabel names the holder, for people: it is stored with the key, seen by [Locker.Inspect] and
-// in a [HeldError]. At most 64 bytes, printable. Default: none. Given to New it names the replica, in all of its locks.
+// WithLabel names the holder, for humans: the label is stored with the key and appears in [Locker.Inspect] and
+// [HeldError]. Given to New, it names the replica in all of its locks. It has at most 64 printable bytes. Default: none.
 func WithLabel(s string) CallOption {
 	return callOption(func(c *config) error {
 		if !protocol.ValidLabel(s) {
@@ -252,7 +268,7 @@ func WithLabel(s string) CallOption {
 	})
 }
 
-// WithTrace adds hooks. Default: none, which costs nothing.
+// WithTrace adds hooks, for logs and metrics. Default: none, which costs nothing.
 func WithTrace(t *Trace) interface {
 	CallOption
 	ClaimOption

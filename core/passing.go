@@ -7,23 +7,23 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/single"
 )
 
-// WithReleaseInBackground makes [Lock.Release], and with it [Locker.Do], return without waiting for Redis, which saves the
-// caller a round trip. Default: Release waits for the answer.
+// WithReleaseInBackground makes [Lock.Release], and with it [Locker.Do], return without waiting for Redis, which saves
+// the caller a round trip. Default: Release waits for the answer.
 //
-// Release still ends the hold before it returns, and returns [ErrLost] where the clock or a renewal had shown that the lock
-// was lost. What only the answer tells goes to [Trace], as the Err of Released: ErrLost where Redis no longer had the lock
-// as ours, or [ErrUnavailable] where Redis did not confirm for 5 s, or a TTL if that is less; on several masters for a node
-// timeout. The release is then repeated until the lease has run out, as without this option. Do not use it where the
-// error of Release, or of Do, has to tell whether Redis still had the lock.
+// Release still ends the hold before it returns, and still returns [ErrLost] if the clock or a renewal has shown that the
+// lock was lost. What only Redis' answer reveals goes to [Trace], as the Err of Released: ErrLost if Redis no longer had
+// the lock as ours, or [ErrUnavailable] if Redis did not confirm within 5 s, or a TTL if that is less (with several
+// masters within a node timeout). The release is then retried until the lease has expired, as without this option. Do not
+// use the option if the error of Release, or of Do, has to show whether Redis still had the lock.
 //
-// The next call of the same Locker for the key, TryAcquire too, waits for the answer before it asks Redis, so that it does
-// not find the lock held by its own process. So a goroutine that takes one key again and again gains nothing. With a silent
-// server that next call ends when it would have ended without the option. Other processes, and other Lockers, find the lock
-// held until the release arrives, as a rule half a round trip after Release has returned.
+// The next call of this Locker for the key, TryAcquire included, waits for the answer before it asks Redis, so that it
+// does not find the lock held by its own process. A goroutine that takes one key again and again therefore gains nothing.
+// If Redis does not answer, that call ends when it would have ended without the option. Other processes, and other
+// Lockers, find the lock held until the release arrives, usually half a round trip later.
 //
-// The release does not end with the context that Release is given, and has none of its values. [Locker.Shutdown] waits for
-// the answer; a program that ends without Shutdown may leave the lock to its lease. A lock that a Shutdown gave up is
-// released as without this option.
+// The release is independent of the context that Release is given: it neither ends with that context nor carries its
+// values. [Locker.Shutdown] waits for the answer. A program that ends without Shutdown may leave the lock to expire. If a
+// forced Shutdown abandoned the lock, Release waits as without this option.
 func WithReleaseInBackground() CallOption {
 	return callOption(func(c *config) error { c.background = true; return nil })
 }

@@ -10,63 +10,64 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// queues are the lines of a Locker's own calls, one for each key that one of them is after and each limit. Those of one process
-// stand in line here, first come first served, and only the one at the front contends in Redis or holds the lock
-// there; with a limit of n there are n at the front. When one releases, the next takes the lock over without a command, as
-// lock cohorting has it (Dice, Marathe, Shavit: "Lock Cohorting", PPoPP 2012), for a bounded number of times and a bounded time:
-// then other processes have their turn. Readers do not queue but behind one that asks Redis, see sharing.
+// queues are the lines of a Locker's own calls: one queue for each key that a call wants, and for each limit. Calls of
+// one process queue here, first come, first served. Only the call at the front contends in Redis, or holds the lock
+// there; with a limit of n there are n at the front. When a holder releases, the next call takes the lock over without
+// a command, as in lock cohorting (Dice, Marathe, Shavit: "Lock Cohorting", PPoPP 2012). That happens a bounded number
+// of times and for a bounded time; then other processes have their turn. Readers queue only behind a reader that is
+// asking Redis, see sharing.
 //
-// A lock that is taken over stays one tenure in Redis: one owner id, one lease, which goes on running. Each
-// holder has a token of its own out of the block that was reserved for the tenure, and its deadline is that of the
-// lease as the holder before knew it. That is sound between two that want the same of the tenure; others begin
-// one of their own, from the front.
+// A lock that is taken over stays one tenure in Redis: one owner id, and one lease, which goes on running. Each holder
+// has a token of its own, from the block that was reserved for the tenure. Its deadline is that of the lease, as the
+// holder before it knew the lease. That is sound only between two calls that want the same of the tenure, see suits.
+// Any other call begins a tenure of its own when it comes to the front.
 type queues struct {
 	on     bool
 	bound  int           // how often a tenure may be handed over
 	within time.Duration // and for how long after it began
 
-	rest sync.Pool // of queued, to use again
+	rest sync.Pool // of *queued, for reuse
 
-	mu    sync.Mutex // guards all below, and the queues
+	mu    sync.Mutex // guards what follows, and the queues
 	byKey map[string]*queue
-	over  bool // no call waits any more
+	over  bool // no call may wait any more
 }
 
-// queue exists while a call or hold is at its front, or a hold of its readers.
+// queue exists while a call or a hold is at its front, or while one of its readers has a hold.
 type queue struct {
 	all   *queues
 	key   string
-	other *queue // of the same key, with another limit
+	other *queue // the next of the same key, with another limit
 	front
 	waiting  []*queued
 	*company // if the limit is above 1
 
-	pace atomic.Int64 // µs that the latest tenure lasted, if it was handed over as often or as long as it may be
+	pace atomic.Int64 // how long the latest tenure lasted, in µs, if it used up its hand-overs or its time
 }
 
-// firstReserve is how many hand-overs a tenure has tokens for whose predecessor had some left.
+// firstReserve is the number of hand-overs that a tenure has tokens for, unless the tenure before it used up its own.
 const firstReserve = 64
 
-// reserve is how many hand-overs the next tenure is to have tokens for. Tokens go by the clock of Redis, one to a µs, and must
-// not get ahead of it for long: a lock that is acquired after a loss of all data would have a smaller one. So behind a
-// tenure of which no more was to be had, the next reserves a token for each µs that it lasted.
+// reserve returns the number of hand-overs that the next tenure needs tokens for. Tokens follow the clock of Redis, one
+// for each µs, and must not be ahead of it for long: after a loss of all data the next lock would have a smaller token.
+// So after a tenure that used up its hand-overs or its time, the next one reserves a token for each µs that it lasted.
 func (q *queue) reserve() int {
 	return min(q.all.bound, max(firstReserve, int(q.pace.Swap(0))))
 }
 
-// company is who is at the front where there may be several.
+// company is the state of a queue that can have several at its front.
 type company struct {
 	limit  int
-	busy   int     // calls and holds; of readers calls alone
-	beside []*hold // not of readers
+	busy   int     // calls and holds at the front; of readers only calls
+	beside []*hold // the holds at the front; none of readers
 
 	// Of readers.
 	cfg    *config  // of the call at the front
-	latest *sharing // the last that began, while it can be joined
-	alive  int      // holds
+	latest *sharing // the latest to begin, while calls can join it
+	alive  int      // holds, and calls that are about to have one
 }
 
-// front is what those behind it can be told: of one that holds the lock, or what Redis told a call there last.
+// front is what the calls behind it can report: the hold there, or else what Redis last answered the call there.
 type front struct {
 	holder *hold
 	told   *HeldError
@@ -77,8 +78,8 @@ type front struct {
 type queued struct {
 	cfg   *config
 	began time.Duration
-	found front         // at the beginning
-	ready chan struct{} // told once, when turn is set
+	found front         // the front when this call came
+	ready chan struct{} // signalled once, when turn is set
 	turn  turn
 }
 
@@ -88,24 +89,24 @@ func (w *queued) comes(t turn) {
 	w.ready <- struct{}{}
 }
 
-// turn is what a call gets that comes to the front.
+// turn is what a call receives when it comes to the front.
 type turn struct {
-	stake *stake // to go on with; nil to begin one
-	held  bool   // the stake has the lock, for this lease
+	stake *stake // to go on with; nil: begin one
+	held  bool   // the stake holds the lock, with this lease
 	lease lease
-	err   error // the failure, instead, that this call had waited out as well; or ErrClosed
+	err   error // instead: the failure, which this call has waited out as well; or ErrClosed
 
-	failing bool          // Redis fails to serve
+	failing bool          // Redis is failing
 	outage  time.Duration // since then
 }
 
-// lease is what a holder knows of the lease in Redis.
+// lease is what a holder knows of its lease in Redis.
 type lease struct {
-	end  timing.Instant // when a holder counts it as over, by both clocks
-	full time.Duration  // how long it was at its beginning
+	end  timing.Instant // when the holder counts it as expired, by both clocks
+	full time.Duration  // its length at its beginning
 }
 
-// leaseFrom is the lease of d that counts from at.
+// leaseFrom returns the lease of length d that counts from at.
 func leaseFrom(at timing.Instant, d time.Duration) lease {
 	left := d - timing.Margin(d)
 	return lease{end: timing.Instant{Mono: at.Mono + left, Wall: at.Wall + int64(left)}, full: d}
@@ -115,12 +116,14 @@ func (e *lease) over(now timing.Instant) bool {
 	return now.Mono >= e.end.Mono || now.Wall >= e.end.Wall
 }
 
-// lasts tells whether somebody else may go on with it: else it should have been renewed by now.
+// lasts reports whether another call may go on with the lease. Too little of it is left if it should have been renewed
+// by now.
 func (e *lease) lasts(now timing.Instant) bool {
 	return !e.over(now) && e.end.Mono-now.Mono >= e.full/3
 }
 
-// enter puts a at the front of its queue, or behind it, where it returns what to wait for, or gives it a lock to share.
+// enter puts a at the front of its queue, or behind it. It returns what to wait for if a is behind the front, or a turn
+// if there is a lock to share.
 func (qs *queues) enter(a *acquisition) (*queued, turn) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -148,7 +151,7 @@ func (qs *queues) enter(a *acquisition) (*queued, turn) {
 		q.cfg, a.queue = a.cfg, q
 		return nil, turn{}
 	case a.wait == 0, shared && !q.cfg.suits(a.cfg):
-		return nil, turn{} // asks Redis, on its own
+		return nil, turn{} // it asks Redis on its own, outside the queue
 	}
 	w, known := qs.rest.Get().(*queued)
 	if !known {
@@ -170,7 +173,7 @@ func (q *queue) limit() int {
 	return q.company.limit
 }
 
-// places is how many may be at the front. Readers do not stay there.
+// places returns how many can be at the front. For readers that is one, as they do not stay there.
 func (c *company) places() int {
 	if c.limit == protocol.NoLimit {
 		return 1
@@ -178,8 +181,8 @@ func (c *company) places() int {
 	return c.limit
 }
 
-// close ends the wait of all calls. They are told by their own channels: what they all listened to beside would cost each
-// hand-over.
+// close ends the wait of all calls. It signals each on its own channel: one more channel that all listened to would
+// make every hand-over more expensive.
 func (qs *queues) close() {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -194,7 +197,7 @@ func (qs *queues) close() {
 	}
 }
 
-// withdraw takes w out of the queue. Where it has got its turn already it is at the front, with that.
+// withdraw takes w out of the queue. It reports whether w is at the front instead, because it already has its turn.
 func (q *queue) withdraw(w *queued) (front bool) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -207,7 +210,7 @@ func (q *queue) withdraw(w *queued) (front bool) {
 	return true
 }
 
-// here tells whether a call of the Locker has the lock, and how many of them wait for it.
+// here reports whether a call of the Locker holds the lock, and how many of its calls wait for it.
 func (qs *queues) here(key string) (held bool, waiting int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -226,7 +229,7 @@ func (qs *queues) here(key string) (held bool, waiting int) {
 	return held, waiting
 }
 
-// known is what waiters can be told of the holder, of several the one whose lease ends first.
+// known returns the front for waiters to report: if there are several holders, the one whose lease ends first.
 func (q *queue) known() front {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -241,7 +244,7 @@ func (q *queue) known() front {
 	return f
 }
 
-// tell is that as a failure, made only for callers that are told of one.
+// tell turns f into the failure that it stands for. That is done only for callers that report it.
 func (f *front) tell() (*HeldError, error) {
 	h := f.holder
 	if h == nil {
@@ -259,8 +262,8 @@ func (f *front) tell() (*HeldError, error) {
 	return held, nil
 }
 
-// tell notes what Redis told a, the call at the front. Where it fails to serve, calls that have waited for that as
-// long as their own lease are told so.
+// tell notes what Redis answered a, the call at the front. If Redis is failing, the calls behind it that have waited
+// through the outage for as long as their own lease get that failure.
 func (q *queue) tell(a *acquisition) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -278,7 +281,7 @@ func (q *queue) tell(a *acquisition) {
 	})
 }
 
-// holds puts h, which a call at the front has become, there.
+// holds puts h at the front, in place of the call that it was made for.
 func (q *queue) holds(h *hold) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -289,8 +292,8 @@ func (q *queue) holds(h *hold) {
 	}
 }
 
-// next gives the place at the front of h, or of a call if that is nil, to the call that has waited longest. Without one it is
-// free. It needs the mutex.
+// next gives the place of h at the front, or of a call if h is nil, to the call that has waited longest. If no call
+// waits, the place becomes free. The mutex must be held.
 func (q *queue) next(h *hold, t turn) {
 	q.holder = nil
 	if q.company != nil {
@@ -314,7 +317,7 @@ func (q *queue) next(h *hold, t turn) {
 	w.comes(t)
 }
 
-// end is for a queue that may be over. It needs the mutex.
+// end removes the queue if nothing is left in it. The mutex must be held.
 func (q *queue) end() {
 	if q.company != nil && q.busy+q.alive > 0 {
 		return
@@ -334,15 +337,15 @@ func (q *queue) end() {
 	}
 }
 
-// leave is for a hold at the front that is over, with the lock not to be taken over.
+// leave takes h from the front, a hold that has ended and whose lock nobody takes over.
 func (q *queue) leave(h *hold) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	q.next(h, turn{})
 }
 
-// handOver gives the lock of h, which its holder is through with, to the next in the queue, if there is one and it
-// may have it like that.
+// handOver gives the lock of h, whose holder is done with it, to the next call in the queue. It reports whether it did:
+// there must be one, and it must be able to go on with this tenure.
 func (q *queue) handOver(h *hold, e lease, now timing.Instant) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -354,17 +357,17 @@ func (q *queue) handOver(h *hold, e lease, now timing.Instant) bool {
 		q.pace.Store((now.Mono - t.began).Microseconds())
 		return false
 	case !e.lasts(now),
-		h.longest.Load() > int64(t.cfg.ttl): // it was extended: the next one wants no lease as long as that
+		h.longest.Load() > int64(t.cfg.ttl): // it was extended: the next call does not want a lease that long
 		return false
 	}
 	t.handed++
-	t.passed = now.Mono // the lease was renewed since the acquire, a release may have to be tried for longer
+	t.passed = now.Mono // the lease was renewed since the acquire, so a release may have to be retried for longer
 	q.next(h, turn{stake: t, held: true, lease: e})
 	return true
 }
 
-// giveUp is for a call at the front that failed. Its tenure, with the place in line or even the lock, goes to the
-// next call that can have it; it reports whether there was one.
+// giveUp takes a, a call that failed, from the front. Its tenure, with the place in line or even the lock, goes to the
+// next call if that can use it. giveUp reports whether it did.
 func (q *queue) giveUp(a *acquisition) bool {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -376,8 +379,8 @@ func (q *queue) giveUp(a *acquisition) bool {
 	return t.stake != nil
 }
 
-// await waits behind the others of this process until it is at the front, and returns the lock if that came with it,
-// or an error, or neither, to go on to Redis.
+// await waits behind the other calls of this process until a is at the front. It returns the lock if that came with the
+// turn, or an error, or neither, to go on to Redis.
 func (a *acquisition) await(w *queued) (*Lock, error) {
 	q := a.queue
 	a.told, a.queued = true, true
@@ -396,7 +399,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	switch a.locker.env.Await(a.ctx, w.ready, d) {
 	case timing.Elapsed:
 		if !q.withdraw(w) {
-			// One look of its own, to name the holder.
+			// One look of its own, so that the error names the holder.
 			a.held, a.err = w.found.tell()
 			a.queue, a.behind, a.wait, a.from = nil, nil, 0, a.locker.env.Now().Mono
 			return nil, nil
@@ -405,7 +408,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	case timing.Ended:
 		known := q.known()
 		if a.held, a.err = known.tell(); a.held == nil && a.err == nil {
-			a.held, a.err = w.found.tell() // which still tells most
+			a.held, a.err = w.found.tell() // the best that is known
 		}
 		return nil, a.failure(a.ctx.Err())
 	}
@@ -426,7 +429,7 @@ func (a *acquisition) await(w *queued) (*Lock, error) {
 	return lock, err
 }
 
-// come is for a call whose turn it is. It returns the lock if that came with it, or an error, or neither, to go on to Redis.
+// come takes a turn. It returns the lock if that came with the turn, or an error, or neither, to go on to Redis.
 func (a *acquisition) come(t turn) (*Lock, error) {
 	a.comes(t)
 	if !t.held {
@@ -452,7 +455,7 @@ func (a *acquisition) comes(t turn) {
 	}
 }
 
-// drop gives up the tenure, unless others share it.
+// drop abandons the tenure, unless others share it.
 func (a *acquisition) drop() {
 	if s := a.stake.sharing; s == nil || s.part(nil) {
 		a.stake.undo()
@@ -460,6 +463,6 @@ func (a *acquisition) drop() {
 	a.stake = nil
 }
 
-// suits tells whether another call, of o, may go on with a tenure of c, with the same limit: if it is for the same lease under
-// the same label, and nothing is wanted that only Redis can give.
+// suits reports whether a call with config o, and with the same limit, may go on with a tenure of c. It must want the
+// same lease and label, and nothing that only Redis can give.
 func (c *config) suits(o *config) bool { return o.plain() && c.ttl == o.ttl && c.label == o.label }

@@ -18,20 +18,26 @@ const (
 	maxNodes = 15 // each attempt asks all of them
 )
 
-// NewRedLock makes a Locker on independent Redis (or Valkey) masters: the client that has a lock on most of
-// them holds it, so that it outlives the loss of the others. Three or five are usual. An even number works and bears no more
-// failures than one less: four masters need three, and bear the loss of one, as three do. They must share nothing:
-// no replication among them, no proxy in front that may lead two of the clients to one server. Nor is a key to be locked on
-// one of them with [New] at the same time: a call that waits there would lose its place.
+// NewRedLock makes a Locker on several independent Redis or Valkey masters. The client that holds the lock on most of
+// them holds it, so that a lock survives the loss of a minority. Three or five masters are usual. An even number works
+// but survives no more: four need a majority of three, and so survive the loss of one, just like three.
 //
-// The Locker is used like that of [New]; redlock.md in this folder tells what is promised and answers the algorithm's
-// critics. What differs: [WithReentryID], [WithReplicaAcks], [WithLimit] and [WithShared] are refused, waiters are served first
-// come, first served as far as the masters agree on the order of arrival, and a master that has just started does not vote for
-// a while, see [WithQuarantine]. It sends nothing yet. The clients stay the caller's, as with New.
+// The masters must share nothing: no replication among them, and no proxy through which two of the clients could reach
+// one server. Do not lock the same key through [New] on one of them at the same time: a call that waits there would lose
+// its place in line.
 //
-// It returns an [ErrInvalid] for no clients, more than 15 or nil ones, for two clients with one address or a client of
-// Sentinel, and for options that cannot work. That two clients lead to one server by different addresses comes to
-// light when they are first asked: then calls fail with an ErrInvalid.
+// The Locker is used like that of New, and it sends nothing yet. The clients remain the caller's, as with New. These
+// things differ:
+//
+//   - [WithReentryID], [WithReplicaAcks], [WithLimit] and [WithShared] are refused.
+//   - Waiters are served first come, first served only as far as the masters agree on the order of arrival.
+//   - A master that has just started does not vote for a while, see [WithQuarantine].
+//
+// core/redlock.md describes what is promised, and answers the critics of the algorithm.
+//
+// NewRedLock returns an [ErrInvalid] for no clients, more than 15 clients or a nil client, for two clients with one
+// address, for a client of Sentinel, and for options that can never work. If two clients reach one server by different
+// addresses, that is detected when they are first asked, and calls fail with an ErrInvalid.
 func NewRedLock(clients []*redis.Client, opts ...Option) (*Locker, error) {
 	if len(clients) == 0 || len(clients) > maxNodes {
 		return nil, invalid("NewRedLock with %d clients: want 1 to %d", len(clients), maxNodes)
@@ -45,7 +51,7 @@ func NewRedLock(clients []*redis.Client, opts ...Option) (*Locker, error) {
 		}
 		for j, o := range clients[:i] {
 			if o == c || plainDialer(o) && plainDialer(c) && o.Options().Addr == c.Options().Addr && o.Options().Network == c.Options().Network {
-				return nil, invalid("NewRedLock: clients %d and %d are for one server, %s", j, i, c.Options().Addr)
+				return nil, invalid("NewRedLock: clients %d and %d are for the same server, %s", j, i, c.Options().Addr)
 			}
 		}
 	}
@@ -69,14 +75,17 @@ func plainDialer(c *redis.Client) bool {
 	return f != nil && strings.HasPrefix(f.Name(), reflect.TypeFor[redis.Client]().PkgPath()+".")
 }
 
-// WithQuarantine sets for how long a master does not vote after its start: it may have forgotten a lock that is held. It is
-// a constant of the deployment and must be the same for all Lockers of these masters: at least 1.01 times the longest lease
-// that any of them asks for, and at least 5 s. A call that asks for a longer lease than it covers is refused. Default 30 s;
-// at most 48 h. 0 turns it off, for masters that lose nothing (appendfsync always) and for tests: then the crash of a master
-// can let a second holder in.
+// WithQuarantine sets how long a master does not vote after its start, because it may have forgotten a lock that is held.
+// It applies to [NewRedLock] alone. Default: 30 s; at most 48 h.
 //
-// A master's age is its INFO server, which its ACL must allow (+info): one that does not tell does not vote. When all
-// masters start anew, no lock can be had for that time; the error holds a [*QuarantineError].
+// d is a constant of the deployment. All Lockers of these masters must use the same one: 1.01 times the longest lease
+// that any of them asks for, and 5 s more, or longer. A call that asks for a longer lease than d covers is refused. 0
+// turns the quarantine off, for tests and for masters that lose nothing (appendfsync always); with other masters, a crash
+// can then let a second holder in.
+//
+// A master's age comes from INFO server, which its ACL must allow (+info); a master that does not report it does not
+// vote. When all masters start at once, no lock can be acquired during the quarantine, and the error contains a
+// [*QuarantineError].
 func WithQuarantine(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < 0 || d > maxQuarantine || d > 0 && quorum.Covered(d) < minTTL {
@@ -87,9 +96,9 @@ func WithQuarantine(d time.Duration) Option {
 	})
 }
 
-// WithNodeTimeout sets how long one of several masters is waited for while too few of the others have answered. Default: a
-// tenth of the TTL, but at least 50 ms and at most 1 s. It should exceed a dial and a round trip, and must be below half a
-// TTL; only the latter is checked. Only for [NewRedLock].
+// WithNodeTimeout sets how long a call waits for a master that does not answer, if it needs that master for a majority.
+// It applies to [NewRedLock] alone. Default: a tenth of the TTL, at least 50 ms and at most 1 s. It must not exceed half
+// of the TTL. It should be longer than a dial and a round trip together, which is not checked.
 func WithNodeTimeout(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < time.Millisecond {

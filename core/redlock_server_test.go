@@ -161,7 +161,7 @@ func TestServerRedLockTwoClientsOfOneServer(t *testing.T) {
 				for range 2 {
 					err := call(l, key)
 					wantIs(t, err, holdfast.ErrInvalid)
-					if !contains(err, f[0].Addr(), addr, "one server") {
+					if !contains(err, f[0].Addr(), addr, "the same server") {
 						t.Errorf("got %v", err)
 					}
 				}

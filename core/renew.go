@@ -15,24 +15,23 @@ import (
 // answer does not wait long for the others.
 const batchSize = 128
 
-// scheduler renews all locks of a Locker and ends those whose deadline passes. It is one timer and a heap: it
-// has a goroutine only at the moments when something is due, and none waits for Redis on behalf of the
-// scheduler. A renewal is sent in a batch on a goroutine of its own and the lock is put back for a retry;
-// the answer, whenever it comes, moves the lock again. So a Redis that hangs delays neither the next batch
-// nor the moment at which a lock is declared lost.
+// scheduler renews all locks of a Locker and ends those whose deadline passes. It is one timer and a heap. It has a
+// goroutine only while something is due, and that goroutine does not wait for Redis. A renewal is sent in a batch, on a
+// goroutine of its own, and the hold goes back into the heap for a retry. The answer, whenever it comes, moves the hold
+// again. So a Redis that hangs delays neither the next batch nor the moment at which a lock is declared lost.
 type scheduler struct {
 	locker *Locker
 
-	mu    sync.Mutex // guards all below and the holds' heap fields; never held during I/O or in hooks
+	mu    sync.Mutex // guards what follows and the holds' heap fields; never held during I/O or in hooks
 	holds holdHeap
 	timer *time.Timer
 	armed time.Duration // when the timer fires; forever if it is not running
-	over  bool          // abandoned: no hold is accepted any more
+	over  bool          // abandon was called: no hold is accepted any more
 }
 
 func newScheduler(l *Locker) *scheduler { return &scheduler{locker: l, armed: forever} }
 
-// add reports whether it took h on; not so after abandon.
+// add accepts h and reports whether it did, which it does not after abandon.
 func (s *scheduler) add(h *hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,9 +44,9 @@ func (s *scheduler) add(h *hold) bool {
 	return true
 }
 
-// renewPoint is when a third of the lease has passed; of one that was extended beyond the TTL, when two thirds of
-// a TTL are left. A lease that began short, see grantLease in package single, becomes a whole one also without renewal,
-// at once then.
+// renewPoint returns when to renew next: when a third of the lease has passed. A lease that was extended beyond the TTL
+// is renewed when two thirds of a TTL are left. With WithoutRenewal, a lease that began short (see grantLease in
+// package single) is renewed once, immediately, to its full length.
 func (h *hold) renewPoint() time.Duration {
 	end, leased := time.Duration(h.deadline.Load()), time.Duration(h.leased.Load())
 	switch {
@@ -89,8 +88,8 @@ func (s *scheduler) replan(h *hold, when time.Duration) {
 	s.arm()
 }
 
-// arm sees to it that the timer fires when the first hold is due. A timer that is set too early stays: it
-// finds nothing and sets itself again. So locks that come and go quickly cost no timer operation.
+// arm makes the timer fire when the first hold is due. A timer that is set too early stays: it finds nothing due and is
+// set again. So locks that come and go quickly cost no timer operation.
 func (s *scheduler) arm() {
 	if len(s.holds) == 0 || s.holds[0].next >= s.armed {
 		return
@@ -126,8 +125,8 @@ func (s *scheduler) abandon() (keys []string) {
 	return keys
 }
 
-// tick does what is due; whatever it looks at gets a later time, or the loop would not end. Locks that are due a
-// little later come along, so that many share a pipeline.
+// tick does what is due. Every hold that it looks at gets a later time, or the loop would not end. Locks that are due a
+// little later are included, so that many share a pipeline.
 func (s *scheduler) tick() {
 	var due, alone, expired, long []*hold
 	s.mu.Lock()
@@ -136,7 +135,8 @@ func (s *scheduler) tick() {
 		s.mu.Unlock()
 		return
 	}
-	// A hold leaves the gate after the heap, so the count is not 0 here, and Shutdown waits for this goroutine.
+	// A hold leaves the heap before it leaves the gate, so the gate's count is not 0 here, and Shutdown waits for this
+	// goroutine.
 	s.locker.env.Gate.Join()
 	defer s.locker.env.Gate.Leave()
 	now := s.locker.env.Now()
@@ -146,12 +146,12 @@ func (s *scheduler) tick() {
 		switch {
 		case h.next <= now.Mono && deadline <= now.Mono:
 			expired = append(expired, h)
-			h.renewAt = now.Mono + timing.Patience(h.cfg.ttl) // taken out when it has ended, and not if an answer saved it
+			h.renewAt = now.Mono + timing.Patience(h.cfg.ttl) // removed when it has ended; it stays if an answer saved it
 			h.next = h.renewAt
 			heap.Fix(&s.holds, 0)
 			continue
-		case h.renewAt <= now.Mono+timing.Patience(h.cfg.ttl)/8: // less than the time to the retry, or this would not end
-			if h.asked && s.locker.store.Many() { // perhaps another shard keeps its pipeline waiting
+		case h.renewAt <= now.Mono+timing.Patience(h.cfg.ttl)/8: // less than the time to the retry, or the loop would not end
+			if h.asked && s.locker.store.Many() { // another server may be holding up its pipeline
 				alone = append(alone, h)
 			} else {
 				due = append(due, h)
@@ -208,16 +208,16 @@ func (s *scheduler) send(holds []*hold, now timing.Instant) {
 	s.locker.env.Go(func() {
 		for _, h := range holds {
 			if s.locker.store.Several() {
-				_ = h.err() // after a suspension it asks, before anything is brought back
+				_ = h.err() // after a suspension this asks Redis, before a renewal brings anything back
 			}
 		}
-		batch := redisconn.Batch{} // only now: of what is lost or released, none must go out
+		batch := redisconn.Batch{} // only now: nothing may go out for a hold that was lost or released
 		for i, h := range holds {
 			all := holds[i : i+1]
 			if h.stake.sharing != nil {
 				all = slices.DeleteFunc(slices.Clone(holds), func(o *hold) bool { return o.stake != h.stake })
 				if all[0] != h {
-					continue // asked for by that
+					continue // all[0] renews for it
 				}
 			}
 			if c := h.stake.Renew(context.Background(), h.lease(now.Mono, h.cfg.ttl), batch); c != nil {
@@ -234,7 +234,7 @@ func (s *scheduler) send(holds []*hold, now timing.Instant) {
 
 func (s *scheduler) answered(h *hold, sent timing.Instant, val any, err error) {
 	if err := h.renewed(sent, val, err); err == nil {
-		// Not at once again, where what Redis answered is no longer than what we had.
+		// Not at once again if Redis answered with no more than we had.
 		s.replan(h, max(h.renewPoint(), s.locker.env.Now().Mono+retryRenewal(h)))
 		left := time.Duration(h.deadline.Load()) - s.locker.env.Now().Mono
 		h.cfg.traces.emit(renewed, Event{Key: h.key(), Token: h.token, TimeLeft: left})

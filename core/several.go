@@ -13,23 +13,23 @@ import (
 
 const maxKeys = 64
 
-// DoAll runs fn while it holds the locks of all keys, 1 to 64 of them: for a transfer between two accounts, say. Calls of DoAll
-// never wait for each other in a circle, whatever the order of keys.
+// DoAll runs fn while it holds the locks of all keys, 1 to 64 of them: for a transfer between two accounts, say. Whatever
+// the order of their keys, calls of DoAll never deadlock with each other.
 //
-// DoAll asks for all locks at once: if they are free it has them after one round trip. Else it keeps those in front of the
-// first that somebody holds, in the order of their bytes, gives back the others, waits in line for that one, and asks for
-// the rest again. So it holds nothing behind the key that it waits for. [WithWait] bounds the waiting for all of them
-// together; with WithWait(0) the first that is held ends the call. The keys may be in any slots of a Cluster. One that is
+// DoAll asks for all locks at once, and has them after one round trip if they are free. If some are held, it keeps those
+// that come before the first held one in byte order, gives back the rest, and waits in line for that one. Then it asks
+// for the rest again. So while it waits for a key it holds only smaller ones. [WithWait] bounds the waiting for all locks
+// together; with WithWait(0) DoAll fails if any is held. The keys may be in different slots of a Cluster. A key that is
 // named twice is locked once.
 //
-// fn's context carries all locks, for [Held] and for package sqlfence, and ends when one of them is lost. DoAll releases all
-// when fn returns or panics.
+// fn's context carries all of the locks, for [Held] and for package sqlfence, and ends when one of them is lost. DoAll
+// releases them when fn returns or panics.
 //
-// A call whose context holds a lock already, as one within fn does, can still wait in a circle, if its key comes before one that
-// is held. WithWait, or a deadline, ends that.
+// A deadlock is still possible if a call's context already holds a lock, as a call within fn does, and that lock's key is
+// larger than one that the call waits for. WithWait or a deadline ends it.
 //
-// Errors: those of [Locker.Do], which name the key; after one of acquiring nothing is held. [ErrLost] also where one was lost
-// while DoAll waited for another.
+// Errors: those of [Locker.Do], which name the key. If an acquisition failed, nothing is held afterwards. [ErrLost] can
+// also mean that one lock was lost while DoAll waited for another, in which case fn did not run.
 func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if ctx == nil {
 		return invalid("nil context")

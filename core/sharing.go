@@ -2,27 +2,30 @@ package holdfast
 
 import "errors"
 
-// sharing is one tenure that several calls of a process have together, with [WithShared]: each has a hold of its own, with the
-// token of the tenure. The first takes it from Redis; those that come while that asks, and later ones for as long as a lock may be
-// handed over within the process, join it without a command. Then a call begins a tenure of its own, behind a writer who waits:
-// readers that come and go would keep it out for ever else.
+// sharing is one tenure that several calls of a process hold together, with [WithShared]. Each has a hold of its own,
+// with the token of the tenure. The first call takes the tenure from Redis. Calls that come while it asks join the
+// tenure without a command, and so do later calls, for as long as a lock may be handed over within the process. After
+// that, a call begins a tenure of its own, behind a writer that waits: readers that come and go would otherwise keep
+// the writer out forever.
 //
-// The tenure is renewed for all at once, and the last to leave releases it. A hold that was lost counts until its Release, as
-// something that has not noticed may still run under it. Where that never comes, the lease runs out.
+// One renewal serves all of them, and the last to leave releases the tenure. A hold that was lost counts until its
+// Release, because something that has not noticed may still run under it. If that Release never comes, the lease runs
+// out.
 type sharing struct {
 	queue *queue
 	stake *stake
-	lease lease // as it was at the beginning: none is shortened
+	lease lease // as it was at the beginning: it never gets shorter
 
 	// Guarded by the mutex of the queues.
-	holds   map[*hold]struct{} // not over
-	alive   int                // these, and calls that are about to have one
-	users   int                // these, and holds that are over and not released
+	holds   map[*hold]struct{} // those that have not ended
+	alive   int                // how many there are of these, and of calls that are about to have one
+	users   int                // alive, and the holds that have ended and are not released
 	longest int64              // the longest lease that Extend asked for
-	lost    bool               // Redis has the lock as somebody else's
+	lost    bool               // another owner holds the lock in Redis
 }
 
-// share makes the tenure of h, which the call at the front has become, one to join. Those that wait for it do.
+// share lets other calls join the tenure of h, a new hold of the call at the front. Those that wait behind it join at
+// once.
 func (q *queue) share(h *hold, e lease) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
@@ -36,7 +39,7 @@ func (q *queue) share(h *hold, e lease) {
 	q.busy--
 }
 
-// suits tells whether a may join.
+// suits reports whether a may join.
 func (s *sharing) suits(a *acquisition) bool {
 	if s == nil || !s.stake.cfg.suits(a.cfg) {
 		return false
@@ -45,7 +48,7 @@ func (s *sharing) suits(a *acquisition) bool {
 	return now.Mono < s.stake.began+s.queue.all.within && s.lease.lasts(now)
 }
 
-// admit counts a call in.
+// admit counts a call in and returns its turn.
 func (s *sharing) admit() turn {
 	s.alive++
 	s.users++
@@ -53,7 +56,7 @@ func (s *sharing) admit() turn {
 	return turn{stake: s.stake, held: true, lease: s.lease}
 }
 
-// enters notes the hold of a call that was counted in.
+// enters adds the hold of a call that admit has counted in.
 func (s *sharing) enters(h *hold) {
 	s.queue.all.mu.Lock()
 	s.holds[h] = struct{}{}
@@ -64,7 +67,7 @@ func (s *sharing) enters(h *hold) {
 	}
 }
 
-// leaves is for a hold that ended with err. Where Redis has the lock as somebody else's, those beside end with it.
+// leaves removes a hold that ended with err. If another owner holds the lock in Redis, the other holds end as well.
 func (s *sharing) leaves(h *hold, err error) {
 	s.queue.all.mu.Lock()
 	delete(s.holds, h)
@@ -84,7 +87,7 @@ func (s *sharing) leaves(h *hold, err error) {
 	}
 }
 
-// dies is for a call or hold that no longer counts as alive. It needs the mutex.
+// dies counts out a call or a hold that is no longer alive. The mutex must be held.
 func (s *sharing) dies() {
 	s.alive--
 	s.queue.alive--
@@ -94,8 +97,8 @@ func (s *sharing) dies() {
 	s.queue.end()
 }
 
-// part counts out a call that is through with its hold, or had none. It reports whether that was the last: then it has to
-// release the tenure.
+// part counts out a call that is done with its hold h, or that never had one, with nil. It reports whether that was the
+// last call, which then has to release the tenure.
 func (s *sharing) part(h *hold) (last bool) {
 	s.queue.all.mu.Lock()
 	defer s.queue.all.mu.Unlock()

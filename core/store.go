@@ -12,25 +12,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// store is where a Locker's locks are: one Redis, or several masters.
+// store is where a Locker keeps its locks: one Redis, or several masters.
 type store interface {
 	own(key protocol.Key, want single.Want) *stake
 	same(o store) bool
-	check(c *config) error            // what options make no sense here
-	covers(lease time.Duration) error // where it is too long
+	check(c *config) error            // refuses options that make no sense for this store
+	covers(lease time.Duration) error // refuses a lease that is too long for it
 
 	Several() bool                             // whether a majority decides
 	Many() bool                                // whether one of several servers may hang while the others serve
-	Open() <-chan struct{}                     // opens the inbox of waiters, and returns a channel that is closed when it is opened anew
-	Up() bool                                  // whether they can be told
-	Close()                                    // no one will wait any more
-	Patience(ttl time.Duration) time.Duration  // for how long one answer is waited for
-	Allowance(ttl time.Duration) time.Duration // and all that one call may need
+	Open() <-chan struct{}                     // opens the inbox for waiters; the channel is closed when the inbox is up again
+	Up() bool                                  // whether the inbox can receive grants
+	Close()                                    // no call will wait any more
+	Patience(ttl time.Duration) time.Duration  // how long to wait for one answer
+	Allowance(ttl time.Duration) time.Duration // how long all that one call needs may take
 	Claim(names protocol.Names, tick int64, ttl time.Duration, w protocol.Window) func(context.Context) *redisconn.Call
 	Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call
 }
 
-// owner has, or may come to have, a lock, and is used once: a *single.Owner or a *quorum.Owner.
+// owner holds, or may come to hold, a lock, and is used once. It is a *single.Owner or a *quorum.Owner.
 type owner interface {
 	Try(ctx context.Context, c *redisconn.Call, waits bool, limit time.Duration) (told bool)
 	Read(c *redisconn.Call) single.Verdict
@@ -45,25 +45,25 @@ type owner interface {
 	End(left time.Duration)
 }
 
-// stake is an owner, and what the calls of this process that go on with it one after the other have to know.
+// stake is an owner, and what the calls of this process that use that owner one after the other have to know.
 type stake struct {
 	owner
 	key string // prefix included
 	cfg *config
 
-	token   int64         // the first; 0 until granted
-	began   time.Duration // when it was granted, or before
-	passed  time.Duration // when it was handed over last
-	sharing *sharing      // of readers
+	token   int64         // the first one; 0 until granted
+	began   time.Duration // when it was granted, or earlier
+	passed  time.Duration // when it was last handed over
+	sharing *sharing      // if its holders are readers
 	room    *room         // or nil
-	block   int16         // how many tokens it reserves, from the first on
+	block   int16         // how many tokens it reserves, beginning with token
 	handed  int16         // how often it was handed over
 
-	usedHold, usedQueue bool // of room
+	usedHold, usedQueue bool // whether those of room are in use
 }
 
-// room is for what most stakes need one of, so that it takes no allocation each. It is made together with the
-// stake and its owner, which fill 704 bytes of the allocator with its header: with one more word they take 768.
+// room has what most stakes need one of, so that neither costs an allocation. It is made together with the stake and
+// its owner. They and the allocator's header fill 704 bytes; one more word would make that 768.
 type room struct {
 	hold
 	queue
@@ -75,7 +75,7 @@ type whole struct {
 	room
 }
 
-// newHold returns room for a hold.
+// newHold returns a hold, the one in room if that is free.
 func (s *stake) newHold() *hold {
 	if s.room == nil || s.usedHold {
 		return new(hold)
@@ -84,7 +84,7 @@ func (s *stake) newHold() *hold {
 	return &s.room.hold
 }
 
-// newQueue returns room for a queue.
+// newQueue returns a queue, the one in room if that is free.
 func (s *stake) newQueue() *queue {
 	if s.room == nil || s.usedQueue {
 		return new(queue)
@@ -93,8 +93,8 @@ func (s *stake) newQueue() *queue {
 	return &s.room.queue
 }
 
-// granted takes the token of a grant that was just heard of: the lease of an earlier one, with another token, may have
-// ended while nobody could listen.
+// granted sets the token of a grant that was just received. It may differ from the known token: the lease of an earlier
+// grant may have ended while nobody could listen.
 func (s *stake) granted(token int64) {
 	if token != s.token {
 		s.token, s.handed = token, 0
@@ -103,7 +103,7 @@ func (s *stake) granted(token int64) {
 
 func (s *stake) undo() { s.Undo(s.passed) }
 
-// one is a store of one Redis.
+// one is a store on one Redis.
 type one struct{ *single.Redis }
 
 func (s one) own(key protocol.Key, want single.Want) *stake {
@@ -118,7 +118,7 @@ func (s one) same(o store) bool {
 	return ok && s.Same(other.Redis)
 }
 
-// check looks at WithReplicaAcks together with the TTL and the client.
+// check also checks WithReplicaAcks against the TTL and the client.
 func (s one) check(c *config) error {
 	if c.quarantineSet || c.nodeTimeout > 0 {
 		return invalid("WithQuarantine and WithNodeTimeout are for NewRedLock")
@@ -138,7 +138,7 @@ func (s one) check(c *config) error {
 
 func (s one) covers(time.Duration) error { return nil }
 
-// masters are a store of several.
+// masters is a store on several masters.
 type masters struct{ *quorum.Masters }
 
 func (s masters) own(key protocol.Key, want single.Want) *stake {
@@ -153,11 +153,11 @@ func (s masters) same(o store) bool {
 func (s masters) check(c *config) error {
 	switch {
 	case c.acks > 0:
-		return invalid("WithReplicaAcks is for one master with replicas: a quorum has none that count")
+		return invalid("WithReplicaAcks is for one master with replicas: with several masters, replicas do not count")
 	case c.limit > 1:
-		return invalid("WithLimit and WithShared need one Redis: masters that each count to n do not count to n together. Take one of n locks instead")
+		return invalid("WithLimit and WithShared need one Redis: masters that each count to n do not count to n together. Use n locks instead, and take one of them")
 	case c.reentryID != "":
-		return invalid("WithReentryID needs one Redis: calls that come from elsewhere cannot be let in by a quorum")
+		return invalid("WithReentryID needs one Redis: a quorum cannot let in calls from other processes")
 	case c.nodeTimeout > c.ttl/2:
 		return invalid("WithNodeTimeout(%v) leaves too little of a lease of %v", c.nodeTimeout, c.ttl)
 	}

@@ -7,40 +7,46 @@ import (
 	"time"
 )
 
-// Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run on the goroutine at
-// work, renewals included, and must return soon; several may run at once. No hook tells of a call that is refused: count its
-// error, and time the call yourself. Of an adapter count the hooks Refused (ginlock), Deferred, HandedOn, Skipped and Failed
-// (asynqlock), Skipped with an Err, and Late (cronlock). To count losses, count Released whose Err matches ErrLost. Lost fires
-// earlier, but not for a loss that only the release finds; for a lock that is never released it is the only hook. Each lock
-// that was acquired is told by Acquired and, when it is released, by Released: also those that DoAll gives back before it has
-// all of them, perhaps after it has returned. A nested handle, see [WithReentrancy], is told by neither.
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
+// goroutine that does the work, renewals included, so they must return quickly, and several may run at once.
+//
+// Each acquired lock is reported by Acquired, and by Released when it is released. That includes locks that DoAll gives
+// back before it has all of them, perhaps after it has returned. A nested handle, see [WithReentrancy], is reported by
+// neither.
+//
+// To count losses, count the Released events whose Err matches ErrLost. Lost fires earlier, but not for a loss that only
+// the release finds. If a lock is never released, Lost is the only hook that reports its loss.
+//
+// No hook reports a call that was refused: count the errors, and measure their time yourself. In the adapters count the
+// hooks Refused (ginlock); Deferred, HandedOn, Skipped and Failed (asynqlock); Late, and Skipped with an Err (cronlock).
 type Trace struct {
-	// Waiting: a call that will wait found the lock held, or that other calls of this process already want it; none for
-	// TryAcquire and WithWait(0). Label and TimeLeft tell of the holder, as far as it is known, and Holders of several.
+	// Waiting: a call is about to wait, because another holder has the lock or other calls of this process want it.
+	// Label, TimeLeft and Holders describe the holder, if known. Not called for TryAcquire and WithWait(0).
 	Waiting func(Event)
-	// Acquired: Token, and Limit as in [Lock.Limit]; Elapsed is how long it took, with Lead the time as a standby; Attempts
-	// is how many looks at Redis, 0 where another call of the process handed the lock over.
+	// Acquired: the lock was acquired. Token; Limit, as in [Lock.Limit]; Elapsed, how long it took (for Lead, the time as
+	// a standby); Attempts, how often Redis was asked, 0 if another call of the process handed the lock over.
 	Acquired func(Event)
-	// Renewed: the lease was lengthened; TimeLeft is what it has now.
+	// Renewed: the lease was renewed. TimeLeft is what it has left now.
 	Renewed func(Event)
 	// Lost: the lock ended before its Release. Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how
-	// long it was held. It may come after Released, and after the call under the lock has returned. A loss that only
-	// the release finds is not told here.
+	// long the lock was held. Lost may come after Released, and after the call under the lock has returned. It is not
+	// called for a loss that only the release finds.
 	Lost func(Event)
-	// Released: Elapsed is how long it was held; Err is what Release returned, or with WithReleaseInBackground what it would
-	// have returned, and with Lead the function's error too, unless that is the end of its context.
+	// Released: the lock was released. Elapsed is how long it was held; Err is what Release returned, or with
+	// WithReleaseInBackground would have returned. For Lead, Err includes the function's error, unless that is the end of
+	// its context.
 	Released func(Event)
-	// LongHold: a lock has been held for 20 leases and is still renewed; again whenever that time has doubled. A handler may
-	// hang: see WithMaxHold. Not for a leader.
+	// LongHold: a lock has been held for 20 leases and is still renewed; called again whenever that time has doubled. The
+	// handler may hang: see WithMaxHold. Not called for a leader.
 	LongHold func(Event)
-	// NodeError: a command to Redis failed or went unanswered; Err says how, and Node names the master where there are
-	// several. It is the only hook of a Claim. Without a Key it is the connection on which grants arrive, told to the
-	// Locker's traces: waiters poll until there is another.
+	// NodeError: a command to Redis failed or was not answered. Err says how; Node names the master if there are several.
+	// It is the only hook that Claim calls. Without a Key it concerns the connection on which waiters are notified, and
+	// is called for the Locker's traces alone: waiters poll until the connection is back.
 	NodeError func(Event)
 }
 
-// Event is what a [Trace] hook is told. Key is always there, but for NodeError; other fields that a hook's comment does not
-// name may be zero.
+// An Event is the argument of a [Trace] hook. Key is always set, except in NodeError. Other fields that a hook's comment
+// does not name may be zero.
 type Event struct {
 	Key      string // as stored in Redis, prefix included
 	Token    int64
@@ -81,9 +87,9 @@ const nodeErrorText = "redis error"
 // outageEnds is for how long a node has to do without an error for the next one to be another outage.
 const outageEnds = time.Minute
 
-// LogTrace logs every event: losses, long holds, node errors and failed releases as warnings, the rest at
-// debug level. A node error that follows another of the same node within a minute is at debug level too. A nil logger is
-// [slog.Default], as it is when the event comes.
+// LogTrace returns a Trace that logs every event: losses, long holds, node errors and failed releases as warnings, the
+// rest at debug level. A node error is a warning only if that node had no error in the minute before; otherwise it is
+// logged at debug level. If log is nil, events go to what [slog.Default] returns at the time.
 func LogTrace(log *slog.Logger) *Trace {
 	var mu sync.Mutex
 	latest := map[string]time.Time{} // error of each node

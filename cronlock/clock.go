@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// skewBound is beyond what a clock is off.
+// skewBound is how far a clock can be off without a warning.
 const skewBound = time.Second
 
-// early is for how long a tick is not due yet by the clock of Redis, the same for all replicas. It asks until there is an
-// answer, or ctx ends.
+// early returns how long it is until the tick, by the clock of Redis, which is the same for all replicas. It asks until
+// Redis answers or ctx ends.
 func (j *job) early(ctx context.Context, tick time.Time) time.Duration {
 	if j.g.locker.Client() == nil {
-		return 0 // several masters, of which each has its own
+		return 0 // several masters, each with its own clock
 	}
 	for {
 		asked := time.Now().Add(j.ahead)
@@ -25,7 +25,7 @@ func (j *job) early(ctx context.Context, tick time.Time) time.Duration {
 		}
 		var refused interface{ RedisError() }
 		if errors.As(err, &refused) {
-			return 0 // by an ACL, say
+			return 0 // by an ACL, for example
 		}
 		select {
 		case <-time.After(retryPause):
@@ -35,7 +35,7 @@ func (j *job) early(ctx context.Context, tick time.Time) time.Duration {
 	}
 }
 
-// skew warns, once, where the time of Redis was not between two of this replica.
+// skew warns, once, if the time of Redis does not lie between two times of this replica.
 func (j *job) skew(now, asked, answered time.Time) {
 	var ahead time.Duration
 	switch {
@@ -47,7 +47,7 @@ func (j *job) skew(now, asked, answered time.Time) {
 		return
 	}
 	j.g.skewed.Do(func() {
-		slog.Warn("cronlock: the clock of this replica is ahead of that of Redis, by which ticks go", "by", ahead.Round(time.Millisecond), "job", j.name)
+		slog.Warn("cronlock: the clock of this replica differs from that of Redis, which decides when ticks are due", "by", ahead.Round(time.Millisecond), "job", j.name)
 	})
 }
 

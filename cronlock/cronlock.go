@@ -13,55 +13,59 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Guard makes jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. It is safe for concurrent
-// use; make it with [New].
+// Guard makes the jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. Make one with [New]. It is
+// safe for concurrent use.
 //
-// A replica claims a tick by its nominal time with [holdfast.Locker.Claim], under holdfast.Key("cron", name), before it runs
-// it; a claim is never released, and no lease has to outlast it. A claim whose answer is lost is asked for again, as the
-// same claim. An entry of asynqlock's Scheduler may have the same name. The memory of a name is a key of Redis, which expires
-// when its tick is more than an hour old (see [WithClaim]), or with "@every" its period, if that is longer; a claim of a tick
-// more than an hour old is refused.
+// Before a replica runs a tick, it claims the tick by its nominal time with [holdfast.Locker.Claim], under
+// holdfast.Key("cron", name). A claim is never released: a replica that asks after a short job has ended is refused too. If
+// the answer to a claim is lost, the replica repeats the claim, and both count as one. Redis remembers the latest tick of a
+// name in a key, which expires when that tick is more than an hour old (see [WithClaim]), or with "@every" more than a
+// period old, if that is longer. A claim of a tick more than an hour old is refused. A job and an entry of asynqlock's
+// Scheduler can have the same name.
 //
-// Beside the claim there is the lock of the same key, which the claim is independent of. Its lease is half of the period, from
-// 500 ms to 15 s, and a tick that finds it held waits for what may be left of a dead holder's lease, see [Skip].
+// The job's lock has the same key and is independent of the claim. Its lease is half of the period, from 500 ms to 15 s. The
+// period is the time from one tick to the next. [WithBusy] sets what happens to a tick that finds the lock held.
 //
-// A tick is the Prev of the [cron.Entry], read when the job begins. It is a moment, and so the same in all time zones: when the
-// clocks go back, "30 2 * * *" has two ticks an hour apart, as cron has them, and both run. So does each moment that a
-// [cron.Schedule] of your own names, which has to name the same ones on all replicas.
+// A tick is the Prev of the [cron.Entry], read when the job begins. It is an instant, the same in all time zones. When the
+// clocks go back, "30 2 * * *" has two ticks an hour apart, as in cron, and both run. A [cron.Schedule] of your own must
+// return the same times on all replicas. Each of these times is a tick.
 //
-// "@every 10s" is counted by each replica from its own start, so that its ticks are other moments there. There a tick is
-// granted only if it comes a period after the last that was granted, or more: runs are a period apart, as far as the clocks
-// agree. When the replica that ran them has gone, the gap can be two periods.
+// Each replica counts "@every 10s" from its own start, so its ticks differ from those of other replicas. Such a tick is
+// granted only if it is at least a period later than the last one that was granted. Runs are therefore at least a period
+// apart, as far as the clocks agree. When the replica that runs the job goes away, the gap can be two periods.
 //
-// The job reads its tick wherever it is in the cron's chain. A wrapper of the chain that holds it up until the next tick has
-// come (DelayIfStillRunning does) makes it read that one: the earlier one is left out on this replica, and none runs twice.
-// SkipIfStillRunning and DelayIfStillRunning know of one replica; here they are not needed. cron.Recover is not in the chain
-// by default: in cron.NewChain put it after SkipIfStillRunning, which would otherwise skip for ever after a panic.
+// The job finds its tick wherever it is in the cron's chain. A wrapper can delay it until the next tick has come, as
+// DelayIfStillRunning does. Then the job reads that next tick: the earlier one does not run on this replica, and neither
+// runs twice. SkipIfStillRunning and DelayIfStillRunning know only one replica, and are not needed here. cron.Recover is not
+// in the chain by default. In cron.NewChain put cron.Recover after SkipIfStillRunning: in the other order SkipIfStillRunning
+// skips forever after a panic.
 //
-// Keys: beside the lock's and the claim's, which package holdfast describes, and the command TIME, there is
-// cronlock:spec:<key of the lock>, by SET, GET and PEXPIRE: what replicas compare their specs by. It expires two minutes and two
-// periods after the last look of a replica. Where an ACL denies it, or with a Locker on several masters, nothing is compared.
+// The keys in Redis are those of the lock and of the claim, which package holdfast describes, and cronlock:spec:<key of the
+// lock>. Replicas compare their specs by that last key, with SET, GET and PEXPIRE. It expires two minutes and two periods
+// after a replica has last set or confirmed it. If an ACL denies it, or with several masters, nothing is compared. A Guard
+// also sends the command TIME.
 type Guard struct {
 	locker *holdfast.Locker
 	cron   *cron.Cron
 	config
 
-	ctx    context.Context // of all jobs; ends when Stop loses patience
+	ctx    context.Context // of all jobs; Stop ends it
 	cancel context.CancelCauseFunc
 
 	mu      sync.Mutex
 	jobs    map[string]*job
 	stopped bool
-	runs    sync.WaitGroup // none is added after stopped
+	runs    sync.WaitGroup // no run is added once stopped is set
 
-	skewed sync.Once // it is said once
+	skewed sync.Once // for the warning about this replica's clock
 }
 
-// New returns a Guard for the jobs of c. opts are for all of its jobs, which may have others of their own.
+// New returns a Guard for the jobs of c. opts apply to all of its jobs; a job can have options of its own.
 //
-// New judges the arguments and all options, and panics with an error that names each mistake: it matches
-// [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that cannot work
-// together or with the Locker's, such as a WithMaxHold below the TTL.
+// New checks its arguments and all options together. It panics if any is wrong, with an error that names each mistake and
+// matches [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that
+// contradict each other or the Locker's, such as a [holdfast.WithMaxHold] below the TTL (15 s in this check, unless
+// [WithLock] sets another).
 func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 	g := &Guard{locker: locker, cron: c, jobs: map[string]*job{}}
 	if c == nil {
@@ -80,12 +84,14 @@ func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 	return g
 }
 
-// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name is the job's on all of them. The key of
-// its lock is holdfast.Key("cron", name); what else locks that key of the same Redis is excluded as well. spec is read as by
-// [cron.Cron.AddJob]. What fn returns goes to the hooks of a [Trace], or to the log; nothing is repeated.
+// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name identifies the job, and must be the
+// same on all replicas. spec is parsed as by [cron.Cron.AddJob].
+//
+// The key of the job's lock is holdfast.Key("cron", name). Whatever else locks that key in the same Redis is excluded too.
+// An error that fn returns goes to the hook Failed of a [Trace], or to the log. The tick is not retried.
 //
 // Errors: [holdfast.ErrInvalid] for what can never work, such as a name that another job of the Guard has; cron's error for
-// a spec. A name is free again after an error, and after [cron.Cron.Remove].
+// a bad spec. A name is free again after an error, and after [cron.Cron.Remove].
 func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	j, err := g.newJob(name, fn, opts)
 	if err != nil {
@@ -99,31 +105,32 @@ func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, o
 	return id, nil
 }
 
-// add is AddJob of the cron, whose own parser panics at a time zone with nothing behind it.
+// add calls AddJob of the cron. cron's parser panics at a time zone with nothing after it; add returns an error instead.
 func (g *Guard) add(spec string, j *job) (id cron.EntryID, err error) {
 	if strings.Contains(spec, "TZ=") && !strings.Contains(spec, " ") {
 		defer func() {
 			if recover() != nil {
-				err = fmt.Errorf("a time zone and nothing behind it: %q", spec)
+				err = fmt.Errorf("a time zone without a spec: %q", spec)
 			}
 		}()
 	}
 	return g.cron.AddJob(spec, j)
 }
 
-// Job returns fn as a job for [cron.Cron.AddJob] and [cron.Cron.Schedule]. Add it itself, once: put wrappers into the
-// cron's chain (cron.WithChain), and not around it, or it does not find its tick.
+// Job returns a job that runs fn, for [cron.Cron.AddJob] and [cron.Cron.Schedule]. Add the job itself, to the cron that
+// [New] was given, and to one entry only. Put wrappers into the cron's chain (cron.WithChain), not around the job. Otherwise
+// the job finds no tick and fails without running.
 //
-// Errors: [holdfast.ErrInvalid], as [Guard.AddFunc].
+// Errors: [holdfast.ErrInvalid], as for [Guard.AddFunc].
 func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Option) (cron.Job, error) {
 	j, err := g.newJob(name, fn, opts)
 	if err != nil {
-		return nil, err // and not a nil *job
+		return nil, err // not a nil *job in a cron.Job
 	}
 	return j, nil
 }
 
-// Wrap is [Guard.Job] for a job that knows no context.
+// Wrap is like [Guard.Job], for an existing cron.Job that takes no context.
 func (g *Guard) Wrap(name string, inner cron.Job, opts ...Option) (cron.Job, error) {
 	if isNil(inner) {
 		return nil, invalid("job %q is nil", name)
@@ -139,7 +146,7 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 		return nil, invalid("job %q is nil", name)
 	}
 	if name == "" {
-		return nil, invalid("a job without a name: give it one, the same on all replicas")
+		return nil, invalid("a job without a name: give it one, the same on every replica")
 	}
 	j := &job{g: g, name: name, key: jobKey(name), fn: fn, config: g.config.clone()}
 	j.set(opts)
@@ -150,12 +157,12 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 		return nil, err
 	}
 	if inSchedule() {
-		return nil, invalid("job %q is made while cron puts another one into its chain, and would be in no entry: wrappers go into cron.WithChain, jobs to AddJob", name)
+		return nil, invalid("job %q was made inside a wrapper's constructor and would be in no entry: pass wrappers to cron.WithChain, and jobs to AddJob", name)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if old := g.jobs[name]; old != nil && old.added() != 0 {
-		return nil, invalid("there is a job %q already: give this one another name, or remove that one's entry first", name)
+		return nil, invalid("there is already a job %q: choose another name, or remove that job's entry first", name)
 	}
 	g.jobs[name] = j
 	return j, nil
@@ -169,11 +176,14 @@ func (g *Guard) forget(j *job) {
 	}
 }
 
-// RunNow runs a job at once, on this replica and whatever the time: it uses up no tick, but one that comes meanwhile finds the
-// key busy. Where another run goes on it does what the job's [Policy] says; with [Skip] it returns [holdfast.ErrNotAcquired] at
-// once. It returns what the job returns, or why it did not run, as [holdfast.Locker.Do] does. The job's tick is the moment of
-// the call. The cron's chain is not run, so that a panic of the job goes to the caller. The hooks of [Trace] tell of a run, but
-// not of a call that did not run: its error does.
+// RunNow runs a job at once, on this replica, whatever the time. It uses up no tick, but a tick that comes during the run
+// finds the key busy. If another run holds the lock, RunNow with [Skip] returns [holdfast.ErrNotAcquired] at once, with
+// [Wait] after max, and with [Allow] it runs the job alongside. Unlike a tick, RunNow does not wait for the rest of the
+// holder's lease, and the bound of [WithLateness] does not apply.
+//
+// RunNow returns what the job returns, or why it did not run, like [holdfast.Locker.Do]. The job's tick is the moment of the
+// call. RunNow bypasses the cron's chain, so a panic of the job reaches the caller. A [Trace] reports runs, but not a call
+// that did not run the job.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -199,7 +209,7 @@ func (g *Guard) RunNow(ctx context.Context, name string) error {
 	return err
 }
 
-// errStopped matches holdfast.ErrClosed, whose text is about a Locker.
+// errStopped matches holdfast.ErrClosed, but does not use its text, which is about a Locker.
 var errStopped error = stoppedError{}
 
 type stoppedError struct{}
@@ -207,10 +217,13 @@ type stoppedError struct{}
 func (stoppedError) Error() string        { return "cronlock: the Guard was stopped" }
 func (stoppedError) Is(target error) bool { return target == holdfast.ErrClosed }
 
-// Stop stops the cron, and waits for the jobs of the cron that run, and for calls of [Guard.RunNow]. When ctx ends, it ends the
-// contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for them, and returns ctx's error: a job
-// that ignores its context keeps Stop waiting. Call it before the Locker's Shutdown, and not from within a job, for which it
-// would wait. Jobs do not run any more afterwards, even if the cron is started again.
+// Stop stops the cron. It waits for all running jobs of the cron, including those that are not the Guard's, and for calls of
+// [Guard.RunNow]. If ctx ends first, Stop ends the contexts of this Guard's jobs with a cause that matches
+// [holdfast.ErrClosed], waits for these jobs alone, and returns ctx's error. A job that ignores its context keeps Stop
+// waiting.
+//
+// Call Stop before the Locker's Shutdown. Do not call it from a job: Stop would wait for that job. Afterwards no job of the
+// Guard runs again, even if the cron is restarted.
 func (g *Guard) Stop(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -218,7 +231,7 @@ func (g *Guard) Stop(ctx context.Context) error {
 	defer g.cancel(errStopped)
 	jobs, done := g.cron.Stop(), make(chan struct{})
 	go func() {
-		<-jobs.Done() // those that have started may run
+		<-jobs.Done() // jobs that cron has started may still enter
 		g.leave()
 		g.runs.Wait()
 		close(done)
@@ -234,7 +247,7 @@ func (g *Guard) Stop(ctx context.Context) error {
 	}
 }
 
-// enter counts a run that begins.
+// enter counts a run that begins. It reports false if the Guard is stopped: then the run must not begin.
 func (g *Guard) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -244,17 +257,17 @@ func (g *Guard) enter() bool {
 	return !g.stopped
 }
 
-// leave lets no more runs begin.
+// leave lets no further run begin.
 func (g *Guard) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.stopped = true
 }
 
-// jobKey is the key of a job's lock, and the name that its ticks are claimed by: not that of a request or a task.
+// jobKey is the key of a job's lock, and the name under which its ticks are claimed. "cron" keeps it apart from other keys.
 func jobKey(name string) string { return holdfast.Key("cron", name) }
 
-// check has the Locker judge a key and options.
+// check lets the Locker check a key and options.
 func check(locker *holdfast.Locker, key string, c *config, lease time.Duration) error {
 	var lock, claim []holdfast.Option
 	for _, o := range c.lockOptions(lease, 0) {
@@ -264,7 +277,7 @@ func check(locker *holdfast.Locker, key string, c *config, lease time.Duration) 
 		claim = append(claim, o)
 	}
 	if err := locker.Check(key, lock...); err != nil {
-		return fmt.Errorf("the options of the Locker and of WithLock, with a TTL of half of the period unless WithLock has one: %w", err)
+		return fmt.Errorf("the options of the Locker and of WithLock (the TTL is half of the period unless WithLock sets one): %w", err)
 	}
 	if err := locker.Check(key, claim...); err != nil {
 		return fmt.Errorf("WithClaim: %w", err)
@@ -272,8 +285,8 @@ func check(locker *holdfast.Locker, key string, c *config, lease time.Duration) 
 	return nil
 }
 
-// inSchedule tells whether cron is calling, as it calls the constructors of wrappers: with its mutex held, on which Entries
-// would wait for ever.
+// inSchedule reports whether the caller was called by cron's Schedule, which calls the constructors of wrappers. Schedule
+// holds cron's mutex, so Entries would wait forever.
 func inSchedule() bool {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
@@ -294,7 +307,7 @@ func isNil(v any) bool {
 	return !r.IsValid() || (r.Kind() == reflect.Pointer || r.Kind() == reflect.Func) && r.IsNil()
 }
 
-// invalid is a holdfast.ErrInvalid with its reason.
+// invalid returns an error that matches holdfast.ErrInvalid and gives the reason.
 func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
 
 type invalidError struct{ reason string }

@@ -20,27 +20,27 @@ func ExampleGuard_AddFunc() {
 	invoices := func(context.Context) error { return nil }
 	_, err := guard.AddFunc("0 6 * * *", "invoices", invoices)
 	fmt.Println(err)
-	_, err = guard.AddFunc("0 7 * * *", "invoices", invoices) // one job, one name
+	_, err = guard.AddFunc("0 7 * * *", "invoices", invoices) // the name is taken
 	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
 	// Output:
 	// <nil>
 	// true
 }
 
-// Options for all jobs: no tick is begun more than ten seconds late, and a replica whose clock is ahead by more than five runs
-// none.
+// Options of New apply to all jobs. Here no job begins more than ten seconds after its tick, and a tick waits for up to five
+// seconds if an earlier run still holds the lock.
 func ExampleNew() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 	c := cron.New(cron.WithLocation(time.UTC)) // the same on all replicas
-	guard := cronlock.New(locker, c, cronlock.WithLateness(10*time.Second), cronlock.WithClaim(holdfast.WithTickWindow(time.Hour, 5*time.Second)))
+	guard := cronlock.New(locker, c, cronlock.WithLateness(10*time.Second), cronlock.WithBusy(cronlock.Wait(5*time.Second)))
 
 	_, err := guard.AddFunc("0 6 * * *", "invoices", func(context.Context) error { return nil })
 	fmt.Println(err, len(c.Entries()))
 	// Output: <nil> 1
 }
 
-// A job for a cron.Schedule of one's own.
+// Job makes a job for a cron.Schedule.
 func ExampleGuard_Job() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -61,7 +61,7 @@ func ExampleGuard_Job() {
 	// <nil>
 }
 
-// By hand, beside the ticks, and not beside a run on another replica.
+// RunNow runs a job by hand, in addition to its ticks. It does not run alongside a run on another replica.
 func ExampleGuard_RunNow() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -87,7 +87,7 @@ func ExampleGuard_Stop() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	fmt.Println(guard.Stop(ctx)) // and then locker.Shutdown(ctx)
+	fmt.Println(guard.Stop(ctx)) // then call locker.Shutdown(ctx)
 	// Output: <nil>
 }
 
@@ -96,7 +96,7 @@ func ExampleTick() {
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 	_, _ = guard.AddFunc("0 6 * * *", "invoices", func(ctx context.Context) error {
-		name, tick, _ := cronlock.Tick(ctx) // 6:00:00, or the moment of the call of RunNow
+		name, tick, _ := cronlock.Tick(ctx) // 06:00:00, or with RunNow the moment of the call
 		fmt.Println(name, !tick.IsZero())
 		return nil
 	})
@@ -118,7 +118,7 @@ func ExampleWithTrace() {
 	// Output: invoices ran
 }
 
-// A report that is of no use to anybody at seven: where Redis was away at six, it is tried for half an hour.
+// A report is due at six, and useless at seven. If Redis is down at six, the Guard tries for half an hour.
 func ExampleWithLateness() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -127,26 +127,27 @@ func ExampleWithLateness() {
 
 	_, err := guard.AddFunc("0 6 * * *", "report", report, cronlock.WithLateness(30*time.Minute))
 	fmt.Println(err)
-	_, err = guard.AddFunc("0 6 * * *", "other report", report, cronlock.WithLateness(0)) // no job is that punctual
+	_, err = guard.AddFunc("0 6 * * *", "other report", report, cronlock.WithLateness(0)) // the bound must be more than 0
 	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
 	// Output:
 	// <nil>
 	// true
 }
 
-// Clocks that are kept within a second of each other: a replica that is ahead of Redis by more runs nothing.
+// After an outage this report may run up to 90 minutes late, which takes a wider window than the default hour.
 func ExampleWithClaim() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 
 	_, err := guard.AddFunc("0 6 * * *", "report", func(context.Context) error { return nil },
-		cronlock.WithClaim(holdfast.WithTickWindow(time.Hour, time.Second)))
+		cronlock.WithLateness(90*time.Minute), cronlock.WithClaim(holdfast.WithTickWindow(2*time.Hour, 10*time.Second)))
 	fmt.Println(err)
 	// Output: <nil>
 }
 
-// A run that goes on: the next tick is left out by default, waits here, or runs beside it with Allow.
+// If an earlier run still holds the lock, the tick waits here for up to a minute. By default it would not run, and with
+// Allow it would run alongside.
 func ExampleWithBusy() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -158,7 +159,7 @@ func ExampleWithBusy() {
 	// Output: <nil>
 }
 
-// The lock of a job: its holder, for how long at most, and how long a replica that died keeps the others from it.
+// WithLock sets the label of the holder, the TTL (how long a replica that died keeps the others out) and the longest hold.
 func ExampleWithLock() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -175,7 +176,7 @@ func ExampleWithLock() {
 	// <nil>
 }
 
-// For a job that must run rather twice than not at all: without Redis it runs on every replica.
+// This job had better run twice than not at all: while Redis is down it runs on every replica.
 func ExampleWithFailOpen() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -186,9 +187,9 @@ func ExampleWithFailOpen() {
 	// Output: <nil>
 }
 
-// A job needs no double: RunNow runs it at once, and a second Locker is the replica that has it.
+// A unit test needs no mock. RunNow runs the job at once, and a second Locker plays the replica that holds its lock.
 func Example_unitTest() {
-	locker, closeAll := newExampleLocker() // on miniredis.RunT(t) in a test
+	locker, closeAll := newExampleLocker() // in a test, on miniredis.RunT(t)
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 	_, _ = guard.AddFunc("0 6 * * *", "invoices", func(context.Context) error { return nil })

@@ -12,7 +12,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// newExampleLocker makes a Locker on a Redis inside the process.
+// newExampleLocker returns a Locker on miniredis, a Redis server inside the process.
 func newExampleLocker() (locker *holdfast.Locker, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -48,13 +48,13 @@ func Example() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := guard.Stop(ctx); err != nil { // and ends the contexts of jobs that take longer
+	if err := guard.Stop(ctx); err != nil { // ends the contexts of jobs that take longer
 		panic(err)
 	}
 	// Output: cron:invoices with a token: true
 }
 
-// A job that there is already.
+// Wrap guards an existing job.
 func ExampleGuard_Wrap() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -69,7 +69,7 @@ func ExampleGuard_Wrap() {
 	if _, err := c.AddJob("0 3 * * *", job); err != nil {
 		panic(err)
 	}
-	if err := guard.RunNow(context.Background(), "clean-up"); err != nil { // not at 3
+	if err := guard.RunNow(context.Background(), "clean-up"); err != nil { // now, and not at 3:00
 		panic(err)
 	}
 	// Output: cleaning up

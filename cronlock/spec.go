@@ -9,17 +9,17 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Two replicas that have different specs for a name, or different time zones, claim each other's ticks away or run too
-// often, and nothing fails. So a replica that has run compares. The ticks that its schedule has after fixed moments are
-// kept in Redis as text, beside the lock. The replicas that have the same ticks keep them, and they expire without.
+// Two replicas with different specs or time zones for one name claim each other's ticks, or run too often, and nothing
+// fails. So a replica compares after a tick. It keeps the ticks that its schedule has after fixed moments in Redis, as text,
+// next to the lock. Replicas with the same ticks keep the key alive. Without them it expires.
 
-// fingerprint tells schedules apart by their ticks in a few days around both changes of the clocks.
+// fingerprint tells schedules apart, by their ticks in a few days around both changes of the clocks.
 func fingerprint(s cron.Schedule, l *time.Location) string {
 	if every, ok := s.(cron.ConstantDelaySchedule); ok {
 		return "every " + every.Delay.String()
 	}
 	if _, ok := s.(*cron.SpecSchedule); !ok {
-		return fmt.Sprintf("of %T", s) // it may have a state, which is its cron's
+		return fmt.Sprintf("of %T", s) // Next may change a state that belongs to its cron
 	}
 	var ticks []string
 	for _, from := range []time.Time{
@@ -38,16 +38,16 @@ func fingerprint(s cron.Schedule, l *time.Location) string {
 }
 
 const (
-	specBound = time.Second // of a comparison
-	specEvery = time.Minute // at most
+	specBound = time.Second // for one comparison
+	specEvery = time.Minute // between two comparisons of a job
 )
 
-// compare reports where another replica has other ticks. key is the lock's as stored, or "" where this replica did not get
-// the tick.
+// compare calls the hook Differs if another replica has other ticks. key is the lock's key as stored in Redis, or "" if it
+// is not known.
 func (j *job) compare(key string, tick time.Time, period time.Duration, schedule cron.Schedule) {
 	client := j.g.locker.Client()
 	if client == nil || !j.due() {
-		return // several masters: where would it be
+		return // several masters have no one place for it
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.g.ctx), specBound)
 	defer cancel()
@@ -67,11 +67,11 @@ func (j *job) compare(key string, tick time.Time, period time.Duration, schedule
 	case other == own:
 		client.PExpire(ctx, name, keep)
 	default:
-		j.tell(differs, Event{Tick: tick, Err: fmt.Errorf("cronlock: this replica has ticks %s, another one %s", head(own), head(other))})
+		j.tell(differs, Event{Tick: tick, Err: fmt.Errorf("cronlock: this replica has ticks %s, another replica %s", head(own), head(other))})
 	}
 }
 
-// due tells whether it is time for a comparison.
+// due reports whether it is time for a comparison.
 func (j *job) due() bool {
 	j.g.mu.Lock()
 	defer j.g.mu.Unlock()
@@ -83,7 +83,7 @@ func (j *job) due() bool {
 	return true
 }
 
-// head is the first few ticks of a fingerprint.
+// head returns the first few ticks of a fingerprint.
 func head(ticks string) string {
 	const length = 62 // three of them
 	if len(ticks) > length {

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// New panics on what can never work, at the start of the program and not in a request.
+// New panics if an argument or option is wrong: when the program starts, not in a request.
 func ExampleNew() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -23,7 +23,7 @@ func ExampleNew() {
 	// Output: ginlock: New: the resource is empty; WithBusy(Wait(-1s)): negative
 }
 
-// The lock itself, for its token or its key, is in the request's context.
+// The request's context carries the lock, which has the token and the key.
 func ExampleNew_held() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -37,7 +37,7 @@ func ExampleNew_held() {
 	// Output: 200 order:42 with a token: true
 }
 
-// Wait(0) refuses at once; the default of 100 ms lets requests follow each other.
+// Wait(0) refuses a request at once. The default of 100 ms lets requests follow each other.
 func ExampleWithBusy() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -50,7 +50,7 @@ func ExampleWithBusy() {
 	// Output: 409 Conflict
 }
 
-// A handler that hangs does not keep its order for longer than a minute.
+// A handler that hangs does not hold its order for longer than a minute.
 func ExampleWithLock() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -65,7 +65,7 @@ func ExampleWithLock() {
 	// Output: 200 api-7f9c
 }
 
-// On a group, all but what only reads.
+// All requests of a group take the lock, except those that only read.
 func ExampleNew_exempt() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -88,7 +88,7 @@ func ExampleNew_exempt() {
 	// 200 under a lock: false
 }
 
-// A cache is warmed once rather than by every replica; without Redis by every one.
+// One replica at a time warms a cache. While Redis is down, every replica does.
 func ExampleWithFailOpen() {
 	locker, closeRedis := newDownLocker()
 	defer closeRedis()
@@ -101,7 +101,7 @@ func ExampleWithFailOpen() {
 	// Output: 200 under a lock: false
 }
 
-// newDownLocker makes a Locker whose Redis is away.
+// newDownLocker makes a Locker whose Redis is down.
 func newDownLocker() (locker *holdfast.Locker, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -109,7 +109,7 @@ func newDownLocker() (locker *holdfast.Locker, closeAll func()) {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	server.Close()
-	// A quarter of the TTL is how long a Redis that does not answer is given.
+	// A request waits for a quarter of the TTL if Redis does not answer.
 	if locker, err = holdfast.New(rdb, holdfast.WithTTL(100*time.Millisecond)); err != nil {
 		panic(err)
 	}
@@ -119,8 +119,8 @@ func newDownLocker() (locker *holdfast.Locker, closeAll func()) {
 	}
 }
 
-// The answers of a route under a lock, without a double: a second Locker is the other replica, a Redis that is away the
-// outage.
+// A test of a route under a lock needs no mock. For a busy key, the test holds the lock itself. For an outage, it uses a
+// Locker whose Redis is down.
 func Example_unitTest() {
 	locker, closeAll := newExampleLocker() // on miniredis.RunT(t) in a test
 	defer closeAll()
@@ -143,7 +143,7 @@ func Example_unitTest() {
 	// unavailable: 503 Service Unavailable
 }
 
-// Respond is the answer of a middleware without WithErrorHandler, for handlers that leave some cases to it.
+// A middleware without WithErrorHandler answers with Respond. An error handler can call it too.
 func ExampleRespond() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -160,7 +160,7 @@ func ExampleRespond() {
 	// Output: 409 Conflict
 }
 
-// At most two exports of a tenant at a time; the third is refused with 429.
+// At most two exports of a tenant run at a time. The third is refused with 429.
 func ExampleWithLimit() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -183,7 +183,7 @@ func ExampleWithLimit() {
 	// 200 exported
 }
 
-// A transfer has both accounts, whichever way the money goes.
+// A transfer locks both accounts, in whichever direction the money goes.
 func ExampleWithAlso() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()

@@ -24,7 +24,7 @@ func ExampleParam() {
 	// Output: 200 order:42
 }
 
-// What several values name together.
+// Two values together name the lock.
 func ExampleParts() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -59,7 +59,7 @@ func ExampleHeader() {
 	// Output: 200 device:meter%207
 }
 
-// The handler reads the body as if nobody had.
+// The handler can still read the body.
 func ExampleJSON() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -81,7 +81,7 @@ func ExampleJSON() {
 	// 400 {"title":"Bad Request","status":400,"detail":"The request has no field \"account_id\" in its body."}
 }
 
-// What a middleware further out knows, such as authentication.
+// An earlier middleware, such as authentication, sets the value that names the lock.
 func ExampleValue() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -93,7 +93,7 @@ func ExampleValue() {
 	// Output: 200 basket:7
 }
 
-// Any function of this form will do: here one that brings two ways to write an order into one.
+// Any function of this type will do. This one gives the order numbers 42 and 0042 the same lock.
 func ExamplePart() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()

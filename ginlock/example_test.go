@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newExampleLocker makes a Locker on a Redis inside the process.
+// newExampleLocker makes a Locker on a Redis server inside the process.
 func newExampleLocker() (locker *holdfast.Locker, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -51,7 +51,7 @@ func Example() {
 
 	router := gin.New()
 	router.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
-		receipt := payments(c.Request.Context(), c.Param("id")) // ends if the lock is lost
+		receipt := payments(c.Request.Context(), c.Param("id")) // the context ends if the lock is lost
 		c.String(http.StatusOK, receipt)
 	})
 	fmt.Println(post(router, "/orders/42/pay"))
@@ -66,7 +66,7 @@ func Example() {
 	// 200 paid order 43
 }
 
-// A key that a client has chosen names something together with the client, and on one route.
+// A key that a client chooses means something only for that client, and only on one route.
 func ExampleParts_idempotencyKey() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -84,7 +84,7 @@ func ExampleParts_idempotencyKey() {
 	// 400 Bad Request
 }
 
-// The handler answers what it has an answer of its own for, and leaves the rest to Respond.
+// The error handler answers some requests itself, and leaves the others to Respond.
 func ExampleWithErrorHandler() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -106,7 +106,7 @@ func ExampleWithErrorHandler() {
 	// 409 Conflict
 }
 
-// Stream watches for a client that leaves, and not for the lock: each step looks for itself.
+// Stream stops when the client goes away, but not when the lock is lost. So each step checks the context.
 func ExampleNew_stream() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()

@@ -20,44 +20,45 @@ const (
 	// longestKey is the length of the longest key that holdfast.Key makes.
 	longestKey = 256
 
-	// mostLocks is what DoAll takes.
+	// mostLocks is how many locks DoAll takes at most.
 	mostLocks = 64
 )
 
-// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), with the parts
-// that part takes from the request. Everything else that locks the same key of the same Redis is kept out: another route,
-// a task, a cron job.
+// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), where part takes
+// the parts from the request. The lock keeps out everything else that locks the same key in the same Redis: another route, a
+// task, a cron job.
 //
-// New panics on a mistake in the calling code: a nil or empty argument, an option that can never work, or options that
-// cannot work together or with those of the locker, such as a WithMaxHold below the TTL. The panic's value is an error that
-// names each mistake and matches [holdfast.ErrInvalid]. No other function of this package panics.
+// New checks its arguments and all options together. It panics if any is wrong, with an error that names each mistake and
+// matches [holdfast.ErrInvalid]. That includes options that contradict each other or those of the locker, such as a
+// WithMaxHold below the TTL. No other function of this package panics.
+//
+// Put the middleware on routes or groups. Given to router.Use, it also sees requests that match no route. They have no
+// parameters to name a lock by, and get gin's own 404 or 405. The NoRoute and NoMethod handlers do not run: one that does
+// real work, such as a reverse proxy, must not run unlocked.
 //
 // # Refusals
 //
-// [Respond], or the handler given to [WithErrorHandler], answers a request whose chain did not run under the lock to its end. A
-// chain that has not begun is aborted.
+// [Respond], or the handler given to [WithErrorHandler], answers a request whose chain did not run under the lock to its
+// end. A chain that has not begun is aborted.
 //
-//   - 409 and Retry-After when another holder still has the lock after the wait of [WithBusy]; 429 with [WithLimit];
-//   - 503 and Retry-After when Redis cannot be reached, unless [WithFailOpen] lets the chain run; and when the Locker was
-//     shut down;
-//   - 503 when the lock was lost while the chain ran, or a Shutdown gave it up, and the chain has neither written anything
-//     nor set a status other than 200; otherwise the response stays as the chain made it;
-//   - 400 when the client has left out the value of a part, or sent a malformed one; 413 when its body is too large for
-//     [JSON];
-//   - 500 when a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value; and
-//     with [holdfast.ErrSelfDeadlock] when the request shares the lock already, and is to have it alone, see below.
+//   - 409 and Retry-After: another holder still has the lock after the wait of [WithBusy]. With [WithLimit] it is 429.
+//   - 503 and Retry-After: the Locker was shut down, or Redis is unavailable and [WithFailOpen] does not let the chain run.
+//   - 503 without Retry-After: the lock was lost while the chain ran, or a Shutdown abandoned it. If the chain has written
+//     anything or changed the status, its own response stays.
+//   - 400: the client left out the value of a part, or sent a malformed one.
+//   - 413: the body is too large for [JSON].
+//   - 500: a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
+//   - 500 with [holdfast.ErrSelfDeadlock]: the chain already holds the lock, with a higher limit; see "What the lock
+//     covers".
 //
-// Every error but a 409, a 429, a 400 and a 413 is also added to c.Errors, where the operator finds it. So are a failed
-// release and a loss behind a complete response, unless the handler has added an error that matches ErrLost. A hook of a
-// [Trace] replaces that for what it hears of.
+// A request is also refused if its context ends during the wait, even with [WithFailOpen]: the client has gone away, or a
+// deadline of an earlier middleware has passed. The status is 409 (429 with [WithLimit]) if another holder was seen, else
+// 503. The error matches the context's error too.
 //
-// A request whose context ends while it waits, as its client has gone away or a middleware in front has set a deadline, is
-// refused, also with [WithFailOpen]: with 409, or 429 with [WithLimit], if another holder was seen, else with 503. The error
-// matches the context's too.
-//
-// Put the middleware on routes or groups. Given to router.Use, it also sees requests that match no route. They get gin's own
-// 404 or 405 without a lock, and the NoRoute and NoMethod handlers do not run: such a request has no parameters to name a lock
-// by, and a NoRoute handler may do real work, such as a reverse proxy's, that must not run unlocked.
+// For the operator, c.Errors receives every error except those that match [holdfast.ErrNotAcquired] or
+// [holdfast.ErrInvalid]. That includes a failed release, a loss after the chain has responded, and the error behind a
+// request that [WithFailOpen] lets through. A loss is left out if c.Errors already has an error that matches ErrLost. A hook
+// of a [Trace] replaces the entry for what it reports.
 //
 // # Requests without the lock
 //
@@ -70,37 +71,42 @@ const (
 //		}
 //	})
 //
-// [holdfast.Held] finds nothing in the context of such a request, nor of one that [WithFailOpen] lets through.
+// [holdfast.Held] does not find the lock in the context of such a request, nor of one that [WithFailOpen] lets through.
 //
 // # What the lock covers
 //
-// The lock covers the chain until it returns. It does not cover goroutines that a handler leaves behind, with
-// [gin.Context.Copy] or without; the request's context of a copy ends with the handler. Nor does it cover a hijacked connection
-// after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its end keeps the lock
-// for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock, which is then lost, and its context,
-// not the handler.
+// The lock covers the chain until it returns. It does not cover goroutines that a handler leaves running, with
+// [gin.Context.Copy] or without: the request's context of a copy ends with the handler. Nor does it cover a hijacked
+// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its end
+// holds the lock for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock, which is then lost,
+// and its context, but not the handler.
 //
-// A chain that already runs under the very lock goes on under it, unless others may have it too, by [WithLimit], and this
-// middleware wants it alone: then the answer is 500. It runs under the very lock when the middleware is listed twice, and when
-// [gin.Engine.HandleContext] runs a new chain for the same key. Before gin v1.11 call c.Abort after HandleContext: gin
-// would run handlers of the new route again, without the middlewares of that route, and so without its lock.
+// A chain that already holds the lock goes on under it. This happens if the middleware is listed twice, or if
+// [gin.Engine.HandleContext] runs a new chain for the same key. If the lock that the chain holds allows more holders than
+// this middleware does, by [WithLimit] or [holdfast.WithShared], the request is answered with 500. Before gin v1.11, call
+// c.Abort after HandleContext. Otherwise gin runs handlers of the new route again, without the middlewares of that route and
+// so without its lock.
 //
 // # Slow clients
 //
-// A client keeps the lock for as long as it makes a handler last, by an upload that drips or a large response that it does
-// not read. The http.Server has no time-outs by default; set them. ReadTimeout bounds the upload, whose next read then
-// fails. WriteTimeout bounds the response, whose next write then fails. Both count for the whole of the request, the wait for
-// the lock included. Neither ends its context, but for WriteTimeout with HTTP/2, which ends it as a client does that goes
-// away. ReadHeaderTimeout and IdleTimeout do nothing here. For one route, set the deadlines of
-// http.NewResponseController(c.Writer) before this middleware.
+// A client keeps the lock for as long as it makes a handler last, by a slow upload or a large response that it does not
+// read. The http.Server has no timeouts by default, so set them:
+//
+//   - ReadTimeout bounds the upload. After it, the next read of the body fails.
+//   - WriteTimeout bounds the response. After it, the next write fails. With HTTP/2 it also ends the request's context, as
+//     if the client had gone away. Otherwise neither timeout ends that context.
+//
+// Both count for the whole request, including the wait for the lock. ReadHeaderTimeout and IdleTimeout do nothing here. For
+// one route, set the deadlines of http.NewResponseController(c.Writer) before this middleware.
 //
 // # The gin.Context
 //
-// The lock's context is that of c.Request until the chain returns. Then c.Request has the context from before again, also for
-// the error handler and the hooks. The gin.Context itself sees nothing of the lock: its Done, Err and Value ignore the request
-// unless the engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait for the handler's own lock for
-// ever, where Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock]. [gin.Context.Stream] watches for the client
-// alone, and each step has to look by itself:
+// The context of c.Request is the lock's until the chain returns. Then it is the earlier one again, also for the error
+// handler and the hooks. The gin.Context itself does not see the lock: its Done, Err and Value ignore the request unless the
+// engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait forever for the handler's own lock, while
+// Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock].
+//
+// [gin.Context.Stream] stops when the client goes away, but not when the lock is lost. Check in each step:
 //
 //	c.Stream(func(w io.Writer) bool {
 //		if c.Request.Context().Err() != nil {
@@ -113,7 +119,7 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gi
 	if err := m.configure(opts); err != nil {
 		panic(err)
 	}
-	m.lock = append(m.lockOptions(), holdfast.WithReentrancy()) // a chain goes on under the locks that it has
+	m.lock = append(m.lockOptions(), holdfast.WithReentrancy()) // a chain goes on under the locks that it holds
 	if len(m.also) > 0 {
 		return m.handleAll
 	}
@@ -126,13 +132,13 @@ type middleware struct {
 	config
 }
 
-// target is what a lock is of: the resource, and the part that tells one of it from the others.
+// target names what is locked: the resource, and the part that tells one of its locks from another.
 type target struct {
 	resource string
 	part     Part
 }
 
-// configure applies opts and reports all that is wrong with them and with the other arguments of New.
+// configure applies opts and reports every mistake in them and in the other arguments of New.
 func (m *middleware) configure(opts []Option) error {
 	var wrong []string
 	if m.locker == nil {
@@ -147,7 +153,7 @@ func (m *middleware) configure(opts []Option) error {
 		}
 	}
 	if n := 1 + len(m.also); n > mostLocks {
-		wrong = append(wrong, fmt.Sprintf("WithAlso makes it %d locks of a request: want at most %d", n, mostLocks))
+		wrong = append(wrong, fmt.Sprintf("WithAlso: %d locks for one request: want at most %d", n, mostLocks))
 	}
 	if m.locker != nil {
 		if err := m.check(); err != nil {
@@ -165,13 +171,13 @@ func (t target) wrong() (wrong []string) {
 		wrong = append(wrong, "the resource is empty")
 	}
 	if t.part == nil {
-		wrong = append(wrong, "the part is nil: Param, Query, Header, Value and JSON want a name, and Parts at least one part and none that is nil")
+		wrong = append(wrong, "the part is nil: Param, Query, Header, Value and JSON need a name, and Parts needs at least one part, none of them nil")
 	}
 	return wrong
 }
 
-// check has the Locker judge the options of the lock. The key is as long as one can get, so that a prefix that leaves no
-// room for it is found as well.
+// check lets the Locker check the options of the lock. It does so with the longest possible key, to find a prefix that
+// leaves no room for one.
 func (m *middleware) check() error {
 	var opts []holdfast.Option
 	for _, o := range m.lockOptions() {
@@ -180,7 +186,7 @@ func (m *middleware) check() error {
 	return m.locker.Check(strings.Repeat("k", longestKey), opts...)
 }
 
-// invalid is a holdfast.ErrInvalid with its reason.
+// invalid returns an error with a reason that matches holdfast.ErrInvalid.
 func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
 
 type invalidError struct{ reason string }
@@ -203,24 +209,24 @@ func (m *middleware) handle(c *gin.Context) {
 	case err != nil:
 		m.without(c, err)
 	case has(ctx, lock):
-		_ = lock.Release(ctx) // of a handle: the hold goes on
+		_ = lock.Release(ctx) // only this handle: the hold goes on
 		c.Next()
 	default:
 		m.hold(c, lock.Context(ctx), func(ctx context.Context) error { return release(ctx, lock) })
 	}
 }
 
-// has tells whether lock is a handle to a hold that ctx carries.
+// has reports whether lock is a handle to a hold that ctx carries.
 func has(ctx context.Context, lock *holdfast.Lock) bool {
 	return slices.ContainsFunc(holdfast.Held(ctx), func(l *holdfast.Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() })
 }
 
-// unmatched answers a request that has no route.
+// unmatched reports whether the request matches no route. It then aborts the chain and leaves the answer to gin.
 func unmatched(c *gin.Context) bool {
 	if c.FullPath() != "" {
 		return false
 	}
-	// gin has set the status already and writes its default body when the aborted chain has not.
+	// gin has already set the status, and writes its default body if the aborted chain has written none.
 	c.Abort()
 	if c.Writer.Status() == http.StatusOK {
 		c.Status(http.StatusNotFound)
@@ -228,7 +234,7 @@ func unmatched(c *gin.Context) bool {
 	return true
 }
 
-// without is for a request that could not have its locks.
+// without handles a request whose locks could not be acquired. It runs the chain without them if WithFailOpen says so.
 func (m *middleware) without(c *gin.Context, err error) {
 	if m.failOpen && errors.Is(err, holdfast.ErrUnavailable) && c.Request.Context().Err() == nil {
 		m.tell(c, unlocked, err)
@@ -238,7 +244,7 @@ func (m *middleware) without(c *gin.Context, err error) {
 	m.refuse(c, err)
 }
 
-// key is the lock's key for this request.
+// key returns the lock's key for this request.
 func (t target) key(c *gin.Context) (string, error) {
 	parts, err := t.part(c)
 	if err != nil {
@@ -258,8 +264,8 @@ func (t target) key(c *gin.Context) (string, error) {
 	return holdfast.Key(all...), nil
 }
 
-// hold runs the rest of the chain with ctx, that of its locks, and releases them, also when the chain panics. The release is
-// bounded, and detached from the request, which may be over.
+// hold runs the rest of the chain with ctx, the context of its locks, and then releases the locks, also if the chain panics.
+// The release has a bound of its own, and is detached from the request's context, which may have ended.
 func (m *middleware) hold(c *gin.Context, ctx context.Context, release func(context.Context) error) {
 	request, status, returned := c.Request, c.Writer.Status(), false
 	defer func() {
@@ -275,8 +281,7 @@ func (m *middleware) hold(c *gin.Context, ctx context.Context, release func(cont
 			return
 		}
 		m.tell(c, lost, err)
-		// After a panic the response belongs to the handler that recovers. Written is also true of a hijacked
-		// connection.
+		// After a panic the response belongs to the handler that recovers. Written is also true for a hijacked connection.
 		if returned && !c.Writer.Written() && c.Writer.Status() == status {
 			m.answer(c, err)
 		}
@@ -286,9 +291,8 @@ func (m *middleware) hold(c *gin.Context, ctx context.Context, release func(cont
 	returned = true
 }
 
-// release ends the hold. Its error matches holdfast.ErrLost wherever
-// the lock's context ended before the chain did, also when a Shutdown did that: that frees the key, if at all,
-// only now, and without an error.
+// release ends the hold. Its error matches holdfast.ErrLost if the lock ended before the chain did. That includes a lock
+// that a Shutdown abandoned: its key is freed only now, if at all, and Lock.Release returns no error for it.
 func release(ctx context.Context, lock *holdfast.Lock) error {
 	ended := lock.Err()
 	err := lock.Release(ctx)
@@ -298,14 +302,14 @@ func release(ctx context.Context, lock *holdfast.Lock) error {
 	return err
 }
 
-// abandonedError is the loss of a lock that a Shutdown gave up.
+// abandonedError is the loss of a lock that a Shutdown abandoned.
 type abandonedError struct{ error }
 
 func (e *abandonedError) Unwrap() error        { return e.error }
 func (e *abandonedError) Is(target error) bool { return target == holdfast.ErrLost }
 
-// restore takes the lock's context, which has ended, out of the request again and leaves alone what else the
-// chain changed there.
+// restore gives c.Request its earlier context again, since the lock's has ended, and keeps whatever else the chain changed
+// there.
 func restore(c *gin.Context, request *http.Request) {
 	if c.Request == nil {
 		c.Request = request
@@ -326,8 +330,8 @@ func (m *middleware) refuse(c *gin.Context, err error) {
 	m.answer(c, err)
 }
 
-// answer leaves the response to the error handler, if there is one. One that does nothing about it, logging
-// say, must not turn a refusal into an empty 200.
+// answer leaves the response to the error handler, if there is one. A handler that does not respond, such as one that only
+// logs, must not turn a refusal into an empty 200.
 func (m *middleware) answer(c *gin.Context, err error) {
 	if m.busy.lease {
 		c.Set(leaseKey, true)

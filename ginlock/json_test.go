@@ -103,12 +103,12 @@ func TestJSONIsAnsweredByWhoseMistakeItIs(t *testing.T) {
 			seen    string // in c.Errors
 			is      error
 		}{
-			"no body":              {nil, nil, http.StatusBadRequest, `no body, and so no field "id"`, "", holdfast.ErrInvalid},
+			"no body":              {nil, nil, http.StatusBadRequest, `no body, so no field "id"`, "", holdfast.ErrInvalid},
 			"no field":             {strings.NewReader(`{"i":1}`), nil, http.StatusBadRequest, `no field "id" in its body`, "", holdfast.ErrInvalid},
 			"an empty field":       {strings.NewReader(`{"id":""}`), nil, http.StatusBadRequest, `an empty field "id"`, "", holdfast.ErrInvalid},
 			"an object as a field": {strings.NewReader(`{"id":{}}`), nil, http.StatusBadRequest, `neither a string nor a number`, "", holdfast.ErrInvalid},
-			"another case":         {strings.NewReader(`{"id":1,"Id":2}`), nil, http.StatusBadRequest, `a field "Id" in its body, want "id" alone`, "", holdfast.ErrInvalid},
-			"no object":            {strings.NewReader(`[]`), nil, http.StatusBadRequest, `no JSON object`, "", holdfast.ErrInvalid},
+			"another case":         {strings.NewReader(`{"id":1,"Id":2}`), nil, http.StatusBadRequest, `a field "Id" in its body; only "id" is allowed`, "", holdfast.ErrInvalid},
+			"no object":            {strings.NewReader(`[]`), nil, http.StatusBadRequest, `not a JSON object`, "", holdfast.ErrInvalid},
 			"a body that breaks off": {io.MultiReader(strings.NewReader(`{"id":`), iotest.ErrReader(broken)), nil, http.StatusBadRequest,
 				"did not arrive in full", "", broken},
 			"too large a body": {strings.NewReader(`{"id":"42","x":"` + strings.Repeat("x", mebibyte) + `"}`), nil,
@@ -117,9 +117,9 @@ func TestJSONIsAnsweredByWhoseMistakeItIs(t *testing.T) {
 				c.Request.Body = http.MaxBytesReader(c.Writer, c.Request.Body, 20)
 			}, http.StatusRequestEntityTooLarge, "too large", "", holdfast.ErrInvalid},
 			"a body that was read": {strings.NewReader(body), drain, http.StatusInternalServerError, "could not be determined",
-				"ginlock: JSON: the body was read before: put", nil},
+				"ginlock: JSON: the body has already been read: put", nil},
 			"a body that was closed": {iotest.ErrReader(http.ErrBodyReadAfterClose), nil, http.StatusInternalServerError, "could not be determined",
-				"ginlock: JSON: the body was read before: put", nil},
+				"ginlock: JSON: the body has already been read: put", nil},
 		} {
 			var errs errs
 			var got error

@@ -36,13 +36,13 @@ func TestLimitOfATenant(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(200 * time.Millisecond)
-		wantProblem(t, <-answers, http.StatusTooManyRequests, "1", "at a time")
+		wantProblem(t, <-answers, http.StatusTooManyRequests, "1", "maximum number")
 		all.Wait()
 		for range 3 {
 			wantStatus(t, <-answers, http.StatusOK)
 		}
 		free := hold(t, two, holdfast.Key("tenant", "7"))
-		wantProblem(t, get(routers[0], "/orders/7"), http.StatusTooManyRequests, "1", "at a time")
+		wantProblem(t, get(routers[0], "/orders/7"), http.StatusTooManyRequests, "1", "maximum number")
 		free()
 		free = hold(t, two, holdfast.Key("tenant", "7"), holdfast.WithLimit(3))
 		wantStatus(t, get(routers[0], "/orders/7"), http.StatusOK)

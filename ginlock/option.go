@@ -9,11 +9,11 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Option configures the middleware that [New] makes. An option only records what it is given; New judges it.
+// An Option configures the middleware that [New] returns. It only records its argument; New checks it.
 type Option interface{ apply(*config) error }
 
-// defaultWait covers the moment between the end of a long response, when its client may send the next request,
-// and the release behind it: a round trip to Redis.
+// defaultWait covers the time between the end of a long response, when its client can send the next request, and the release
+// that follows it: a round trip to Redis.
 const defaultWait = 100 * time.Millisecond
 
 type config struct {
@@ -30,7 +30,7 @@ func defaults() config {
 	return config{busy: Wait(defaultWait)}
 }
 
-// lockOptions are those of an acquisition.
+// lockOptions returns the options of an acquisition.
 func (c *config) lockOptions() []holdfast.CallOption {
 	return append(slices.Clip(c.lock), holdfast.WithWait(c.busy.wait))
 }
@@ -39,31 +39,36 @@ type option func(*config) error
 
 func (o option) apply(c *config) error { return o(c) }
 
-// Policy says what becomes of a request whose key is busy: [Wait]. The zero value is Wait(0).
+// A Policy says what happens to a request whose key is busy. [Wait] makes one. The zero value is Wait(0).
 type Policy struct {
 	wait  time.Duration
 	lease bool
 }
 
-// Wait waits in line for up to max, among the requests of all replicas, first come, first served but for
-// [holdfast.WithLocalHandover], and then refuses the request with 409. Wait(0) does not wait. Then a client that sends its
-// requests one after the other can be refused because of itself: a response of known length that is too long for the buffers
-// of net/http, as a file is, reaches it whole before the lock is released. With a long wait, requests pile up behind a slow one.
+// Wait lets a request wait in line for up to max, and then refuses it with 409. The requests of all replicas stand in one
+// line, first come, first served, except that those of one replica first hand the lock to each other, for up to 100 ms by
+// default: see [holdfast.WithLocalHandover]. With a long wait, requests pile up behind a slow one.
 //
-// max bounds the wait for other holders. A Redis that does not answer, or refuses connections, is given a quarter of the TTL,
-// at most 1 s, if max is less: with the default TTL a request gets its 503 after 1 s with Wait(100 * time.Millisecond), and
-// after 2 s with Wait(2 * time.Second). No wait for a silent Redis is longer than one and a half TTLs.
+// Wait(0) does not wait. A client that sends its requests one after the other can then be refused because of its own
+// previous request. If that request's response has a known length and is too long for the buffers of net/http, as a file is,
+// the client has all of it before the lock is released.
+//
+// max bounds the wait for other holders. If Redis does not answer or refuses connections, a request waits for up to max or a
+// quarter of the TTL (at most 1 s), whichever is longer. With the default TTL it gets its 503 after 1 s with Wait(100 *
+// time.Millisecond), and after 2 s with Wait(2 * time.Second). The wait for a Redis that does not answer is never longer
+// than one and a half TTLs.
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
-// RetryAfterLease has [Respond] set the Retry-After of a 409 or 429 to what the holder's lease has left, in seconds, rounded
-// up; 5 if it never ends, as with a key that another library wrote without expiry. The holder may release much sooner, or
-// renew. Default: 1, as most holders release long before their lease ends.
+// RetryAfterLease makes [Respond] set the Retry-After of a 409 or 429 to what is left of the holder's lease, in seconds,
+// rounded up. The holder might release much sooner, or renew. If the lease never ends, as with a key that another library
+// wrote without expiry, Retry-After is 5. Default: 1, since most holders release long before their lease expires.
 func (p Policy) RetryAfterLease() Policy {
 	p.lease = true
 	return p
 }
 
-// WithBusy sets what becomes of a request whose key is busy. Default: Wait(100 * time.Millisecond).
+// WithBusy sets what happens to a request whose key is busy. Default: Wait(100 * time.Millisecond). A [holdfast.WithWait] of
+// the Locker has no effect here.
 func WithBusy(p Policy) Option {
 	return option(func(c *config) error {
 		if p.wait < 0 {
@@ -74,12 +79,11 @@ func WithBusy(p Policy) Option {
 	})
 }
 
-// WithLock passes options on to the acquisition: the TTL, a label, a bound to the hold. They win over those of the
-// Locker, and of several that say the same the last one wins. What [holdfast.WithWait] says does not count, here or in
-// the Locker: see [WithBusy].
+// WithLock passes options to the acquisition of the lock, such as its TTL, a label or a bound on the hold. They override the
+// Locker's. If several set the same thing, the last one counts. [holdfast.WithWait] has no effect here: see [WithBusy].
 //
 // With [holdfast.WithReleaseInBackground] the response does not wait for the release, which saves a round trip. A loss that
-// only the release finds is then not answered with 503, and no error of the release is in c.Errors.
+// only the release detects is then not answered with 503, and no error of the release goes to c.Errors.
 func WithLock(opts ...holdfast.CallOption) Option {
 	given := slices.Clone(opts)
 	return option(func(c *config) error {
@@ -91,12 +95,15 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	})
 }
 
-// WithLimit lets n requests at a time run for one key, on all replicas together: at most 5 exports of a tenant, say. It does
-// what WithLock(holdfast.WithLimit(n)) does, see [holdfast.WithLimit], and for n above 1 one more request is refused with 429,
-// not with 409 as with that option alone: the limit is that of the caller, and says nothing about the state of a resource (RFC
-// 6585). A handler that locks the same key without a limit runs alone. It does not fence: a write that sqlfence guards needs a
-// lock without a limit, or fails with ErrNoToken. From 1, which is a lock without a limit whatever the Locker has, to 1000.
-// Default: the limit of the Locker, if it has one.
+// WithLimit lets n requests for one key run at a time, on all replicas together: at most 5 exports of a tenant, for example.
+// n is from 1 to 1000. With n = 1 requests run one at a time, even if the Locker has a limit. Default: the Locker's limit, if
+// it has one; one more request is then refused with 409.
+//
+// WithLimit(n) does what WithLock([holdfast.WithLimit](n)) does, but for n above 1 it refuses one more request with 429
+// instead of 409. That is because the limit is the caller's, and says nothing about the state of a resource (RFC 6585).
+//
+// A handler that locks the same key without a limit runs alone. A lock with a limit does not fence: a write that sqlfence
+// guards needs a lock without one, or fails with ErrNoToken.
 func WithLimit(n int) Option {
 	return option(func(c *config) error {
 		c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), n > 1
@@ -104,19 +111,22 @@ func WithLimit(n int) Option {
 	})
 }
 
-// WithAlso adds a lock: the chain then runs under that of [New] and those of all WithAlso, taken together as
-// [holdfast.Locker.DoAll] does it: requests that name the same things in any order never wait for each other in a circle. A
+// WithAlso adds a lock. The chain then runs under the lock of [New] and those of all WithAlso. They are taken together, as
+// in [holdfast.Locker.DoAll]: requests that name the same things in any order never wait for each other in a circle. A
 // transfer:
 //
 //	ginlock.New(locker, "account", ginlock.JSON("from"), ginlock.WithAlso("account", ginlock.JSON("to")))
 //
-// All other options count for each of the locks, and the wait of [WithBusy] for all of them together. The first that cannot be
-// had refuses the request, and so does the first part without a value; the error names the key. Two parts may name the same
-// lock. There may be 63 WithAlso. The request's context carries all of the locks, ends when one is lost, and has sqlfence guard
-// by all of them.
+// Two parts can name the same lock, and there can be up to 63 WithAlso. The request's context carries all of the locks and
+// ends when one is lost, and sqlfence guards by all of them.
 //
-// A chain that already has some of the locks waits for the others, which can make a circle with other such chains: that ends
-// with the wait. Where it has one [WithLimit] and this middleware wants it alone, the request is answered with 500.
+// All other options apply to each of the locks, except that the wait of [WithBusy] bounds the wait for all of them together.
+// The request is refused at the first lock that cannot be acquired, with an error that names its key, or at the first part
+// without a value. If one lock is lost while the request waits for another, the error matches [holdfast.ErrUnavailable] and
+// not ErrLost, as the chain has not run.
+//
+// Two chains that already hold some of the locks can wait for each other in a circle, until the wait of [WithBusy] ends. If
+// a chain holds one of the locks with a higher limit than this middleware's, the request is answered with 500.
 func WithAlso(resource string, part Part) Option {
 	t := target{resource, part}
 	return option(func(c *config) error {
@@ -128,14 +138,16 @@ func WithAlso(resource string, part Part) Option {
 	})
 }
 
-// WithErrorHandler sets handle, which answers the requests whose chain did not run under the lock to its end; [New] lists the
-// cases. A chain that has not run is aborted already, and one that has answered, by a status or a body, is not asked about. If
-// handle sets no status and writes nothing, [Respond] answers. handle may also call Respond for the cases that it does not care
-// about. Default: [Respond].
+// WithErrorHandler sets handle, which answers the requests whose chain did not run under the lock to its end. [New] lists
+// the cases. If handle sets no status and writes nothing, [Respond] answers. handle can also call Respond itself. Default:
+// [Respond].
 //
-// handle tells the cases apart by errors.Is: [holdfast.ErrLost] first, for what ran already, then
-// [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed], [holdfast.ErrInvalid].
-// If the request's context ended the wait, the error matches its error too.
+// A chain that has not run is already aborted when handle is called. If the chain has responded, by a status or a body,
+// handle is not called.
+//
+// handle tells the cases apart with errors.Is. Check [holdfast.ErrLost] first: then the chain has run. The others are
+// [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed] and
+// [holdfast.ErrInvalid].
 func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	return option(func(c *config) error {
 		if handle == nil {
@@ -146,8 +158,8 @@ func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	})
 }
 
-// WithTrace adds hooks, for logs and metrics. Default: c.Errors is told of what the hooks Lost, Unreleased and Unlocked hear of,
-// and of refusals other than a 409, a 429, a 400 and a 413. A hook that is set replaces that for what it hears of.
+// WithTrace adds hooks, for logs and metrics. Default: the errors go to c.Errors, as described at [New]. Setting a hook
+// replaces the default logging of what that hook reports.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) error {
 		if t == nil {
@@ -158,14 +170,14 @@ func WithTrace(t *Trace) Option {
 	})
 }
 
-// WithFailOpen runs the chain without a lock when Redis is unavailable. [holdfast.Held] does not find the lock in the
-// request's context then, sqlfence fails with ErrNoToken, gormfence lets its writes pass unless it has WithLockRequired, and the
-// error is in c.Errors, see [WithTrace]. Default: such requests are refused with 503.
+// WithFailOpen runs the chain without the lock while Redis is unavailable. It gives up mutual exclusion exactly when the
+// system is in trouble. While Redis is down, or unreachable from one replica only, any number of requests for the same key
+// run at once, alongside holders that still have the lock. Use it if the lock saves work. Do not use it if the lock keeps
+// data correct, unless something else does too.
 //
-// It gives up the lock exactly when the system is in trouble: while Redis is away, or away from one replica only, any
-// number of requests for the same key run at once, beside holders that still have the lock. Use it where a lock saves work.
-// Do not use it where the lock keeps data right, unless something else does too. A silent Redis still costs each request
-// the time that [Wait] describes.
+// In such a request [holdfast.Held] does not find the lock, sqlfence fails with ErrNoToken, and gormfence lets writes pass
+// unless it has WithLockRequired. The error goes to c.Errors. If Redis does not answer, each request still waits as long as
+// [Wait] describes. Default: such requests are refused with 503.
 func WithFailOpen() Option {
 	return option(func(c *config) error { c.failOpen = true; return nil })
 }

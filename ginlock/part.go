@@ -11,24 +11,24 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Part takes from a request what tells one lock of a resource from the others: usually one string. Any function of this
-// form will do. It runs before the lock is taken. This one tells the routes of a group apart, for values that mean something
-// on one route only:
+// A Part takes from a request the values that name one lock of a resource, usually one string. It runs before the lock is
+// taken. Any function of this type will do. Combined with another by [Parts], this one gives each route of a group locks of
+// its own:
 //
 //	func route(c *gin.Context) ([]string, error) { return []string{c.Request.Method, c.FullPath()}, nil }
 //
-// If there is no string, or an empty one, the request is refused with 400. So it is after an error that matches
-// [holdfast.ErrInvalid]. Any other error is answered with 500.
+// If a Part returns no string, or an empty one, the request is refused with 400. So is a request whose Part returns an error
+// that matches [holdfast.ErrInvalid]. Any other error is answered with 500.
 //
-// Values are compared byte by byte: "42" and "042" are two orders to the lock. If the handler takes them for one, use a
-// Part that brings them into one form.
+// Values are compared byte by byte: "42" and "042" are two orders to the lock. If the handler takes them for one, use a Part
+// that brings them into one form.
 //
-// A nil Part is a mistake that [New] reports. [Param], [Query], [Header], [Value] and [JSON] return one for an empty name, and
-// [Parts] for no parts or a nil one.
+// A nil Part is a mistake that [New] reports. [Param], [Query], [Header], [Value] and [JSON] return nil for an empty name.
+// [Parts] returns nil if it is given no parts, or a nil one.
 type Part func(c *gin.Context) ([]string, error)
 
-// Param is the value of a path parameter: Param("id") on the route /orders/:id. On a route without such a parameter every
-// request is answered with 500, and c.Errors says so: no client can mend that.
+// Param takes the value of a path parameter: Param("id") on the route /orders/:id. If the route has no such parameter, every
+// request is answered with 500, and c.Errors says so: no client can fix that.
 func Param(name string) Part {
 	if name == "" {
 		return nil
@@ -36,13 +36,13 @@ func Param(name string) Part {
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Params.Get(name)
 		if !ok {
-			return nil, fmt.Errorf("ginlock: Param(%q): the route %q has no such parameter: name one of its own", name, c.FullPath())
+			return nil, fmt.Errorf("ginlock: Param(%q): the route %q has no such parameter: use one that it has", name, c.FullPath())
 		}
 		return one(v, "path parameter", name)
 	}
 }
 
-// Query is the first value of a query parameter.
+// Query takes the first value of a query parameter.
 func Query(name string) Part {
 	if name == "" {
 		return nil
@@ -52,12 +52,13 @@ func Query(name string) Part {
 	}
 }
 
-// Header is the first value of a header field.
+// Header takes the first value of a header field.
 //
-// The field Idempotency-Key is a string of RFC 8941: quoted, and taken without the quotes and escapes. Clients also send it
-// without quotes; then it is taken as it is. Anything in between is malformed, as is a second value. A client chooses this
-// value freely and could block another one that chose the same. Take it together with the client's name, and with a resource
-// for the route alone:
+// The field Idempotency-Key is a string of RFC 8941: it is quoted, and taken without its quotes and escapes. A value without
+// any quotes, which clients also send, is taken as it is. Any other value is malformed, and so is a second one.
+//
+// A client chooses its Idempotency-Key freely, so it could block another client that chose the same one. Combine the key
+// with the client's name, and use a resource of its own for the route:
 //
 //	ginlock.New(locker, "create-order", ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")))
 func Header(name string) Part {
@@ -73,11 +74,11 @@ func Header(name string) Part {
 	}
 }
 
-// Value is the value that a middleware further out has set with c.Set: a string, an integer or a [fmt.Stringer].
+// Value takes the value that an earlier middleware has set with c.Set: a string, an integer or a [fmt.Stringer].
 //
-// A value that is missing, empty or of another type is the server's mistake: the request is answered with 500, and
-// c.Errors says what to do. A middleware that authenticates must refuse requests itself. Other types have no text of
-// their own, and a pointer's would differ from request to request.
+// A value that is missing, empty or of another type is a mistake in the server. The request is answered with 500, and
+// c.Errors says what to do. So a middleware that authenticates must refuse requests itself. Other types are refused because
+// they have no text of their own, and a pointer's would differ from request to request.
 func Value(name string) Part {
 	if name == "" {
 		return nil
@@ -85,21 +86,21 @@ func Value(name string) Part {
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Get(name)
 		if !ok {
-			return nil, fmt.Errorf("ginlock: Value(%q): not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
+			return nil, fmt.Errorf("ginlock: Value(%q) is not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
 		}
 		s, ok := text(v)
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("ginlock: Value(%q): set to a %T: set a string, an integer or a fmt.Stringer", name, v)
+			return nil, fmt.Errorf("ginlock: Value(%q) has type %T: set a string, an integer or a fmt.Stringer", name, v)
 		case s == "":
-			return nil, fmt.Errorf("ginlock: Value(%q): set to an empty %T: refuse such requests before this middleware", name, v)
+			return nil, fmt.Errorf("ginlock: Value(%q) is an empty %T: refuse such requests before this middleware", name, v)
 		}
 		return []string{s}, nil
 	}
 }
 
-// Parts is all of parts, in their order: Parts(Param("tenant"), Param("id")) makes holdfast.Key(resource, tenant,
-// id).
+// Parts takes the values of all parts, in their order: Parts(Param("tenant"), Param("id")) makes holdfast.Key(resource,
+// tenant, id).
 func Parts(parts ...Part) Part {
 	if len(parts) == 0 || slices.ContainsFunc(parts, func(p Part) bool { return p == nil }) {
 		return nil
@@ -136,15 +137,15 @@ func text(v any) (string, bool) {
 	return "", false
 }
 
-// keyError is a request that does not say, or not properly, what to lock. It matches holdfast.ErrInvalid, and its
-// text is fit for the client.
+// keyError reports a request that does not name its lock, or names it in a malformed way. It matches holdfast.ErrInvalid.
+// The client is shown what, but not cause.
 type keyError struct {
 	what  string
-	cause error // why the body could not be read, or nil; not for the client
+	cause error // why the body could not be read, or nil
 }
 
 func (e *keyError) Error() string {
-	s := "ginlock: the lock's key: the request has " + e.what
+	s := "ginlock: cannot make the lock's key: the request has " + e.what
 	if e.cause != nil {
 		s += ": " + e.cause.Error()
 	}
@@ -177,8 +178,8 @@ func idempotencyKey(c *gin.Context) ([]string, error) {
 //	sf-string = DQUOTE *( unescaped / "\" ( DQUOTE / "\" ) ) DQUOTE
 //	unescaped = %x20-21 / %x23-5B / %x5D-7E
 //
-// Parameters behind it (";a=1") are refused: none is defined for this field, and one that meant something to
-// the client would be lost on us.
+// It refuses parameters after the string (";a=1"). None is defined for this field, and ignoring one that means something to
+// the client would be wrong.
 func unquote(s string) (string, bool) {
 	if s[0] != '"' {
 		return "", false

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// retryLater is what a client is told to wait where it is not known when Redis will be back.
+	// retryLater is the Retry-After if nobody knows when Redis, or the lock, will be available.
 	retryLater = 5 * time.Second
 
-	// retrySoon is the most that it is told to wait for a holder, which mostly releases long before its lease ends.
+	// retrySoon is the longest Retry-After for a busy lock, whose holder usually releases it long before its lease expires.
 	retrySoon = time.Second
 
 	// limitKey is set in a gin.Context whose middleware has WithLimit.
 	limitKey = "github.com/holdfast-go/holdfast/ginlock.limit"
 
-	// leaseKey is set in a gin.Context whose middleware has Policy.RetryAfterLease. It is a string because a gin.Context of the
-	// oldest supported version has no other keys.
+	// leaseKey is set in a gin.Context whose middleware has Policy.RetryAfterLease. Like limitKey it is a string, because a
+	// gin.Context of the oldest supported version takes no other keys.
 	leaseKey = "github.com/holdfast-go/holdfast/ginlock.retry-after-lease"
 )
 
@@ -33,27 +33,31 @@ type problem struct {
 }
 
 // Respond answers a request whose chain did not run under its lock to the end, with problem details (RFC 9457,
-// application/problem+json). A middleware without [WithErrorHandler] calls it. It does nothing if something was written
-// already, and tells the client neither key nor holder.
+// application/problem+json). A middleware without [WithErrorHandler] calls it. It does nothing if something has already been
+// written. The response names neither the key nor the holder.
 //
-// Retry-After is in whole seconds: 1 for a lock that is held, unless [Policy.RetryAfterLease], and 5 for a 503, but none after
-// a loss: we cannot say whether the request may be repeated.
+// Retry-After is in whole seconds. It is 1 if another holder has the lock, unless [Policy.RetryAfterLease] is set, and 5
+// with a 503. After a loss there is none, because nobody can say whether the request can be repeated.
 //
-// A handler may call Respond too, with an error of a lock of its own or of a fence. A [holdfast.ErrNotAcquired] is answered
-// with 409; only for the lock of a middleware that has [WithLimit] is it 429. A [holdfast.ErrUnavailable] is answered with 503,
-// and the client told to come again: see [holdfast.Locker.Do] for one that comes when the work was done. An error that matches
-// [holdfast.ErrLost], as sqlfence.ErrStale does, is answered with 503: this holder was replaced while it worked, and Respond
-// cannot tell what else it has done by then. A handler that writes under the fence alone may answer 409 itself, as nothing was
-// written. Other errors of the handler's own need an answer of its own: Respond answers them with 500 and says no more, and an
-// ErrInvalid, as of a key that the handler built, with 400.
+// A handler can call Respond too, with an error from a lock of its own or from a fence. Respond answers by the first of
+// these that the error matches:
 //
-// A loss may reach a handler as context.Canceled, from a driver that was given the context. So look at the lock too. Once the
-// lock of c.Request.Context() is lost, Respond answers 503 as for a loss, whatever error it is given:
+//   - [holdfast.ErrLost], and so sqlfence.ErrStale: 503 without Retry-After. This holder was replaced while it worked, and
+//     Respond cannot tell what else it has done by then. A handler whose only effect is one fenced transaction can answer
+//     ErrStale with 409 itself: nothing was written.
+//   - [holdfast.ErrNotAcquired]: 409. It is 429 only if the lock is that of a middleware with [WithLimit].
+//   - [holdfast.ErrUnavailable] and [holdfast.ErrClosed]: 503 with Retry-After. An ErrUnavailable can also come after the
+//     work was done: see [holdfast.Locker.Do].
+//   - [holdfast.ErrInvalid], such as for a key that the handler built: 400.
+//   - Any other error: 500 without details. A handler should answer such errors itself.
+//
+// A driver that was given the context might report a loss as context.Canceled, so check the lock too. Once the lock of
+// c.Request.Context() is lost, Respond answers 503 as for a loss, whatever error it is given:
 //
 //	ctx := c.Request.Context()
 //	err := fence.WithTx(ctx, db, nil, pay)
 //	switch {
-//	case err == nil: // committed, whatever has become of the lock since
+//	case err == nil: // committed, whatever has happened to the lock since
 //		...
 //	case holdfast.Err(ctx) != nil || errors.Is(err, holdfast.ErrLost): // lost, or sqlfence.ErrStale
 //		_ = c.Error(err) // the middleware adds the loss, unless err matches ErrLost
@@ -67,7 +71,7 @@ func Respond(c *gin.Context, err error) {
 	}
 	if c.Request != nil {
 		if over := holdfast.Err(c.Request.Context()); over != nil {
-			err = &abandonedError{over} // of which a driver may have told as context.Canceled
+			err = &abandonedError{over} // a driver may have reported it as context.Canceled
 		}
 	}
 	p, retry := describe(err)
@@ -79,11 +83,11 @@ func Respond(c *gin.Context, err error) {
 	}
 	if p.Status == http.StatusConflict && c.GetBool(limitKey) {
 		p.Status, p.Title = http.StatusTooManyRequests, http.StatusText(http.StatusTooManyRequests)
-		p.Detail = "As many requests as are allowed at a time are in progress. Nothing was done."
+		p.Detail = "The maximum number of requests for this resource is in progress. Nothing was done."
 	}
 	h := c.Writer.Header()
 	h.Set("Content-Type", "application/problem+json") // first: c.JSON keeps it
-	h.Del("Content-Length")                           // as http.Error does: a handler may have set it for its own body
+	h.Del("Content-Length")                           // like http.Error: a handler may have set it for its own body
 	if retry > 0 {
 		h.Set("Retry-After", strconv.FormatInt(seconds(retry), 10))
 	}
@@ -114,7 +118,7 @@ func describe(err error) (p problem, retry time.Duration) {
 		p.Detail = "The request has " + key.what + "."
 	case errors.Is(err, holdfast.ErrInvalid):
 		p.Status = http.StatusBadRequest
-		p.Detail = "The request does not say what it is about."
+		p.Detail = "The request does not name its resource."
 	default:
 		p.Status = http.StatusInternalServerError
 		p.Detail = "The lock for this request could not be determined. Nothing was done."
@@ -123,7 +127,7 @@ func describe(err error) (p problem, retry time.Duration) {
 	return p, retry
 }
 
-// seconds rounds up.
+// seconds rounds d up to whole seconds.
 func seconds(d time.Duration) int64 {
 	n := int64(d / time.Second)
 	if d%time.Second > 0 {

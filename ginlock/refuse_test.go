@@ -171,11 +171,11 @@ func TestMistakeOfTheServerIsNoBadRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		api := newReplica(t, b)
 		for what, part := range map[string]ginlock.Part{ // what to do about it
-			`Param("typo"): the route "/orders/:id" has no such parameter: name one`: ginlock.Param("typo"),
+			`Param("typo"): the route "/orders/:id" has no such parameter: use one`: ginlock.Param("typo"),
 			`Param("name"): the route`: ginlock.Parts(byID, ginlock.Param("name")),
-			`Value("user"): not set: put the middleware that calls c.Set("user", ...) before`: ginlock.Value("user"),
-			`Value("none"): set to an empty string: refuse such requests before`:              ginlock.Value("none"),
-			`Value("list"): set to a []int: set a string`:                                     ginlock.Value("list"),
+			`Value("user") is not set: put the middleware that calls c.Set("user", ...) before`: ginlock.Value("user"),
+			`Value("none") is an empty string: refuse such requests before`:                     ginlock.Value("none"),
+			`Value("list") has type []int: set a string`:                                        ginlock.Value("list"),
 		} {
 			var errs errs
 			router := route(errs.watch, func(c *gin.Context) { c.Set("none", ""); c.Set("list", []int{1}) },

@@ -29,31 +29,32 @@ func (m *middleware) handleAll(c *gin.Context) {
 	err := m.locker.DoAll(outer, keys, func(ctx context.Context) error {
 		ran = true
 		locks := taken(outer, ctx)
-		m.hold(c, ctx, func(ctx context.Context) error { return releaseAll(ctx, locks) }) // DoAll has another bound
+		m.hold(c, ctx, func(ctx context.Context) error { return releaseAll(ctx, locks) }) // released here: DoAll has another bound
 		return nil
 	}, m.lock...)
 	switch {
 	case ran:
-	case errors.Is(err, holdfast.ErrLost): // while it waited for another: nothing ran
+	case errors.Is(err, holdfast.ErrLost): // while DoAll waited for another lock: nothing ran
 		m.refuse(c, fmt.Errorf("%w: %v", holdfast.ErrUnavailable, err))
 	default:
 		m.without(c, err)
 	}
 }
 
-// taken are the locks of inner that outer has not. What happens to others is told where they were taken.
+// taken returns the locks that inner carries and outer does not. What happens to the others is reported where they were
+// taken.
 func taken(outer, inner context.Context) []*holdfast.Lock {
 	return slices.DeleteFunc(holdfast.Held(inner), func(lock *holdfast.Lock) bool { return has(outer, lock) })
 }
 
-// releaseAll releases locks at once: each is a round trip.
+// releaseAll releases all locks at the same time, since each release is a round trip.
 func releaseAll(ctx context.Context, locks []*holdfast.Lock) error {
 	var all sync.WaitGroup
 	errs, panics := make([]error, len(locks)), make(chan any, len(locks))
 	for i, lock := range locks {
 		all.Go(func() {
 			defer func() {
-				if p := recover(); p != nil { // of a hook: for the Recovery of the request
+				if p := recover(); p != nil { // in a hook: passed on to the request's Recovery
 					panics <- p
 				}
 			}()

@@ -98,7 +98,7 @@ func TestRefusalForOneOfSeveral(t *testing.T) {
 		"without a wait":     {busy: "b", opts: []ginlock.Option{ginlock.WithBusy(ginlock.Wait(0))}, status: http.StatusConflict, retry: "1", detail: "in progress"},
 		"by the lease": {busy: "b", opts: []ginlock.Option{ginlock.WithBusy(ginlock.Wait(0).RetryAfterLease())},
 			status: http.StatusConflict, retry: "15", detail: "in progress"},
-		"a limit":         {busy: "b", opts: []ginlock.Option{ginlock.WithLimit(3)}, status: http.StatusTooManyRequests, retry: "1", detail: "at a time", took: 100 * time.Millisecond},
+		"a limit":         {busy: "b", opts: []ginlock.Option{ginlock.WithLimit(3)}, status: http.StatusTooManyRequests, retry: "1", detail: "maximum number", took: 100 * time.Millisecond},
 		"no second value": {path: "/orders/a", status: http.StatusBadRequest, detail: `no query parameter "to"`},
 		"a part of no request": {opts: []ginlock.Option{ginlock.WithAlso("user", ginlock.Value("user"))}, status: http.StatusInternalServerError,
 			detail: "could not be determined", seen: errAny},

@@ -8,23 +8,24 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Trace is a set of hooks, in the manner of net/http/httptrace.ClientTrace. Any may be nil. They run in the goroutine of the
-// request, and must return soon; several may run at once. The error of Refused and Lost is the one that a handler given to
-// [WithErrorHandler] gets. What happens to the lock itself is told to a [holdfast.Trace] of the Locker. How long a refused
-// request took, a middleware in front can tell.
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
+// goroutine that does the work, so they must return quickly, and several may run at once. That goroutine is the request's.
+//
+// Refused and Lost receive the error that a handler given to [WithErrorHandler] receives. For events of the lock itself,
+// give the Locker a [holdfast.Trace]. To measure how long a refused request took, use an earlier middleware.
 type Trace struct {
-	// Refused: the chain did not run, and the request is answered in its place. [New] lists the errors.
+	// Refused is called if the request is refused: the chain does not run. [New] lists the errors.
 	Refused func(c *gin.Context, err error)
-	// Lost: the lock was lost while the chain ran. err matches holdfast.ErrLost.
+	// Lost is called after the chain if the lock was lost while it ran. err matches holdfast.ErrLost.
 	Lost func(c *gin.Context, err error)
-	// Unreleased: Redis did not confirm the release within 1 s. The lock may stay until its lease ends, if attempts in the
-	// background do not free it before. err matches holdfast.ErrUnavailable.
+	// Unreleased is called if Redis did not confirm the release within 1 s. The lock may stay until its lease expires, unless
+	// attempts in the background free it earlier. err matches holdfast.ErrUnavailable.
 	Unreleased func(c *gin.Context, err error)
-	// Unlocked: the chain runs without the lock, see [WithFailOpen]. err matches holdfast.ErrUnavailable.
+	// Unlocked is called if the chain runs without the lock, see [WithFailOpen]. err matches holdfast.ErrUnavailable.
 	Unlocked func(c *gin.Context, err error)
 }
 
-// hook is one of a Trace.
+// hook selects one hook of a Trace.
 type hook func(*Trace) func(*gin.Context, error)
 
 func refused(t *Trace) func(*gin.Context, error)    { return t.Refused }
@@ -32,7 +33,8 @@ func lost(t *Trace) func(*gin.Context, error)       { return t.Lost }
 func unreleased(t *Trace) func(*gin.Context, error) { return t.Unreleased }
 func unlocked(t *Trace) func(*gin.Context, error)   { return t.Unlocked }
 
-// errorsTrace is for hooks that no Trace sets. What the client did or met is no error of the server.
+// errorsTrace has the hooks that apply if no Trace sets them. A busy key and a client's mistake are not errors of the
+// server.
 var errorsTrace = Trace{
 	Refused: func(c *gin.Context, err error) {
 		if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrInvalid) {
@@ -48,7 +50,7 @@ var errorsTrace = Trace{
 	Unlocked:   func(c *gin.Context, err error) { _ = c.Error(err) },
 }
 
-// tell calls one hook of every Trace, or of errorsTrace where none has it.
+// tell calls one hook of every Trace that sets it. If none does, it calls that of errorsTrace.
 func (c *config) tell(request *gin.Context, h hook, err error) {
 	told := false
 	for _, t := range c.traces {

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Drivers are told by the shape of their errors, as importing one would make everybody depend on it:
+// Drivers are recognized by the shape of their errors, because every program would depend on a driver imported here:
 //
 //	SQLState() string          pgx, lib/pq; with a field Severity
 //	Number, a field            go-sql-driver/mysql
 //	Code, method or field      modernc.org/sqlite and ncruces/go-sqlite3; mattn/go-sqlite3
 //
-// The shape includes the kind of integer: others have a Code too, an RPC's "not found" for one is a 5, as BUSY is.
+// The shape includes the kind of integer, because other errors have a Code too: an RPC's "not found" is 5, and so is BUSY.
 
-// retryable tells whether a transaction that ended with err left nothing behind and may succeed when repeated.
+// retryable reports whether a transaction that ended with err left nothing behind and may succeed when repeated.
 func (f *Fence) retryable(err error) bool {
 	if errors.Is(err, ErrCommitUnknown) || errors.Is(err, ErrStale) {
 		return false
@@ -27,12 +27,12 @@ func (f *Fence) retryable(err error) bool {
 	if errors.As(err, &gone) {
 		return true
 	}
-	// A connection that was found dead cannot have committed, unless by the COMMIT itself, which is unknown.
+	// A connection that was found dead cannot have committed, except at COMMIT itself, where err is an ErrCommitUnknown.
 	return f.transient(err) || errors.Is(err, driver.ErrBadConn) || find(err, unsent)
 }
 
-// unsent tells whether pgx says that nothing was sent. It is not to be believed about a COMMIT: where the connection
-// breaks behind one that took effect, pgx v5.12 says "conn closed", and that it is safe to retry.
+// unsent reports whether pgx says that nothing was sent. Do not believe it about a COMMIT: if the connection breaks after a
+// COMMIT that took effect, pgx v5.12 says "conn closed", and that it is safe to retry.
 func unsent(err error) bool {
 	e, ok := err.(interface{ SafeToRetry() bool })
 	return ok && e.SafeToRetry()
@@ -63,18 +63,18 @@ func (d Dialect) transient(err error) bool {
 	return false
 }
 
-// noRows tells whether a result was empty. The error of pgx before 5.7 wraps nothing.
+// noRows reports whether a result was empty. The error of pgx before 5.7 wraps nothing.
 func noRows(err error) bool {
 	return errors.Is(err, sql.ErrNoRows) || err.Error() == "no rows in result set"
 }
 
-// changed tells whether a statement failed because another transaction has committed since this one's snapshot.
+// changed reports whether a statement failed because another transaction has committed since this one's snapshot.
 func (d Dialect) changed(err error) bool {
 	return d == Postgres && sqlState(err) == "40001" || d == MySQL && number(err, "Number") == 1020
 }
 
-// advised adds what to do where an error of the database says that the guard's table or the dialect is wrong: whatever the
-// dialect, as the database may be another one.
+// advised adds advice to an error of the database which says that the guard's table is missing or the dialect is wrong. It
+// looks for the errors of all databases, because the database may not be that of the dialect.
 func (f *Fence) advised(err error) error {
 	text := func(parts ...string) func(error) bool {
 		return func(err error) bool {
@@ -102,11 +102,11 @@ func (f *Fence) committed(err error) error {
 	return &unknownError{err}
 }
 
-// refused tells whether the error is an answer to COMMIT that says no.
+// refused reports whether the error is the database's answer that it did not commit.
 func (d Dialect) refused(err error) bool {
 	switch d {
 	case Postgres:
-		// The latter two: a transaction that had failed before, which pgx and lib/pq notice by themselves.
+		// The last two are how pgx and lib/pq report a transaction that had failed before.
 		return refusedBy(sqlState(err), severity(err)) ||
 			err.Error() == "commit unexpectedly resulted in rollback" ||
 			strings.EqualFold(err.Error(), "pq: could not complete operation in a failed transaction")
@@ -116,11 +116,11 @@ func (d Dialect) refused(err error) bool {
 	return false
 }
 
-// refusedBy tells whether PostgreSQL's answer to COMMIT means that nothing was committed. One of severity ERROR does:
-// from when the commit is recorded on, the server has FATAL and PANIC only. Not so 40003, "statement completion
-// unknown", and class 08, the connection, where another server speaks for the one that commits. What has no
-// severity, or one that lib/pq reports in the server's language, is told by the classes that have no FATAL in answer to
-// COMMIT: data, constraints, a transaction that had failed before, syntax and rights, PL/pgSQL.
+// refusedBy reports whether PostgreSQL's answer to COMMIT means that nothing was committed. An answer of severity ERROR
+// does: once the commit is recorded, the server answers with FATAL or PANIC only. The exceptions are 40003, "statement
+// completion unknown", and class 08, the connection, where another server speaks for the one that commits. If the severity
+// is missing, or in the server's language as lib/pq reports it, refusedBy goes by the classes that are never FATAL in answer
+// to COMMIT: data, constraints, a transaction that had failed before, syntax and rights, PL/pgSQL.
 func refusedBy(state, severity string) bool {
 	if len(state) != 5 || state == "40003" || state[:2] == "08" {
 		return false
@@ -134,7 +134,7 @@ func refusedBy(state, severity string) bool {
 	return slices.Contains([]string{"22", "23", "25", "42", "P0"}, state[:2])
 }
 
-// severity is that of an error of PostgreSQL: in English where the driver keeps that apart, as pgx does.
+// severity returns the severity of a PostgreSQL error, in English if the driver keeps that separately, as pgx does.
 func severity(err error) string {
 	for _, name := range []string{"SeverityUnlocalized", "Severity"} {
 		if v := field(err, name); v.IsValid() && v.Kind() == reflect.String && v.Len() > 0 {
@@ -144,7 +144,7 @@ func severity(err error) string {
 	return ""
 }
 
-// ended tells whether the error says that the transaction was over before.
+// ended reports whether the error says that the transaction had already ended.
 func ended(err error) bool {
 	return errors.Is(err, sql.ErrTxDone) || find(err, func(err error) bool { return err.Error() == "tx is closed" }) // pgx
 }
@@ -156,7 +156,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// number is the integer that err has under name, as a method or as a field; 0 if there is none.
+// number returns the integer that err has as a method or a field called name, or 0.
 func number(err error, name string) int64 {
 	v := reflect.ValueOf(err)
 	if m := v.MethodByName(name); m.IsValid() {
@@ -168,7 +168,7 @@ func number(err error, name string) int64 {
 	return integer(field(err, name))
 }
 
-// field is the field that err has under name; not valid if there is none.
+// field returns err's field called name, or an invalid value.
 func field(err error, name string) reflect.Value {
 	v := reflect.ValueOf(err)
 	if v.Kind() == reflect.Pointer {
@@ -177,7 +177,7 @@ func field(err error, name string) reflect.Value {
 	if v.Kind() != reflect.Struct {
 		return reflect.Value{}
 	}
-	// Not FieldByName, which panics where the field is that of an embedded nil pointer.
+	// Not FieldByName, which panics if the field belongs to an embedded nil pointer.
 	f, ok := v.Type().FieldByName(name)
 	if !ok {
 		return reflect.Value{}
@@ -186,7 +186,7 @@ func field(err error, name string) reflect.Value {
 	return v
 }
 
-// integer is that of the kinds that drivers have: int, and uint8 or uint16.
+// integer returns v if it is of a kind that drivers use, int, uint8 or uint16, or else 0.
 func integer(v reflect.Value) int64 {
 	switch v.Kind() {
 	case reflect.Int:
@@ -197,8 +197,8 @@ func integer(v reflect.Value) int64 {
 	return 0
 }
 
-// find asks about err and all that it wraps. A nil pointer in an error, a well-known slip, is not asked: most of its
-// methods would panic.
+// find reports whether err, or an error that it wraps, satisfies is. It skips a nil pointer in an error, a well-known
+// mistake, because most methods of one would panic.
 func find(err error, is func(error) bool) bool {
 	if isNil(err) {
 		return false

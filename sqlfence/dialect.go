@@ -11,42 +11,41 @@ type Dialect uint8
 
 // The databases that a [Fence] knows.
 const (
-	// Postgres is PostgreSQL 11 or later. Use READ COMMITTED, its default: a transaction that meets another one waits at the
-	// guard, and sees all that the other one wrote. At REPEATABLE READ and SERIALIZABLE PostgreSQL fails the transaction
-	// that waited; [Fence.WithTx] repeats it, which costs time but not the guarantees.
+	// Postgres is PostgreSQL 11 or later, tested on PostgreSQL 15. Use READ COMMITTED, its default: a transaction that meets
+	// another one waits at the guard, and then sees everything that the other one wrote. At REPEATABLE READ and SERIALIZABLE
+	// PostgreSQL fails the transaction that waited. [Fence.WithTx] repeats it, which costs time but weakens no guarantee.
 	//
-	// A holder that is paused with a guarded transaction open blocks the next one, and the end of its lease does not end the
-	// transaction. idle_in_transaction_session_timeout does; lock_timeout bounds the wait for it. Tested on PostgreSQL 15.
+	// A holder that is paused in a guarded transaction blocks the next one. The end of its lease does not end the transaction,
+	// but idle_in_transaction_session_timeout does. lock_timeout bounds the wait of the next holder.
 	//
-	// PgBouncer may pool by transaction, as a guard and what it protects are one, but not by statement. pgx prepares statements
-	// by default, which takes PgBouncer 1.21 with max_prepared_statements above 0, or else fails with 42P05: then set
-	// default_query_exec_mode=exec, or simple_protocol. Give the timeouts above to the role, by ALTER ROLE: a SET goes to
-	// whatever session there is.
+	// PgBouncer can pool by transaction, because a guard and what it protects are one transaction. It must not pool by
+	// statement. pgx prepares statements by default, which takes PgBouncer 1.21 or later with max_prepared_statements above 0.
+	// Otherwise they fail with 42P05: set default_query_exec_mode to exec or simple_protocol. Set the timeouts above on the
+	// role, with ALTER ROLE, because a SET behind PgBouncer reaches an arbitrary session.
 	Postgres Dialect = iota + 1
 
-	// MySQL is MySQL and MariaDB. The guard's table must be InnoDB, and so must the tables that are written. The default,
-	// REPEATABLE READ, is as good as READ COMMITTED. With innodb_snapshot_isolation MariaDB fails the transaction that
-	// waited at the guard, and WithTx repeats it.
+	// MySQL is MySQL and MariaDB. It is tested on MariaDB 10.11; the statements are valid on MySQL too, but have not been run
+	// there. The table of guard rows must be InnoDB, and so must the tables that are written. The default isolation level,
+	// REPEATABLE READ, is as good as READ COMMITTED. With innodb_snapshot_isolation, MariaDB fails a transaction that waited
+	// at the guard, and WithTx repeats it.
 	//
-	// innodb_lock_wait_timeout (50 s by default) bounds the wait for a holder that is paused with a guarded transaction open.
+	// innodb_lock_wait_timeout (default: 50 s) bounds the wait for a holder that is paused in a guarded transaction.
 	// wait_timeout ends idle sessions, and on MariaDB idle_write_transaction_timeout ends idle transactions.
 	//
-	// Where the first transaction of a resource is rolled back, those that wait for it may deadlock: InnoDB had them wait for a
-	// row that is gone. WithTx repeats the one that fails; BeginTx and gormfence do not.
+	// If the first transaction of a resource is rolled back, the transactions that wait for it can deadlock, because InnoDB
+	// made them wait for a row that is gone. WithTx repeats the one that fails; BeginTx and gormfence do not.
 	//
-	// Write to one node of a cluster that takes writes on several (Galera, group replication with several primaries): a guard
-	// whose token is there already changes nothing, and so meets nothing on the other nodes.
-	//
-	// Tested on MariaDB 10.11. The statements are MySQL's too, and have not been run on it.
+	// In a cluster that takes writes on several nodes (Galera, group replication with several primaries), write to one node.
+	// A guard whose token is already in the row changes nothing, so it conflicts with nothing on the other nodes.
 	MySQL
 
-	// SQLite is SQLite 3.35 or later. Open the database with BEGIN IMMEDIATE (modernc.org/sqlite and glebarez:
-	// _txlock=immediate) and a busy_timeout: without them, transactions that meet are refused rather than made to wait, and
-	// are repeated. WAL will do, and so will a rollback journal.
+	// SQLite is SQLite 3.35 or later, with WAL or a rollback journal. Open the database with a busy_timeout and BEGIN
+	// IMMEDIATE (modernc.org/sqlite and glebarez: _txlock=immediate). Without them, a transaction that meets another one fails
+	// instead of waiting, and WithTx repeats it.
 	//
-	// busy_timeout bounds the wait for a paused holder, and nothing ends the transaction of a paused process. The context
-	// bounds the wait too, but modernc.org/sqlite does not look at the context while it waits. A write to a second file
-	// needs a guard there: in WAL mode SQLite does not commit to both files as one.
+	// busy_timeout bounds the wait for a paused holder. Nothing ends the transaction of a paused process. The context bounds
+	// the wait too, except with modernc.org/sqlite, which ignores the context while it waits. A write to a second database
+	// file needs a guard in that file, because SQLite in WAL mode does not commit both files together.
 	SQLite
 )
 
@@ -62,8 +61,8 @@ func (d Dialect) String() string {
 	return fmt.Sprintf("Dialect(%d)", uint8(d))
 }
 
-// quote writes an identifier that validName has let pass, schema and all. SQLite takes MySQL's quotes too, and takes a
-// name that it does not know for a string between its own: a misspelt column would be a value.
+// quote quotes an identifier that validName has accepted, with its schema. SQLite gets MySQL's quotes: it takes an unknown
+// name in double quotes for a string, so a misspelt column would be a value.
 func (d Dialect) quote(name string) string {
 	q := "`"
 	if d == Postgres {
@@ -74,17 +73,19 @@ func (d Dialect) quote(name string) string {
 
 // statements are those of one dialect and table.
 //
-// To guard is to raise the row to the larger of what it has and the token, and to take back the result, with the
-// row locked until the transaction ends. A token is stale if the result is larger. The obvious alternatives
-// all let a stale holder through: a SELECT that locks nothing, a sub-select in the write's own WHERE,
-// FOR KEY SHARE; and the number of affected rows cannot tell equal, stale and new apart on MySQL.
+// A guard raises the row to the larger of its token and the holder's, reads back the result, and keeps the row locked until
+// the transaction ends. The holder's token is stale if the result is larger. The obvious alternatives all let a stale
+// holder through: a SELECT that locks nothing, a sub-select in the write's own WHERE, FOR KEY SHARE. The number of affected
+// rows does not tell equal, stale and new tokens apart on MySQL.
+//
+// The comments name the arguments, and then the result.
 type statements struct {
 	create string
-	raise  string // resource, token: the result, below 0 where the snapshot may be older than what others of an older token wrote
-	read   string // hex of the resource, resource: the result, where raise does not return it
-	share  string // as read, or resource alone: locks the row for transactions beside others of its kind; empty if there is no such lock
-	look   string // resource: without a lock, for monitoring
-	old    string // resource, token, token: the names of the next rows between the tokens
+	raise  string // resource, token: the row's token; negated if the snapshot may lack what holders of older tokens wrote
+	read   string // hex of the resource, resource: the row's token; empty if raise returns it
+	share  string // as read, or resource alone: the row's token; locks the row together with others; empty without such a lock
+	look   string // resource: the row's token, without a lock, for monitoring
+	old    string // resource, token, token: the next resources whose tokens are between the two
 }
 
 func (d Dialect) statements(table string) statements {
@@ -98,10 +99,9 @@ func (d Dialect) statements(table string) statements {
 			tag = tag[:len(tag)-1] + "_$"
 		}
 		return statements{
-			// CREATE TABLE IF NOT EXISTS alone fails with a unique violation in the catalogue when two
-			// sessions run it at once, hence the advisory lock; and it wants the right to create tables even
-			// where there is nothing to create, hence to_regclass. Rows are updated in place and often: the
-			// free part of each page keeps the index out of it.
+			// CREATE TABLE IF NOT EXISTS alone fails with a unique violation in the catalog if two sessions run it at once,
+			// hence the advisory lock. It also needs the right to create tables even if the table exists, hence to_regclass.
+			// Rows are updated often: free space in each page lets that happen without touching the index.
 			create: `DO ` + tag + ` BEGIN
   IF to_regclass('` + table + `') IS NULL THEN
     PERFORM pg_advisory_xact_lock(7236851450173489251);
@@ -111,14 +111,15 @@ func (d Dialect) statements(table string) statements {
     ) WITH (fillfactor = 70);
   END IF;
 END ` + tag,
-			// A share of a row is granted past those who wait to write it: with enough of them a new holder would wait for ever.
-			// The queue of an advisory lock is fair, and so it is in front of the row. It is for the turn alone. What
-			// shuts a stale holder out is the row, also where two names share a hash or a program does not take the lock.
+			// PostgreSQL grants a share of a row ahead of transactions that wait to write it. With enough sharers a new holder
+			// would wait forever. The queue of an advisory lock is fair, so it stands in front of the row. It only decides
+			// whose turn it is. What shuts a stale holder out is the row, even if two names share a hash or a program does not
+			// take the advisory lock.
 			//
-			// Those who share the row do not change it, so that nothing fails a transaction whose snapshot was taken by this
-			// statement, before it waited for them. At REPEATABLE READ it would go on without what they have committed. What
-			// they leave is the row's xmax, until it is raised again: 0, or where the raise met a conflict its own number. The
-			// number of a group of sharers is counted apart from those of transactions, and could be the same for once.
+			// Sharers do not change the row. So nothing fails a transaction that took its snapshot with this statement, before
+			// it waited for them, and at REPEATABLE READ it would go on without what they committed. But sharers leave their
+			// mark in the row's xmax until the row is raised again. Without them xmax is 0, or, if the raise met a conflict, the
+			// raise's own number. Groups of sharers are numbered apart from transactions, so by chance the two can be equal.
 			raise: `WITH turn AS MATERIALIZED (SELECT true AS mine FROM pg_advisory_xact_lock(` + turn + `))` +
 				`, seen AS MATERIALIZED (SELECT true AS shared FROM ` + table + ` AS f WHERE f.resource = $1::text AND f.token < $2::bigint` +
 				` AND f.xmax::text NOT IN ('0', f.xmin::text) AND (SELECT mine FROM turn)` +
@@ -126,8 +127,9 @@ END ` + tag,
 				` INSERT INTO ` + table + ` AS f (resource, token) SELECT $1::text, $2::bigint FROM turn LEFT JOIN seen ON true` +
 				` ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token)` +
 				` RETURNING CASE WHEN EXISTS (SELECT FROM seen) THEN -token ELSE token END`,
-			// The wait for the turn is over before the row is locked, and what is locked is its newest version: at READ
-			// COMMITTED it is read anew, at other levels PostgreSQL fails a statement that finds one newer than its snapshot.
+			// The wait for the turn ends before the row is locked, and the newest version of the row is locked: at READ
+			// COMMITTED the row is read again; at other levels PostgreSQL fails a statement that finds a version newer than its
+			// snapshot.
 			share: `SELECT token FROM ` + table + ` WHERE resource = $1` +
 				` AND (SELECT true FROM pg_advisory_xact_lock_shared(` + turn + `)) FOR SHARE`,
 			look: `SELECT token FROM ` + table + ` WHERE resource = $1`,
@@ -142,11 +144,11 @@ END ` + tag,
 ) ENGINE=InnoDB`,
 			raise: `INSERT INTO ` + table + ` (resource, token) VALUES (?, ?)` +
 				` ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))`,
-			// FOR UPDATE reads what is committed. Without it the statement reads the transaction's snapshot. The row is
-			// looked at for its name, because a connection whose character_set_connection is not that of the
-			// client stores other bytes, "?" for all that it cannot say: then the guard fails.
+			// FOR UPDATE reads what is committed; without it the statement would read the transaction's snapshot. The name in
+			// the row is compared too. A connection whose character_set_connection differs from the client's stores other
+			// bytes, and "?" for what it cannot represent. The guard fails then.
 			read: `SELECT IF(HEX(resource) = ?, token, 0) FROM ` + table + ` WHERE resource = ? FOR UPDATE`,
-			// InnoDB has whoever wants a share wait behind one that waits to write.
+			// In InnoDB a transaction that wants a share waits behind one that waits to write.
 			share: `SELECT IF(HEX(resource) = ?, token, 0) FROM ` + table + ` WHERE resource = ? LOCK IN SHARE MODE`,
 			look:  `SELECT token FROM ` + table + ` WHERE resource = ?`,
 			old:   old,
@@ -166,8 +168,9 @@ END ` + tag,
 	}
 }
 
-// rowToken selects the fence column of one row of a table of the program, NULL if it is no number, and locks the row where the
-// dialect has row locks. A text has been compared as a text by the statement before, which shows in the type alone.
+// rowToken selects the fence column of one row of a table of the program, or NULL if the column is not a number. It locks
+// the row if the dialect has row locks. If the column is a text, the program's statement has compared texts, which only the
+// type reveals.
 func (d Dialect) rowToken(r Row) string {
 	fence, from := d.quote(r.Fence), " FROM "+d.quote(r.Table)+" WHERE "+d.quote(r.Key)+" = "
 	switch d {
@@ -180,7 +183,7 @@ func (d Dialect) rowToken(r Row) string {
 	}
 }
 
-// validName tells whether a name is safe to quote: words of letters, digits, _ and $, with dots between them.
+// validName reports whether a name is safe to quote: words of letters, digits, _ and $, with dots between them.
 func validName(name string) bool {
 	for part := range strings.SplitSeq(name, ".") {
 		if part == "" || len(part) > maxName || '0' <= part[0] && part[0] <= '9' {

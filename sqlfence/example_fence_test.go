@@ -12,14 +12,14 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// In a table of its own name, and with more attempts for transactions that meet often.
+// Use another table, and more repeats for transactions that often meet.
 func ExampleNew() {
 	fence, err := sqlfence.New(sqlfence.Postgres, sqlfence.WithTable("locks.fence"), sqlfence.WithRetries(20))
 	fmt.Println(fence != nil, err)
 	// Output: true <nil>
 }
 
-// For a migration, or the start of the program.
+// Run the statement in a migration, or when the program starts.
 func ExampleFence_DDL() {
 	fence, _ := sqlfence.New(sqlfence.SQLite)
 	fmt.Println(fence.DDL())
@@ -38,7 +38,7 @@ func ExampleFence_WithTx() {
 
 	err := fence.WithTx(ctx, db, &sql.TxOptions{}, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = $1", 42)
-		return err // every error of the database, or a deadlock is not repeated
+		return err // return every error of the database, so that WithTx can repeat after a deadlock
 	})
 	switch {
 	case errors.Is(err, sqlfence.ErrStale):
@@ -51,7 +51,7 @@ func ExampleFence_WithTx() {
 	// Output: <nil>
 }
 
-// A token that another service passed on stands for its lock.
+// Use a token that another service passed on, without its lock.
 func ExampleWithToken() {
 	_, db := newFake()
 	defer db.Close()
@@ -68,7 +68,7 @@ func ExampleWithToken() {
 	// sqlfence: token 6 for "order:42" is stale: the database has seen 7
 }
 
-// A holder that reads first, and outside of the guarded transaction, shuts out the one before: from here on it writes nothing.
+// A holder that reads before its first guarded transaction calls Advance. From then on the holder before it cannot write.
 func ExampleFence_Advance() {
 	_, db := newFake()
 	defer db.Close()
@@ -84,7 +84,7 @@ func ExampleFence_Advance() {
 	// true
 }
 
-// After an ErrCommitUnknown, and for monitoring.
+// Look up the newest token after an ErrCommitUnknown, or for monitoring.
 func ExampleFence_Current() {
 	_, db := newFake()
 	defer db.Close()
@@ -114,7 +114,7 @@ func ExampleStaleError() {
 	// Output: order:42 6 7
 }
 
-// A schema of its own, which has to be there; upper case counts, as the name is quoted.
+// The schema must exist. Upper case matters if it does to the database, because the name is quoted.
 func ExampleWithTable() {
 	fence, err := sqlfence.New(sqlfence.MySQL, sqlfence.WithTable("locks.fence"))
 	if err != nil {
@@ -130,9 +130,9 @@ func ExampleWithTable() {
 	// true
 }
 
-// For a caller that would rather hear of a deadlock than have its function run again.
+// With WithRetries(0), WithTx returns a deadlock, and does not run its function again.
 func ExampleWithRetries() {
-	errDeadlock := errors.New("deadlock") // as a driver's, of SQLSTATE 40P01
+	errDeadlock := errors.New("deadlock") // like a driver's error with SQLSTATE 40P01
 	_, db := newFake()
 	defer db.Close()
 	ctx := sqlfence.WithToken(context.Background(), "order:42", 7)
@@ -152,7 +152,7 @@ func ExampleWithRetries() {
 	// 1 deadlock
 }
 
-// A driver whose errors this package does not know.
+// Repeat after an error of a driver that this package does not know.
 func ExampleWithRetryable() {
 	errRestart := errors.New("restart transaction")
 	fence, _ := sqlfence.New(sqlfence.Postgres, sqlfence.WithRetryable(func(err error) bool { return errors.Is(err, errRestart) }))
@@ -171,7 +171,7 @@ func ExampleWithRetryable() {
 	// Output: 3 <nil>
 }
 
-// With pgx the first argument is pool.Begin, and tx a pgx.Tx.
+// With pgx, pass pool.Begin; tx is a pgx.Tx.
 func ExampleWithPgx() {
 	pool, db := newFake()
 	defer db.Close()
@@ -185,7 +185,7 @@ func ExampleWithPgx() {
 	// Output: <nil>
 }
 
-// For a transaction of pgx that is begun and committed elsewhere.
+// Guard a transaction of pgx that other code begins and commits.
 func ExampleGuardPgx() {
 	pool, db := newFake()
 	defer db.Close()
@@ -197,17 +197,17 @@ func ExampleGuardPgx() {
 		fmt.Println(err)
 		return
 	}
-	if err := sqlfence.GuardPgx(ctx, fence, tx); err != nil { // first of all
-		fmt.Println(err) // and tx is rolled back
+	if err := sqlfence.GuardPgx(ctx, fence, tx); err != nil { // the first statement
+		fmt.Println(err) // tx has been rolled back
 		return
 	}
 	fmt.Println(tx.Commit(ctx))
 	// Output: <nil>
 }
 
-// What a stale holder gets, without a lock and without Redis: a smaller token is one.
+// Test what a stale holder gets, without a lock and without Redis: a smaller token makes a stale holder.
 func Example_unitTest() {
-	_, db := newFake() // an SQLite in memory with one connection in a test
+	_, db := newFake() // in a test, SQLite in memory with one connection
 	defer db.Close()
 	fence, _ := sqlfence.New(sqlfence.SQLite)
 	pay := func(ctx context.Context) error {
@@ -226,7 +226,7 @@ func Example_unitTest() {
 	// no lock: true
 }
 
-// A nightly job holds one lock around the work on all orders. Its transactions run beside each other, in as many connections.
+// A nightly job holds one lock around the work on all orders. Its transactions run in parallel, each on its own connection.
 func ExampleWithParallel() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
@@ -246,7 +246,7 @@ func ExampleWithParallel() {
 	// Output: <nil>
 }
 
-// Once a day, rows of holders from more than a week ago go.
+// Once a day, delete the rows of holders that acquired their locks more than a week ago.
 func ExampleFence_Prune() {
 	fence, _ := sqlfence.New(sqlfence.Postgres)
 	prune := func(ctx context.Context, db *sql.DB) {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newExampleLocker makes a Locker on a Redis inside the process.
+// newExampleLocker returns a Locker on a Redis inside the process.
 func newExampleLocker() (locker *holdfast.Locker, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -42,7 +42,7 @@ func Example() {
 	key := holdfast.Key("order", "42")
 	ctx := context.Background()
 
-	var stale context.Context // of a holder that will be paused
+	var stale context.Context // of a holder that is paused past its lease
 	_ = locker.Do(ctx, key, func(ctx context.Context) error {
 		lock := holdfast.Held(ctx)[0]
 		stale = sqlfence.WithToken(context.Background(), lock.Key(), lock.Token())
@@ -67,7 +67,7 @@ func Example() {
 	// the one before is stale: true
 }
 
-// Guard is for a transaction that somebody else begins and commits.
+// Guard a transaction that other code begins and commits.
 func ExampleFence_Guard() {
 	_, db := newFake()
 	defer db.Close()
@@ -75,8 +75,8 @@ func ExampleFence_Guard() {
 	ctx := sqlfence.WithToken(context.Background(), "order:42", 7) // or the context of a lock
 
 	tx, _ := db.BeginTx(ctx, nil)
-	if err := fence.Guard(ctx, tx); err != nil { // first of all
-		fmt.Println(err) // and tx is rolled back
+	if err := fence.Guard(ctx, tx); err != nil { // the first statement
+		fmt.Println(err) // tx has been rolled back
 		return
 	}
 	_, _ = tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = ?", 42)
@@ -91,7 +91,7 @@ func ExampleFence_Guard() {
 	// sql: transaction has already been committed or rolled back
 }
 
-// A row with a fence of its own needs no guard row, and protects itself only.
+// A row with a fence of its own needs no guard row. The fence protects that row alone.
 func ExampleFence_ExecRow() {
 	fake, db := newFake()
 	defer db.Close()

@@ -11,16 +11,16 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Fence has the statements for one database. It may be used concurrently; make it with [New], one for each database: with
-// [WithParallel] the calls that advance a row wait in it for each other.
+// Fence guards the transactions of one database. Make one with [New] for each database: under [WithParallel], calls that
+// advance the same guard row wait for each other inside the Fence. A Fence is safe for concurrent use.
 type Fence struct {
 	dialect   Dialect
 	sql       statements
-	advancing turns // of rows, for WithParallel
+	advancing turns // by resource, for WithParallel
 	config
 }
 
-// New returns the fence for a kind of database. The table that it needs is made by [Fence.DDL].
+// New returns a Fence for a kind of database. It needs the table that the statement of [Fence.DDL] creates.
 //
 // Errors: [holdfast.ErrInvalid].
 func New(dialect Dialect, opts ...Option) (*Fence, error) {
@@ -40,38 +40,36 @@ func New(dialect Dialect, opts ...Option) (*Fence, error) {
 	return f, nil
 }
 
-// DDL is one statement that creates the table of guard rows unless it exists, for a migration or for the start of a program.
-// Replicas may run it at the same time (on SQLite set a busy_timeout, as always). On PostgreSQL it is a DO block, with
-// semicolons inside, which some migration tools have to be told; where the table exists it needs no right to create one.
-// Guarding needs SELECT, INSERT and UPDATE, [Fence.Prune] DELETE too. The folder migrations has the statement as files for
-// goose and golang-migrate.
+// DDL returns one statement that creates the table of guard rows if it does not exist. Run it in a migration or when the
+// program starts. Replicas can run it at the same time; on SQLite that takes a busy_timeout, as always. The folder
+// migrations has the statement as files for goose and golang-migrate.
 //
-// Guard rows must never be deleted as long as old holders may be around ([Fence.Prune] goes by their age), nor be lost with a
-// restored backup or a failover to a replica that was behind.
+// On PostgreSQL the statement is a DO block. It has semicolons inside, so some migration tools must be told not to split it.
+// If the table exists, it needs no right to create one. Guarding needs the rights SELECT, INSERT and UPDATE on the table;
+// [Fence.Prune] also needs DELETE.
 //
-// A row whose token is too large, after a restore of Redis from the future or a slip with WithToken, refuses every holder until the
-// clock is past it. Stop who may hold an old lock, and set the row to the token of the lock's holder, or delete it:
+// Guard rows must not be deleted while old holders may still run; [Fence.Prune] goes by the rows' age. Nor must rows be
+// lost, with a restored backup or a failover to a database replica that lagged behind.
+//
+// A row whose token is too large refuses every holder until the clock of Redis has passed it. Such a token can come from a
+// Redis whose clock was ahead, or from a mistake with [WithToken]. To repair the row, stop every process that may hold an
+// old lock. Then set the row to the token of the lock's holder, or delete it:
 //
 //	UPDATE sqlfence SET token = 1767225600000000 WHERE resource = 'order:42'
 //
-// There is one row per resource. On PostgreSQL 15 it takes 121 bytes for a name of 12, 190 for one
-// of 36 and 257 for one of 62: pg_total_relation_size, the index included, over 50,000 rows, each raised four times in
-// transactions of their own.
+// There is one row for each resource. On PostgreSQL 15 a row takes 121 bytes for a resource of 12 bytes, 190 for 36 and 257
+// for 62. That is pg_total_relation_size, with the index, of 50,000 rows, each raised four times in separate transactions.
 func (f *Fence) DDL() string { return f.sql.create }
 
-// Tx is a transaction: [*sql.Tx], and the transactions of libraries on top of it. A pool or a connection is none: a
-// guard that runs by itself is over before the write that it should protect.
+// Tx is a transaction: a [*sql.Tx], or the transaction of a library on top of it. A pool or a connection is not a Tx: a
+// guard that ran on it would end before the write that it should protect.
 //
-// sqlx, sqlc: a *sqlx.Tx is a Tx, and so is the *sql.Tx that sqlc's New takes.
-//
-// ent: its generated Tx is a Tx with the feature sql/execquery.
-//
-// bun: the *sql.Tx within a bun.Tx, tx.Tx. The bun.Tx itself formats queries anew, and is refused.
-//
-// gorm: the plugin of sqlfence/gormfence, a module of its own, guards each transaction and each write by itself. By hand, the
-// connection of a transaction is a Tx, with PrepareStmt and without: tx.Statement.ConnPool.(sqlfence.Tx).
-//
-// pgx without database/sql: see [GuardPgx] and [WithPgx].
+//   - sqlx and sqlc: a *sqlx.Tx is a Tx, and so is the *sql.Tx that sqlc's New takes.
+//   - ent: the generated Tx is a Tx with the feature sql/execquery.
+//   - bun: use the *sql.Tx inside a bun.Tx, tx.Tx. The bun.Tx itself is refused, because it rewrites queries.
+//   - GORM: the plugin in sqlfence/gormfence, a separate module, guards every transaction and every write under a lock.
+//     Without it, use the connection of a transaction, with or without PrepareStmt: tx.Statement.ConnPool.(sqlfence.Tx).
+//   - pgx without database/sql: see [GuardPgx] and [WithPgx].
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -79,24 +77,25 @@ type Tx interface {
 	Rollback() error
 }
 
-// Guard makes the transaction one of the current holder, or ends it. For each lock and token that ctx carries, or for the marks
-// given instead, it raises the guard row to the token and locks the row. Until the transaction ends, no other transaction for
-// the resource gets past its guard; once it has committed, one with a smaller token never will. [WithParallel] lets those of
-// the same token pass.
+// Guard makes tx a transaction of the current holder, or rolls it back. For each lock and fencing token that ctx carries, or
+// for the marks alone if any are given, it raises the guard row to the token and locks the row. Until tx ends, no other
+// transaction for the resource gets past its guard. Once tx has committed, no transaction with a smaller token ever does.
+// [WithParallel] lets transactions with the same token pass.
 //
 // Guard must be the first statement of the transaction, at every isolation level. After an earlier read the tokens still
-// keep their order, but the holder before may have changed what was read: an update is lost. Guard the outermost
-// transaction, as a rollback to an earlier savepoint takes the guard along (gorm's and bun's nested transactions, pgx's
-// Tx.Begin, which [WithPgx] refuses). A statement that commits by itself, on MySQL above all DDL, ends the guard
-// too, which WithTx reports and Guard does not.
+// keep their order, but the holder before may have changed what was read, and an update is lost.
 //
-// If a lock of ctx is over, lost or released, Guard fails, also behind a [context.WithoutCancel]: work that outlives a lock
-// takes a context from before it.
+// Guard the outermost transaction, because a rollback to an earlier savepoint undoes the guard. The nested transactions of
+// GORM and bun are savepoints, and so is that of pgx's Tx.Begin, which [GuardPgx] and [WithPgx] refuse. A statement that
+// commits implicitly, on MySQL above all DDL, ends the guard too. WithTx reports that; Guard does not.
+//
+// If a lock of ctx is lost or released, Guard fails, even behind a [context.WithoutCancel]. Give work that outlives a lock a
+// context from before the lock.
 //
 // On any error Guard has rolled tx back, so that a caller that ignores the error cannot commit.
 //
-// Errors: [ErrStale]; [ErrNoToken]; [holdfast.ErrLost] for a lock of ctx that is lost or released, and the context's error,
-// before the database was asked, or along with the database's error when they ended the wait; [holdfast.ErrInvalid]; else the
+// Errors: [ErrStale]; [ErrNoToken]; [holdfast.ErrLost] if a lock of ctx is lost or released, and the context's error if it
+// has ended, both joined with the database's error if they ended a wait for the database; [holdfast.ErrInvalid]; else the
 // database's error.
 func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	if isNil(tx) {
@@ -112,9 +111,9 @@ func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 // conn is a transaction as this package needs it, whatever library it comes from.
 type conn struct {
 	tx       any
-	blind    bool // it reads nothing, so that its snapshot may be old
+	blind    bool // it reads nothing, so an old snapshot does no harm
 	exec     func(query string, args ...any) error
-	number   func(query string, args ...any) (int64, error) // the only one of the result; sql.ErrNoRows if there is none
+	number   func(query string, args ...any) (int64, error) // the only number in the result; sql.ErrNoRows if it is empty
 	commit   func() error
 	rollback func() error
 }
@@ -137,8 +136,8 @@ func plain(ctx context.Context, tx Tx) conn {
 	}
 }
 
-// unprepared is the transaction below gorm's prepared statements, among which MySQL has no SAVEPOINT. gorm itself goes past them
-// for one.
+// unprepared returns the transaction below gorm's prepared statements: MySQL cannot prepare a SAVEPOINT. gorm bypasses them
+// for its own savepoints too.
 func unprepared(tx Tx) Tx {
 	if typeName(tx) != "gorm.io/gorm.PreparedStmtTX" {
 		return tx
@@ -177,7 +176,7 @@ func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 		case current < m.Token && m.Parallel, old && !c.blind:
 			return &behindError{m.Resource, m.Token, old}
 		case current < m.Token:
-			// A table that is not ours, a trigger, a type that rounds, a changed name: whatever it is, nothing is guarded.
+			// Whatever the reason is (another table, a trigger, a type that rounds, a changed name), nothing is guarded.
 			return failed("guard "+m.Resource, errNotRaised)
 		}
 	}
@@ -187,8 +186,8 @@ func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 
 var errNotRaised = errors.New("the guard row does not keep the token: is the table the one that DDL creates, and character_set_connection the client's?")
 
-// behindError says that a guard row has to be raised by a transaction of its own: before others can go past it in parallel, or
-// because the one that has just raised it has a snapshot from before some that did.
+// behindError says that a guard row has to be raised by a transaction of its own: before parallel transactions can pass it,
+// or because the transaction that has just raised it has a snapshot from before the commit of some that passed.
 type behindError struct {
 	resource string
 	token    int64
@@ -196,19 +195,19 @@ type behindError struct {
 }
 
 func (e *behindError) Error() string {
-	return fmt.Sprintf("sqlfence: where transactions run in parallel, Advance has to raise %q to token %d before the first Guard: call it, or take WithTx or BeginTx, which do", e.resource, e.token)
+	return fmt.Sprintf("sqlfence: in parallel mode Advance must raise %q to token %d before the first Guard: call it, or use WithTx or BeginTx, which do", e.resource, e.token)
 }
 func (e *behindError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
 // prepare checks all that can be checked without the database.
 func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	if f == nil || f.dialect == 0 {
-		return nil, invalid("a Fence that New did not make")
+		return nil, invalid("a Fence that was not made by New")
 	}
 	if ctx == nil {
 		return nil, invalid("nil context")
 	}
-	// The marks first: a lock that is released after that is found to be over, not left out.
+	// The marks first: a lock that is released after this line fails the check below, rather than being left out.
 	all, err := marks(ctx, explicit)
 	if over := live(ctx); over != nil {
 		return nil, over
@@ -216,8 +215,8 @@ func (f *Fence) prepare(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	return all, err
 }
 
-// raise returns the token that the row has once it is locked. Without Parallel the row has been raised. Below 0 it says that the
-// snapshot is old, see statements.
+// raise locks the row and returns its token. Unless m is parallel it has raised the row. A result below 0 is the negated
+// token, and means that the snapshot is old: see statements.
 func (f *Fence) raise(c conn, m Mark) (int64, error) {
 	hex := fmt.Sprintf("%X", m.Resource)
 	switch {
@@ -270,11 +269,11 @@ func one(rows *sql.Rows, err error) (int64, error) {
 
 var (
 	errSeveral  = invalid("more than one row")
-	errNoNumber = invalid("the token is NULL or no number: its column must be an integer, NOT NULL")
+	errNoNumber = invalid("the token is NULL or not a number: its column must be an integer, NOT NULL")
 )
 
-// rolledBack ends a transaction whose guard failed. Where a rollback fails the connection does not live either, or
-// the transaction had ended before.
+// rolledBack ends a transaction whose guard failed. If the rollback fails, the connection is dead too, or the transaction
+// had ended before.
 func rolledBack(err error, rollback func() error) error {
 	if err == nil {
 		return nil
@@ -288,17 +287,17 @@ func rolledBack(err error, rollback func() error) error {
 // rollbackWithin bounds a rollback that has a context of its own.
 const rollbackWithin = 5 * time.Second
 
-// Current is the largest token that the database has seen for a resource, 0 if none. It locks nothing and
-// promises nothing about the next moment: for monitoring, and to look around after an [ErrCommitUnknown]. db is an *sql.DB,
-// *sql.Conn or *sql.Tx.
+// Current returns the largest token that the database has seen for a resource, or 0 if it has seen none. It locks nothing,
+// and the token may change at any moment. Use it for monitoring, and to look around after an [ErrCommitUnknown]. db is a
+// [*sql.DB], [*sql.Conn] or [*sql.Tx].
 //
-// Errors: [holdfast.ErrInvalid], else the database's error.
+// Errors: [holdfast.ErrInvalid]; else the database's error.
 func (f *Fence) Current(ctx context.Context, db interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, resource string) (int64, error) {
 	switch {
 	case f == nil || f.dialect == 0:
-		return 0, invalid("a Fence that New did not make")
+		return 0, invalid("a Fence that was not made by New")
 	case ctx == nil:
 		return 0, invalid("nil context")
 	case isNil(db):
@@ -317,19 +316,19 @@ func (f *Fence) Current(ctx context.Context, db interface {
 	return token, nil
 }
 
-// suitable refuses what has the methods of a transaction and does not keep a guard. The types are told by their names, as
-// nothing is imported.
+// suitable refuses what has the methods of a transaction but does not keep a guard. It recognizes the types by name, because
+// this package imports none of their libraries.
 func suitable(tx any) error {
 	switch typeName(tx) {
 	case "github.com/uptrace/bun.Tx":
-		return invalid("a bun.Tx writes the placeholders of a statement anew: pass the *sql.Tx in it, tx.Tx")
+		return invalid("a bun.Tx rewrites a statement's placeholders: pass the *sql.Tx in it, tx.Tx")
 	case "github.com/jackc/pgx/v5.dbSimulatedNestedTx":
 		return invalid("a transaction of pgx that was begun on another one is a savepoint, and its Commit commits nothing: begin on the pool or the connection")
 	}
 	return nil
 }
 
-// typeName is that of v, or of what v points to, with the path of its package.
+// typeName returns the name of v's type, or of the type that v points to, with the path of its package.
 func typeName(v any) string {
 	t := reflect.TypeOf(v)
 	if t.Kind() == reflect.Pointer {

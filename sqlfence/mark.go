@@ -15,12 +15,12 @@ const (
 	maxToken    = 1 << 53 // tokens stay below it
 )
 
-// Mark is a fencing token for a resource. A call that is given marks takes no token from the context, and fails all the same if
-// a lock in it is over.
+// Mark is a fencing token for a resource. A call that is given marks takes no token from its context. It still fails if a
+// lock in the context is lost or released.
 type Mark struct {
-	Resource string // 1 to 512 bytes of UTF-8 without NUL: for a lock, its Key, prefix included
+	Resource string // 1 to 512 bytes of UTF-8 without NUL; for a lock, its Key, prefix included
 	Token    int64  // 1 to 2^53-1
-	Parallel bool   // as WithParallel does for those of a context
+	Parallel bool   // what WithParallel sets for the marks of a context
 }
 
 func (m Mark) check() error {
@@ -37,8 +37,8 @@ func (m Mark) check() error {
 	return checkToken(m.Resource, m.Token)
 }
 
-// checkToken bounds tokens on both sides. A time in ns, say, would pass for a token that is never outdone, and guard
-// rows do not go back: every true holder would be refused from then on.
+// checkToken bounds tokens on both sides. A time in ns, say, would be larger than any token of a lock, and guard rows never
+// go back: every real holder would be refused from then on.
 func checkToken(resource string, token int64) error {
 	if token <= 0 || token >= maxToken {
 		return invalid("token %d for %q: want 1 to 2^53-1", token, resource)
@@ -48,16 +48,17 @@ func checkToken(resource string, token int64) error {
 
 type tokenKey struct{}
 
-// carried is a list, innermost first, of what WithToken has put into a context.
+// carried is a list of what WithToken has put into a context, innermost first.
 type carried struct {
 	mark  Mark
 	outer *carried
 }
 
-// WithToken returns a context that carries a token for a resource, as the context of a [holdfast.Lock] does: for a token that
-// another service passed on, and for tests. The resource of a lock is its Key, prefix included. It hides an outer one for the
-// same resource. It is checked where it is used. Where the context holds the lock of that name as well, both must be the same
-// token.
+// WithToken returns a context that carries a fencing token for a resource, as the context of a [holdfast.Lock] does. Use it
+// for a token that another service passed on, and in tests. The resource of a lock is its Key, prefix included.
+//
+// The token hides one that an outer WithToken set for the resource. If the context also carries a lock with that key, the
+// token must be the lock's. WithToken checks nothing: the call that uses the token does.
 func WithToken(ctx context.Context, resource string, token int64) context.Context {
 	outer, _ := ctx.Value(tokenKey{}).(*carried)
 	return context.WithValue(ctx, tokenKey{}, &carried{Mark{Resource: resource, Token: token}, outer})
@@ -65,21 +66,26 @@ func WithToken(ctx context.Context, resource string, token int64) context.Contex
 
 type parallelKey struct{}
 
-// WithParallel returns a context under which the guarded transactions of one holder run beside each other, for the locks and
-// tokens that ctx carries now: for a leader's or a cron job's lock around the work on many orders. Locks that are added to the
-// context later are guarded one transaction at a time, as ever.
+// WithParallel returns a context under which the guarded transactions of one holder run in parallel. Use it for a lock
+// around much work, such as a leader's or a cron job's lock around the work on many orders. It applies to the locks and
+// tokens that ctx carries now. Transactions still run one at a time for a lock that is added to the context later.
 //
-// A transaction of a newer token waits until the open ones have ended. Older ones that begin meanwhile wait behind it, and
-// are refused. A transaction that is not parallel waits like that too. What is read can be changed by another transaction of
-// the same holder, as without a guard: that is the price. The first call for a token advances the guard row in a transaction
-// of its own, see [Fence.Advance]; [Fence.Guard] alone fails there, and says to call Advance.
+// The price is that another transaction of the same holder can change what a transaction reads, as without a guard.
 //
-// On PostgreSQL at REPEATABLE READ and SERIALIZABLE make all of one holder's transactions parallel, or none: one that is not
-// may miss what parallel ones of the same holder wrote while it waited for them. If it waited for those of an earlier holder,
-// it advances the guard row like a parallel one, and so misses nothing. SQLite, with its one writer, takes no notice.
+// A transaction with a newer token waits until the open ones have ended. Transactions with an older token that begin
+// meanwhile wait behind it, and are refused. A transaction that is not parallel waits for the open ones too.
 //
-// 16 connections with 2 ms of work each reach 0.8 to 0.9 of the transactions per second that they reach without a guard, and
-// 0.05 one at a time (PostgreSQL 15 and MariaDB 10.11 on one machine, go test -bench Parallel in internal/sqltest).
+// The first call for a token advances the guard row in a transaction of its own, like [Fence.Advance]. [Fence.Guard] alone
+// cannot do that. It fails until Advance has been called, with an error that says so.
+//
+// On PostgreSQL at REPEATABLE READ and SERIALIZABLE, make all transactions of a holder parallel, or none. One that is not
+// parallel may miss what parallel ones of the same holder wrote while it waited for them. It misses nothing of an earlier
+// holder, because after a wait for that holder it advances the guard row like a parallel one. On SQLite, which has one
+// writer, WithParallel has no effect.
+//
+// With 16 connections and 2 ms of work in each transaction, parallel transactions reach 0.8 to 0.9 of the transactions per
+// second that they reach without a guard. One at a time they reach 0.05. This was measured with PostgreSQL 15 and MariaDB
+// 10.11 on one machine, with go test -bench Parallel in internal/sqltest.
 func WithParallel(ctx context.Context) context.Context {
 	carried, _ := inContext(ctx)
 	all := map[string]int64{}
@@ -89,14 +95,14 @@ func WithParallel(ctx context.Context) context.Context {
 	return context.WithValue(ctx, parallelKey{}, all)
 }
 
-// Marks returns the marks that [Fence.Guard] would raise for ctx: for a library that compares what a transaction was guarded by
-// with what a statement's context carries.
+// Marks returns the marks by which [Fence.Guard] would guard a transaction under ctx. With it, a library can compare the
+// marks of a statement's context with those that guarded its transaction.
 //
-// Errors: those of Guard before it asks the database, [ErrNoToken] above all.
+// Errors: those that Guard returns before it asks the database, such as [ErrNoToken].
 func (f *Fence) Marks(ctx context.Context) ([]Mark, error) { return f.prepare(ctx, nil) }
 
-// marks returns what there is to guard, in the order of the resources, so that two transactions that guard several
-// never wait for each other.
+// marks returns the marks to guard by, sorted by resource, so that two transactions that guard several never wait for each
+// other.
 func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	found, shared := slices.Clone(explicit), []string(nil)
 	if len(explicit) == 0 {
@@ -124,12 +130,12 @@ func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
 			return nil, invalid("two tokens for %q: %d and %d", m.Resource, found[i-1].Token, m.Token)
 		}
 	}
-	// What is given twice, and once not in parallel, is not.
+	// A resource that is given twice, and once not parallel, is not parallel.
 	return slices.CompactFunc(found, func(a, b Mark) bool { return a.Resource == b.Resource }), nil
 }
 
-// inContext returns the tokens that ctx carries, and the keys of locks that it passes over: holders that are together may have
-// any order, and a table that keeps the largest token would refuse one that has done nothing wrong.
+// inContext returns the tokens that ctx carries, and the keys of the shared locks that it passes over. The tokens of holders
+// that share a lock have no order, and a table that keeps the largest would refuse a holder that has done nothing wrong.
 func inContext(ctx context.Context) (found []Mark, shared []string) {
 	seen := map[string]bool{}
 	top, _ := ctx.Value(tokenKey{}).(*carried)
@@ -154,9 +160,8 @@ func inContext(ctx context.Context) (found []Mark, shared []string) {
 	return found, shared
 }
 
-// live refuses work under a context that has ended, or with a lock that is over, while the database is still
-// untouched. The locks are asked themselves, as a context that descends from theirs learns of a loss only by a timer,
-// and not at all behind a context.WithoutCancel.
+// live returns an error if ctx has ended, or if a lock in it is lost or released. It asks the locks themselves: a context
+// that derives from theirs learns of a loss only by a timer, and behind a context.WithoutCancel not at all.
 func live(ctx context.Context) error {
 	err := ctx.Err()
 	if over := holdfast.Err(ctx); over != nil && err != nil {
@@ -173,8 +178,8 @@ func live(ctx context.Context) error {
 	return nil
 }
 
-// because adds to an error of the database that ctx has ended or a lock is over, if so: drivers differ in what they say
-// of a wait that the context has ended, and none says that the lock is lost.
+// because adds the error of live, if there is one, to an error of the database. Drivers differ in what they return when the
+// context ends a wait, and no driver says that the lock is lost.
 func because(ctx context.Context, err error) error {
 	if ended := live(ctx); ended != nil {
 		return fmt.Errorf("%w; %w", err, ended)

@@ -17,7 +17,7 @@ func TestMigrationsAreDDL(t *testing.T) {
 		}
 		return strings.ReplaceAll(string(text), "\r\n", "\n")
 	}
-	const down = "-- The table stays: a database that forgets its tokens lets a holder write that was paused since then. See README.md.\nSELECT 1;\n"
+	const down = "-- The table stays: a database that forgets its tokens lets a holder that was paused meanwhile write. See README.md.\nSELECT 1;\n"
 	paper := read("README.md")
 	for _, d := range []Dialect{Postgres, MySQL, SQLite} {
 		f, err := New(d)

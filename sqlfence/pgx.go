@@ -2,8 +2,8 @@ package sqlfence
 
 import "context"
 
-// PgxTx is a transaction of pgx v5, used without database/sql. Nothing of pgx is imported: R is inferred to be pgx.Row, and
-// any type with these methods will do.
+// PgxTx is a transaction of pgx v5, used without database/sql. This package does not import pgx: R is inferred to be
+// pgx.Row, and any type with these methods works.
 type PgxTx[R interface{ Scan(dest ...any) error }] interface {
 	QueryRow(ctx context.Context, sql string, args ...any) R
 	Commit(ctx context.Context) error
@@ -22,9 +22,11 @@ func pgxConn[R interface{ Scan(dest ...any) error }](ctx context.Context, tx Pgx
 	}
 }
 
-// GuardPgx is [Fence.Guard] for a transaction of pgx; a pool or a connection is none. The fence must be for [Postgres]. A
-// transaction begun on another transaction is a savepoint: guard the outer one. End the transaction by its own Commit, which,
-// unlike [WithPgx], neither looks at the locks once more nor tells an [ErrCommitUnknown].
+// GuardPgx is [Fence.Guard] for a transaction of pgx. A pool or a connection is not a transaction. The fence must be for
+// [Postgres]. A transaction that was begun on another one is a savepoint, which GuardPgx refuses: guard the outer one.
+//
+// Commit the transaction with its own Commit. Unlike [WithPgx], that neither checks the locks once more nor returns an
+// [ErrCommitUnknown].
 func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, tx PgxTx[R], marks ...Mark) error {
 	if isNil(tx) {
 		return invalid("nil transaction")
@@ -44,9 +46,11 @@ func GuardPgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fe
 //
 //	sqlfence.WithPgx(ctx, fence, pool.Begin, func(tx pgx.Tx) error { ... })
 //
-// begin must not be the Begin of another transaction: that makes a savepoint, whose Commit commits nothing, and WithPgx
-// refuses it. For options, begin is a function that calls pool.BeginTx. With a fn that returns nil at once WithPgx is
-// [Fence.Advance].
+// For transaction options, let begin call pool.BeginTx. begin must not be the Begin of another transaction: that makes a
+// savepoint, whose Commit commits nothing, and WithPgx refuses it.
+//
+// In place of [Fence.Advance], call WithPgx with a function that only returns nil. Unlike Advance, WithPgx does not repeat
+// a transaction after an [ErrCommitUnknown].
 func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Context, f *Fence, begin func(context.Context) (T, error), fn func(tx T) error, marks ...Mark) error {
 	if begin == nil || fn == nil {
 		return invalid("nil function")
@@ -67,7 +71,7 @@ func WithPgx[T PgxTx[R], R interface{ Scan(dest ...any) error }](ctx context.Con
 	}, fn, all, f.retryable)
 }
 
-// ExecRowPgx is [Fence.ExecRow] for a transaction of pgx.
+// ExecRowPgx is [Fence.ExecRow] for a transaction of pgx. The fence must be for [Postgres].
 func ExecRowPgx[T interface {
 	PgxTx[R]
 	Exec(ctx context.Context, sql string, args ...any) (C, error)
@@ -97,7 +101,7 @@ func (f *Fence) isPostgres() error {
 	return nil
 }
 
-// rollbackPgx runs also when ctx has ended: pgx would close the connection instead, for nothing.
+// rollbackPgx rolls back even if ctx has ended: under an ended context pgx would needlessly close the connection.
 func rollbackPgx(ctx context.Context, rollback func(context.Context) error) error {
 	if ctx == nil {
 		ctx = context.Background()

@@ -12,33 +12,36 @@ import (
 
 const (
 	pruneBatch = 100
-	// leastPrune keeps a slip of a unit from deleting the rows of holders that are alive and well.
+	// leastPrune keeps a wrong unit from deleting the rows of holders that are alive and well.
 	leastPrune = time.Hour
-	// firstToken is a time in 2001: what is smaller counts something else than microseconds.
+	// firstToken is a time in 2001. A smaller token does not count microseconds.
 	firstToken = int64(1e15)
 )
 
-// Prune deletes the guard rows of resources whose last guarded transaction was by a holder that acquired its lock longer than
-// olderThan ago, and returns their number: for locks with ever new keys, those of requests above all. The tokens of locks are
-// microseconds since 1970, so that no column is needed. Rows with tokens of another kind, below 10^15, stay.
+// Prune deletes old guard rows and returns how many it deleted. A row is old if its token belongs to a holder that acquired
+// its lock longer than olderThan ago. Use Prune for locks whose keys are always new, such as those of requests. db is a
+// [*sql.DB] or [*sql.Conn].
 //
-// A holder that lost its lock longer than olderThan ago, and has been paused since, can pass the guard of a pruned resource: it is
-// safe against shorter pauses. Take days, an hour at least. The clock is that of this process, and should agree with Redis'.
+// olderThan must be an hour or more, and should be days. A holder that lost its lock longer than olderThan ago, and has been
+// paused since, can pass the guard of a pruned resource. Prune is safe against shorter pauses. It also deletes the row of a
+// lock that is held for longer than olderThan; the holder's next transaction creates the row again.
 //
-// The row of a lock that is held for longer than olderThan goes too; its next transaction makes it again.
+// The tokens of locks are microseconds since 1970, so Prune needs no other column. Rows with tokens of another kind, below
+// 10^15, stay. Prune uses the clock of this process, which should agree with that of Redis.
 //
-// Prune reads the table along its primary key, and deletes up to 100 rows at a time, on MySQL one, each batch in a transaction of its
-// own, so that guards wait for it no longer than that takes. On PostgreSQL it passes over rows that are locked, elsewhere it waits
-// for them. db is an *sql.DB or *sql.Conn. It may run in several processes at once, and be repeated.
+// Prune reads the table along its primary key. It deletes up to 100 rows at a time, on MySQL one, each batch in a
+// transaction of its own, so a guard waits for it no longer than a batch takes. On PostgreSQL Prune skips locked rows;
+// elsewhere it waits for them. Several processes can run Prune at once, and it can be repeated.
 //
-// Errors: [holdfast.ErrInvalid]; the context's; else the database's. What was deleted before is counted.
+// Errors: [holdfast.ErrInvalid]; the context's error; else the database's error. The number returned includes the rows
+// deleted before the error.
 func (f *Fence) Prune(ctx context.Context, db interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, olderThan time.Duration) (deleted int64, err error) {
 	switch {
 	case f == nil || f.dialect == 0:
-		return 0, invalid("a Fence that New did not make")
+		return 0, invalid("a Fence that was not made by New")
 	case ctx == nil:
 		return 0, invalid("nil context")
 	case isNil(db):
@@ -61,7 +64,7 @@ func (f *Fence) Prune(ctx context.Context, db interface {
 		last = page[len(page)-1]
 		batch := len(page)
 		if f.dialect == MySQL {
-			batch = 1 // in a batch, it would wait for a row that is locked, and guards of the others for it
+			batch = 1 // a larger batch would wait for a locked row, and guards of its other rows for the batch
 		}
 		for names := range slices.Chunk(page, batch) {
 			args := []any{cutoff}
@@ -84,7 +87,7 @@ func (f *Fence) Prune(ctx context.Context, db interface {
 	}
 }
 
-var errOrder = errors.New("the names of the rows do not come in their order: is character_set_connection the client's?")
+var errOrder = errors.New("the names of the rows are not sorted: is character_set_connection the client's?")
 
 func texts(rows *sql.Rows, err error) (all []string, _ error) {
 	if err != nil {
@@ -101,11 +104,11 @@ func texts(rows *sql.Rows, err error) (all []string, _ error) {
 	return all, rows.Err()
 }
 
-// prune deletes n rows by their names unless they have been raised since: the first argument is the token to stay below.
+// prune deletes n rows by name, unless they have been raised since. The first argument is the token that theirs are below.
 func (d Dialect) prune(table string, n int) string {
 	table = d.quote(table)
 	if d != Postgres {
-		// MySQL does not number its placeholders, so the token's is in front here too.
+		// MySQL's placeholders have no numbers, so the token comes first in the text too.
 		return "DELETE FROM " + table + " WHERE token < ? AND resource IN (?" + strings.Repeat(", ?", n-1) + ")"
 	}
 	var names strings.Builder

@@ -5,22 +5,23 @@ import (
 	"time"
 )
 
-// Trace is a set of hooks, as [holdfast.Trace] is. Any may be nil. They run on the goroutine of the call, with its context, and
-// must return soon.
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
+// goroutine that does the work, so they must return quickly, and several may run at once. They receive the context of the
+// call.
 type Trace struct {
-	// Guarded: a guard went through; Elapsed is what it took, which is mostly the wait for other transactions.
+	// Guarded: a guard succeeded. Elapsed is how long it took, which is usually the wait for other transactions.
 	Guarded func(context.Context, Event)
-	// Refused: a token was stale; Err is the *StaleError. Elapsed is as for Guarded.
+	// Refused: a token was stale. Err is the *StaleError, and Elapsed is how long the guard took.
 	Refused func(context.Context, Event)
-	// Retried: a transaction is run again because of Err; Attempts is how many there have been.
+	// Retried: a transaction is about to run again because of Err. Attempts is how many attempts have failed so far.
 	Retried func(context.Context, Event)
-	// Unknown: Err, that of a COMMIT, matches ErrCommitUnknown.
+	// Unknown: the outcome of a commit is unknown. Err matches ErrCommitUnknown.
 	Unknown func(context.Context, Event)
 }
 
-// Event is what a [Trace] hook is told. Fields that a hook's comment does not name are zero, but for Marks.
+// Event describes what a [Trace] hook reports. Except for Marks, fields that the hook's comment does not name are zero.
 type Event struct {
-	Marks    []Mark // in the order of their resources; not to be changed
+	Marks    []Mark // sorted by resource; nil for Prune. Hooks must not change it
 	Elapsed  time.Duration
 	Attempts int
 	Err      error
@@ -40,7 +41,7 @@ func refused(t *Trace) func(context.Context, Event) { return t.Refused }
 func retried(t *Trace) func(context.Context, Event) { return t.Retried }
 func unknown(t *Trace) func(context.Context, Event) { return t.Unknown }
 
-// WithTrace sets the hooks of a [Fence]. Default: none.
+// WithTrace adds hooks, for logs and metrics. Default: none.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) error {
 		if t == nil {

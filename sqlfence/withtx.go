@@ -16,31 +16,38 @@ type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// WithTx runs fn in a guarded transaction and commits it. Unless WithTx returns nil or an [ErrCommitUnknown], nothing of it is
-// in the database, provided that fn keeps the rules below. fn reads all that earlier holders have committed.
+// WithTx runs fn in a guarded transaction and commits it. The transaction is guarded by all locks and tokens that ctx
+// carries, or by the marks alone if any are given. fn reads everything that earlier holders have committed. Unless WithTx
+// returns nil or an [ErrCommitUnknown], nothing is written, provided that fn keeps these rules:
 //
-// WithTx repeats a transaction that the database broke off (a deadlock, a serialization failure, a lock timeout, a busy
-// SQLite), see [WithRetries]. So fn may run several times, and must leave nothing outside of the transaction. fn must return
-// every error of the database, wrapped or not, unless it knows that the transaction goes on: after a duplicate key, say, on
-// PostgreSQL behind a savepoint of fn's own. MySQL ends the transaction at a deadlock, and SQLite at a write that was
-// interrupted, and statements after that are committed one by one. [sql.ErrNoRows] is not an error of the database. fn must
-// neither commit nor roll back.
+//   - fn must have no effect outside the transaction. It can run several times, because WithTx repeats the transaction after
+//     a deadlock, a serialization failure, a lock timeout or a busy SQLite: see [WithRetryable].
+//   - fn must return every error of the database, wrapped or not. A deadlock on MySQL, or an interrupted write on SQLite,
+//     ends the transaction, and later statements are committed one by one. fn may go on only after an error that leaves the
+//     transaction open, such as a duplicate key. On PostgreSQL that takes a savepoint of fn's own. [sql.ErrNoRows] is not
+//     an error of the database.
+//   - fn must neither commit nor roll back.
 //
-// On MySQL, WithTx finds out when fn returns that the transaction has ended, by such an error or by a statement that commits by
-// itself (DDL above all), and reports an [ErrCommitUnknown]; what ran before that statement, or after the end, is written
-// already. It takes a savepoint for that, which costs two round trips. It does not find out once the context has ended, nor
-// where a deadlock follows such a statement: that is repeated. With innodb_rollback_on_timeout a lock timeout in fn, which ends
-// the transaction then, is an ErrCommitUnknown and not repeated.
+// If fn panics, WithTx rolls back and the panic goes on.
 //
-// If fn panics the transaction is rolled back and the panic goes on. A WithTx within fn for the same lock waits for
-// itself. Keep fn short: the guarded transactions of one resource run one after the other, but for those of one holder with
-// [WithParallel]. The context bounds the wait for them, and so does the database, see [Dialect].
+// Pass the lock's context, so that the loss of the lock also interrupts fn's statements. Before COMMIT, WithTx checks ctx
+// and the locks in it once more. To guard by a token without its lock, use [WithToken]. opts may be nil.
 //
-// Before COMMIT WithTx looks at the locks in ctx and at ctx itself once more. Pass the lock's context: then a
-// loss also breaks off the statements. All locks and tokens of ctx are guarded, unless marks are given: then those alone. For a
-// token by itself there is [WithToken]. opts may be nil.
+// Keep fn short: the guarded transactions of one resource run one after the other, except those of one holder under
+// [WithParallel]. A WithTx for the same lock inside fn waits for the outer one. The context bounds such waits, and so does
+// the database: see [Postgres], [MySQL] and [SQLite].
 //
-// Errors: those of Guard; [ErrCommitUnknown]; fn's error, as it is; else the database's error.
+// On MySQL the transaction also ends at a statement that commits implicitly, DDL above all. When fn returns, WithTx detects
+// that the transaction has ended, by such a statement or by an error that fn ignored, and returns an [ErrCommitUnknown].
+// What ran before that statement, or after the end, is already written. The check takes a savepoint, which costs two round
+// trips. There are three special cases:
+//
+//   - Once the context has ended, WithTx does not detect it.
+//   - If fn returns a deadlock after such a statement, WithTx does not detect it either, and repeats the transaction.
+//   - With innodb_rollback_on_timeout, a lock timeout in fn ends the transaction. WithTx returns an ErrCommitUnknown and
+//     does not repeat it.
+//
+// Errors: those of [Fence.Guard]; [ErrCommitUnknown]; fn's error, as it is; else the database's error.
 func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error, marks ...Mark) error {
 	if fn == nil {
 		return invalid("nil function")
@@ -73,8 +80,8 @@ func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(
 //		return tx, tx.Statement.ConnPool.(sqlfence.Tx), nil
 //	}
 //
-// ent's is sqlx's, with the feature sql/execquery. With commits and rolls back by the Tx, and calls begin again for each
-// attempt. begin must not start a savepoint, whose Commit commits nothing.
+// For ent, with its feature sql/execquery, begin has the form of sqlx's. With commits and rolls back through the Tx, and
+// calls begin again for each attempt. begin must not start a savepoint: the Commit of a savepoint commits nothing.
 func With[T any](ctx context.Context, f *Fence, begin func(context.Context) (T, Tx, error), fn func(tx T) error, marks ...Mark) error {
 	if begin == nil || fn == nil {
 		return invalid("nil function")
@@ -95,11 +102,11 @@ func With[T any](ctx context.Context, f *Fence, begin func(context.Context) (T, 
 	}, fn, all, f.retryable)
 }
 
-// BeginTx begins a transaction and guards it, by all locks and tokens of ctx or by marks: for code that commits by itself. It
-// is the begin of db and [Fence.Guard] in one, and for [WithParallel] the Advance before. End it with [Fence.Commit], or roll it
-// back. Nothing is repeated. opts may be nil.
+// BeginTx begins a transaction and guards it like [Fence.Guard], for code that commits on its own. End the transaction with
+// [Fence.Commit], or roll it back. Under [WithParallel] BeginTx also advances the guard row if necessary. It does not repeat
+// a transaction that fails. opts may be nil.
 //
-// Errors: those of Guard; no transaction is open then.
+// Errors: those of Guard. After an error no transaction is open.
 func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks ...Mark) (*sql.Tx, error) {
 	all, err := f.begins(ctx, db, opts, marks)
 	if err != nil {
@@ -109,18 +116,17 @@ func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks .
 	return tx, err
 }
 
-// Commit commits a transaction that [Fence.BeginTx] or [Fence.Guard] has guarded, or that [Fence.ExecRow] wrote in, as
-// [Fence.WithTx] does: it looks at the locks in ctx and at ctx itself once more, and rolls tx back where one of them is over;
-// and it tells a COMMIT whose outcome is unknown from one that failed. ctx is that of the guard.
+// Commit commits a transaction that [Fence.BeginTx] or [Fence.Guard] guarded, or in which [Fence.ExecRow] wrote. ctx is the
+// context that they were given. Like [Fence.WithTx], Commit first checks ctx and the locks in it once more, and rolls tx
+// back if ctx has ended or a lock is lost or released. It also distinguishes a COMMIT whose outcome is unknown from one that
+// failed. Unlike WithTx, Commit does not detect that MySQL had ended the transaction before.
 //
-// On MySQL WithTx finds out that the transaction had ended before; Commit does not.
-//
-// Errors: [holdfast.ErrLost] for a lock of ctx that is over, and the context's error, with which nothing is written;
-// [ErrCommitUnknown]; [holdfast.ErrInvalid]; else the database's error.
+// Errors: [holdfast.ErrLost] if a lock of ctx is lost or released, and the context's error if it has ended, both with
+// nothing written; [ErrCommitUnknown]; [holdfast.ErrInvalid]; else the database's error.
 func (f *Fence) Commit(ctx context.Context, tx Tx) error {
 	switch {
 	case f == nil || f.dialect == 0:
-		return invalid("a Fence that New did not make")
+		return invalid("a Fence that was not made by New")
 	case ctx == nil:
 		return invalid("nil context")
 	case isNil(tx):
@@ -132,11 +138,13 @@ func (f *Fence) Commit(ctx context.Context, tx Tx) error {
 	return f.committed(tx.Commit())
 }
 
-// Advance raises the guard rows in a transaction of their own, for the locks and tokens of ctx or for marks. Until a
-// holder's first commit the holder before it can still write. So a holder that reads before it writes, and outside of
-// WithTx, calls Advance right after it has acquired the lock and before it reads. From then on no guarded writer with an
-// older token changes what it reads. Advance is repeated like WithTx, also when the outcome of a commit is unknown, which
-// does no harm here.
+// Advance raises the guard rows that [Fence.Guard] would raise, in a transaction of its own.
+//
+// Until a holder first commits, the holder before it can still write. So a holder that reads before it writes, and outside
+// WithTx, should call Advance right after it has acquired the lock, before it reads. From then on no guarded writer with an
+// older token changes what it reads.
+//
+// Advance repeats its transaction like WithTx, and also if the outcome of a commit is unknown, which is harmless here.
 //
 // Errors: those of [Fence.WithTx].
 func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
@@ -167,7 +175,7 @@ func blind[T any](begin func() (T, conn, error)) func() (T, conn, error) {
 	}
 }
 
-// alone are marks that wait for everybody.
+// alone returns the marks without Parallel: their guard waits for every open transaction of the resource.
 func alone(marks []Mark) []Mark {
 	all := slices.Clone(marks)
 	for i := range all {
@@ -194,7 +202,7 @@ func start[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), 
 		if !errors.As(err, &behind) {
 			return t, c, err
 		}
-		// Once for each row, unless it went in between.
+		// One raise and one newer snapshot for each row are enough, unless a row was pruned in between.
 		switch {
 		case raises == len(all) || anew == len(all):
 			return t, c, &goneError{behind}
@@ -208,9 +216,11 @@ func start[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), 
 	}
 }
 
-// raised begins it after it has raised a row that is behind. That one alone: to raise another is to wait for all who share it.
-// To raise what others share, from a share, is to wait for one that waits for us. So this one has let go. Of the calls that find
-// the row behind one raises it: another would wait for the first's transaction. So each looks once more when its turn has come.
+// raised raises a row that is behind, in a transaction of its own, and then begins the guarded transaction. It raises no
+// other row, as that would wait for all transactions that share the other row. The transaction that found the row behind
+// has ended by now: a transaction that raises a row while it shares it would wait for one that does the same. Only one of
+// the calls that find the row behind raises it, as the others would wait for its transaction. So each call takes its turn,
+// and then looks again.
 func raised[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark, behind *behindError) (t T, c conn, err error) {
 	leave, err := f.advancing.enter(ctx, behind.resource)
 	if err != nil {
@@ -233,17 +243,18 @@ func raised[T any](ctx context.Context, f *Fence, begin func() (T, conn, error),
 	return open(ctx, f, begin, all)
 }
 
-// goneError: the row was pruned between the two transactions, or the first one's COMMIT is unknown and did nothing.
+// goneError says that a row is still behind after it was raised: it was pruned before the guarded transaction began, or the
+// COMMIT of the raise had an unknown outcome and did nothing.
 type goneError struct{ behind *behindError }
 
 func (e *goneError) Error() string {
-	return fmt.Sprintf("sqlfence: the guard row of %q went right after it was raised to %d: begin again", e.behind.resource, e.behind.token)
+	return fmt.Sprintf("sqlfence: the guard row of %q was deleted right after it was raised to %d: begin again", e.behind.resource, e.behind.token)
 }
 
-// turns lets one call of each key in at a time.
+// turns admits one call for each key at a time.
 type turns struct {
 	mu  sync.Mutex
-	all map[string]chan struct{} // of those that are in, closed when they leave
+	all map[string]chan struct{} // by key: closed when the call that is in leaves
 }
 
 func (t *turns) enter(ctx context.Context, key string) (leave func(), err error) {
@@ -273,7 +284,7 @@ func (t *turns) enter(ctx context.Context, key string) (leave func(), err error)
 	}
 }
 
-// open is one attempt at that. A transaction that could not be guarded has been rolled back.
+// open makes one attempt to begin a guarded transaction. It rolls a transaction back that it could not guard.
 func open[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark) (none T, _ conn, err error) {
 	if err := live(ctx); err != nil {
 		return none, conn{}, err
@@ -294,7 +305,7 @@ func open[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), a
 	returned = true
 	var behind *behindError
 	if errors.As(err, &behind) && behind.snapshot {
-		// What it has raised is committed, and shuts the older ones out: the next one waits for none of them.
+		// Commit the raise: it shuts older tokens out, so that the next attempt waits for none of their transactions.
 		if failure := f.commit(ctx, c); failure != nil && !errors.Is(failure, ErrCommitUnknown) {
 			err = failure
 		}
@@ -305,8 +316,8 @@ func open[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), a
 	return t, c, nil
 }
 
-// with runs fn in a guarded transaction and commits it, as often as it takes. It ends the transaction however fn ends, a panic
-// and runtime.Goexit included.
+// with runs fn in a guarded transaction and commits it, as often as it takes. It ends the transaction however fn ends, even
+// by a panic or runtime.Goexit.
 func with[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), fn func(T) error, all []Mark, again func(error) bool) error {
 	return f.repeat(ctx, all, again, func() (ran bool, err error) {
 		t, c, err := start(ctx, f, begin, all)
@@ -321,7 +332,7 @@ func with[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), f
 	})
 }
 
-// commit does not send COMMIT under a context that has ended: drivers disagree on what it does then.
+// commit sends no COMMIT once ctx has ended, because drivers differ in what they do then.
 func (f *Fence) commit(ctx context.Context, c conn) error {
 	if err := live(ctx); err != nil {
 		return err
@@ -329,9 +340,9 @@ func (f *Fence) commit(ctx context.Context, c conn) error {
 	return f.committed(c.commit())
 }
 
-// kept runs fn within a savepoint where the database ends a transaction under a caller that takes no notice: MySQL at a
-// deadlock, and at a statement that commits by itself. What runs after that is committed statement by statement, without
-// the guard, and COMMIT has nothing to say about it. The savepoint is then gone as well.
+// kept runs fn, and on MySQL detects that the transaction ended meanwhile. MySQL ends a transaction at a deadlock and at a
+// statement that commits implicitly. If fn ignores that, its later statements are committed one by one, without the guard,
+// and COMMIT succeeds all the same. But the savepoint that kept sets before fn is gone then.
 func (f *Fence) kept(ctx context.Context, c conn, fn func() error) error {
 	if f.dialect != MySQL {
 		return fn()
@@ -349,7 +360,7 @@ func (f *Fence) kept(ctx context.Context, c conn, fn func() error) error {
 		if failure != nil {
 			err = fmt.Errorf("%w; %w", failure, err)
 		}
-		err = &unknownError{fmt.Errorf("the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w", err)}
+		err = &unknownError{fmt.Errorf("the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits implicitly; what ran after that was not guarded: %w", err)}
 	case failure != nil:
 		return failure
 	case err == nil:
@@ -365,9 +376,9 @@ const (
 	lastPause  = 500 * time.Millisecond
 )
 
-// repeat runs attempt until it succeeds or fails for good. Where a transaction has met another one at the guard, before fn ran,
-// and failed for that at REPEATABLE READ or SERIALIZABLE, somebody else has committed and nothing is done twice. That is no
-// attempt of those that are counted: with many who wait in turn, ten would not do.
+// repeat runs attempt until it succeeds or fails for good. At REPEATABLE READ and SERIALIZABLE a transaction can fail at the
+// guard, before fn has run, because another transaction has committed. Such an attempt has done nothing, and does not count
+// towards the retries: ten would not be enough for a transaction that waits its turn among many.
 func (f *Fence) repeat(ctx context.Context, all []Mark, again func(error) bool, attempt func() (ran bool, err error)) error {
 	pause := firstPause
 	for n, met := 0, 0; ; {
@@ -385,7 +396,7 @@ func (f *Fence) repeat(ctx context.Context, all []Mark, again func(error) bool, 
 			n++
 		}
 		f.trace.emit(ctx, retried, Event{Marks: all, Attempts: n + met, Err: err})
-		// At least half of the pause, so that there is one, and a random half, so that transactions that collided part.
+		// Half of the pause is fixed, so that there is one; the other half is random, so that transactions that collided part.
 		timer := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {
 		case <-timer.C:

@@ -1,10 +1,10 @@
-// Asynq pays out from accounts: of all tasks for one account, on however many servers, one runs at a time.
+// Asynq pays out from accounts. Of all tasks for one account, one runs at a time, on any number of servers.
 //
 //	go run ./examples/asynq
 //
-// It enqueues three payouts for each of two accounts and prints when each begins and ends: those of one account never
-// overlap, those of different accounts do. It runs until Ctrl-C. Redis is embedded (miniredis), unless REDIS_ADDR names
-// one: then start the program twice.
+// It enqueues three payouts for each of two accounts and prints when each begins and ends. Payouts of one account never
+// overlap, payouts of different accounts do. It runs until Ctrl-C. Redis is embedded (miniredis), unless REDIS_ADDR names
+// one. In that case start the program twice.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// queue keeps the example apart from what else is in a Redis of yours.
+// queue keeps the example apart from everything else in your Redis.
 const queue = "holdfast_example_asynq"
 
 func main() {
@@ -38,9 +38,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) error {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -57,14 +57,14 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	// A task that finds its account busy gives its worker back at once, and comes back when the account is free. A policy
-	// other than this, Defer, is set by WithBusy.
+	// A task that finds its account busy is deferred: it frees its worker at once, and comes back when the account is free.
+	// WithBusy sets another policy than Defer.
 	guard := asynqlock.New(locker, "account", asynqlock.Field("account_id"))
 	mux := asynq.NewServeMux()
 	mux.Handle("payout", guard.Wrap(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		return payout(ctx, task, out)
 	})))
-	// guard.Config has asynq count a task that gives way neither as failed nor as retried.
+	// With guard.Config, asynq counts a deferred task neither as failed nor as retried.
 	server := asynq.NewServerFromRedisClient(rdb, guard.Config(asynq.Config{
 		Concurrency: 4, Queues: map[string]int{queue: 1}, LogLevel: asynq.ErrorLevel,
 	}))
@@ -82,11 +82,11 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	server.Shutdown() // before the Locker, whose locks its handlers have
+	server.Shutdown() // before the Locker, whose locks the handlers hold
 	return errors.Join(err, locker.Shutdown(patience))
 }
 
-// payout takes as long as a bank does. ctx is the lock's: it ends when the lock is lost, and then the work must end.
+// payout takes as long as a bank does. ctx is the lock's context: when the lock is lost it ends, and the work must end too.
 func payout(ctx context.Context, task *asynq.Task, out io.Writer) error {
 	lock := holdfast.Held(ctx)[0]
 	fmt.Fprintf(out, "begin %s: %s, token %d\n", lock.Key(), task.Payload(), lock.Token())

@@ -1,10 +1,10 @@
-// Cluster takes locks in a Redis Cluster, on whichever node has their slots, and writes data in the slot of its lock.
+// Cluster takes locks in a Redis Cluster, on the nodes that have their slots, and writes data in the slot of its lock.
 //
 //	go run ./examples/cluster
 //	REDIS_ADDRS=a:6379,b:6379,c:6379 go run ./examples/cluster
 //
-// It prints which node has each lock. REDIS_ADDRS are some of the nodes. Without it own.go, beside this file, starts a
-// Cluster of three, which takes a redis-server in PATH, as miniredis has one node only.
+// It prints which node has each lock. REDIS_ADDRS names some of the nodes. Without it, own.go in the same folder starts a
+// Cluster of three nodes. That needs a redis-server in PATH, because miniredis has only one node.
 package main
 
 import (
@@ -26,14 +26,14 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	run := withOwnServers(run) // delete this line when you copy the file: it starts a Cluster where REDIS_ADDRS is not set
+	run := withOwnServers(run) // delete this line when you copy the file: it starts a Cluster if REDIS_ADDRS is not set
 	if err := run(ctx, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
 func run(ctx context.Context, out io.Writer) (err error) {
-	// The nodes of a Cluster are no masters for NewRedLock: each has other slots, and they fail over.
+	// The nodes of a Cluster cannot be masters of NewRedLock: each has different slots, and they fail over.
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: strings.Split(os.Getenv("REDIS_ADDRS"), ",")})
 	defer rdb.Close()
 	locker, err := holdfast.New(rdb)
@@ -45,7 +45,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, locker.Shutdown(context.WithoutCancel(ctx))) }()
 
-	// What holdfast keeps of a lock is in one slot, whatever its name: nothing is to be done for that.
+	// All keys that holdfast keeps for a lock are in one slot, whatever its name. You need not do anything for that.
 	for i := range 6 {
 		key := holdfast.Key("order", fmt.Sprint(i))
 		err := locker.Do(ctx, key, func(ctx context.Context) error {
@@ -60,8 +60,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		}
 	}
 
-	// Data that is written by a script or a transaction together with others has to be in one slot with them. A hash tag in
-	// the name of the lock, {cart:7}, brings it there too. Key makes no braces, so that no user input can.
+	// Data that one script or transaction writes together has to be in one slot. A hash tag in the name of the lock, {cart:7},
+	// puts the lock there too. Key itself makes no braces, so user input cannot choose a slot.
 	tag := "{" + holdfast.Key("cart", "7") + "}"
 	return locker.Do(ctx, tag, func(ctx context.Context) error {
 		_, err := rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// withOwnServers gives run a Cluster that ends with it, where REDIS_ADDRS names none.
+// withOwnServers gives run a Cluster that ends with it, if REDIS_ADDRS names none.
 func withOwnServers(run func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
 	if os.Getenv("REDIS_ADDRS") != "" {
 		return run
@@ -34,7 +34,7 @@ func withOwnServers(run func(context.Context, io.Writer) error) func(context.Con
 	}
 }
 
-// startCluster makes three nodes share the slots, as "redis-cli --cluster create" would.
+// startCluster makes three nodes share the slots, like "redis-cli --cluster create".
 func startCluster(ctx context.Context) (nodes []*backend.Server, err error) {
 	const slots, n = 16384, 3
 	defer func() {
@@ -67,7 +67,7 @@ func startCluster(ctx context.Context) (nodes []*backend.Server, err error) {
 			if err != nil || strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", n)) {
 				return err
 			}
-			// Again and again, as a node forgets a handshake that takes too long.
+			// Repeat it, because a node forgets a handshake that takes too long.
 			for _, node := range nodes {
 				host, port := node.HostPort()
 				_ = rdb.ClusterMeet(ctx, host, port).Err()

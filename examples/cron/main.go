@@ -1,9 +1,9 @@
-// Cron has a job on every replica, and each tick of it runs on one of them.
+// Cron registers a job on every replica, and each tick of the job runs on one of them.
 //
 //	go run ./examples/cron
 //
-// It prints a line for each tick that it runs, a second apart, with the token of the lock, until Ctrl-C. Redis is embedded
-// (miniredis), unless REDIS_ADDR names one: then start the program several times, and each tick is printed by one of them.
+// It runs a tick every second until Ctrl-C, and prints a line for each with the token of the lock. Redis is embedded
+// (miniredis), unless REDIS_ADDR names one. In that case start the program several times: one of them prints each tick.
 package main
 
 import (
@@ -34,9 +34,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) error {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -53,15 +53,16 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	// All replicas need the same specs and the same time zone: UTC is the easiest to agree on. A panic ends the process
-	// unless Recover is in the chain. SkipIfStillRunning has no use here: runs do not overlap on any replica.
+	// All replicas need the same specs and the same time zone. UTC is the easiest to agree on. A panic ends the process
+	// unless Recover is in the chain. SkipIfStillRunning is of no use here, because runs do not overlap on any replica.
 	c := cron.New(cron.WithSeconds(), cron.WithLocation(time.UTC), cron.WithChain(cron.Recover(cron.DefaultLogger)))
-	alert := func(e cronlock.Event) { // in earnest it would page somebody
+	alert := func(e cronlock.Event) { // a real service would page somebody
 		fmt.Fprintf(out, "job %s, tick %s: %v\n", e.Name, e.Tick.Format(time.TimeOnly), e.Err)
 	}
 	guard := cronlock.New(locker, c, cronlock.WithTrace(&cronlock.Trace{Late: alert, Lost: alert, Failed: alert, Differs: alert}))
 
-	// The name is the job's on all replicas, and its ticks are claimed by it: under a new name the last one may run again.
+	// Replicas claim the job's ticks by its name, so the name must be the same on all of them. Under a new name the last tick
+	// can run again.
 	_, err = guard.AddFunc("* * * * * *", "invoices", func(ctx context.Context) error {
 		// The context ends when the lock is lost, and carries the token for a fence in the database.
 		_, tick, _ := cronlock.Tick(ctx)
@@ -73,7 +74,7 @@ func run(ctx context.Context, out io.Writer) error {
 		<-ctx.Done()
 	}
 
-	// Guard.Stop in place of cron's: it also ends the contexts of jobs that take longer than that.
+	// Guard.Stop replaces cron's Stop. It also ends the contexts of jobs that take longer than patience allows.
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, guard.Stop(patience), locker.Shutdown(patience))

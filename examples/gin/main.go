@@ -1,12 +1,12 @@
-// Gin is an HTTP service that works on each order for one request at a time, on however many replicas. A request that
-// finds its order busy waits a moment, and is then answered with 409.
+// Gin is an HTTP service that handles one request at a time for each order, on any number of replicas. A request that finds
+// its order busy waits for a moment, and then gets a 409.
 //
 //	go run ./examples/gin
 //	curl -i -X POST localhost:8080/orders/42/pay & curl -i -X POST localhost:8080/orders/42/pay
 //
 // It serves at LISTEN_ADDR, localhost:8080 by default, until Ctrl-C. One curl prints "paid order 42" and the token of the
-// lock, the other one "409 Conflict". Redis is embedded (miniredis), unless REDIS_ADDR names one: then start the program
-// twice, with another LISTEN_ADDR, and send a request to each.
+// lock, the other "409 Conflict". Redis is embedded (miniredis), unless REDIS_ADDR names one. In that case start the program
+// twice, the second time with another LISTEN_ADDR, and send a request to each.
 package main
 
 import (
@@ -41,9 +41,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) error {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -71,16 +71,16 @@ func run(ctx context.Context, out io.Writer) error {
 	<-ctx.Done()
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	// First the server, which lets its handlers finish, and then the Locker that they need.
+	// The server goes first and lets its handlers finish. The Locker follows, because the handlers need it.
 	return errors.Join(server.Shutdown(patience), locker.Shutdown(patience))
 }
 
 func router(locker *holdfast.Locker) http.Handler {
 	r := gin.New()
-	r.Use(gin.Recovery()) // and authentication: a client that may not pay must not be able to block the order
-	// The lock is Key("order", id). A task or a cron job that locks the same key is kept out as well.
+	r.Use(gin.Recovery()) // add authentication: a client that is not allowed to pay must not block the order
+	// The lock's key is Key("order", id). It also excludes tasks and cron jobs that lock the same key.
 	r.POST("/orders/:id/pay", ginlock.New(locker, "order", ginlock.Param("id")), func(c *gin.Context) {
-		// The request's context is the lock's: pass it on, so that the work ends when the lock is lost.
+		// The request's context is the lock's context. Pass it on, so that the work ends when the lock is lost.
 		ctx := c.Request.Context()
 		if err := pay(ctx); err != nil {
 			_ = c.Error(err) // after a loss the middleware answers with 503

@@ -1,10 +1,10 @@
-// Gorm writes under a lock by GORM, and the database refuses what arrives late, from a holder that is none any more. The plugin
-// gormfence guards what is written.
+// Gorm writes under a lock with GORM, and the database refuses a late write of a holder that has lost the lock. The plugin
+// gormfence guards the writes.
 //
 //	go run ./examples/gorm
 //
-// It prints the balance after a withdrawal, and that the late ones were refused. Redis is embedded (miniredis), unless
-// REDIS_ADDR names one, and so is the database, SQLite in memory.
+// It prints the balance after a withdrawal, and that two late writes were refused. Redis is embedded (miniredis), unless
+// REDIS_ADDR names one. The database is SQLite in memory.
 package main
 
 import (
@@ -34,9 +34,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) (err error) {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -68,14 +68,15 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	err = errors.Join(
-		db.Exec(fence.DDL()).Error, db.AutoMigrate(&account{}), // in earnest, a migration
+		db.Exec(fence.DDL()).Error, db.AutoMigrate(&account{}), // in a real service, a migration
 		db.Create(&account{ID: 42, Balance: 50}).Error,
 		db.Use(gormfence.New(fence, gormfence.WithLockRequired()))) // from here on a write needs a lock
 	if err != nil {
 		return err
 	}
 
-	// withdraw reads before it writes. Its transaction is guarded first: what it reads, no other holder changes meanwhile.
+	// withdraw reads before it writes. The transaction is guarded before the read, so no other holder changes the balance
+	// in between.
 	var a account
 	withdraw := func(ctx context.Context) error {
 		return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
@@ -85,7 +86,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 			return tx.Model(&a).Update("balance", a.Balance-10).Error
 		})
 	}
-	// A first holder is paused before it writes. Its lease ends, which a release stands for here, and the next holder withdraws.
+	// A first holder is paused before it writes. Its lease expires, which a release stands for, and the next holder withdraws.
 	first, err := locker.Acquire(ctx, "account:42")
 	if err == nil {
 		err = errors.Join(first.Release(ctx), locker.Do(ctx, "account:42", withdraw))
@@ -94,7 +95,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	fmt.Fprintln(out, "the balance is", a.Balance)
-	// It wakes up with its old token. A write by itself is refused as well.
+	// The first holder wakes up with its old token. A write outside of a transaction is refused as well.
 	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
 	for _, err := range []error{withdraw(late), db.WithContext(late).Model(&a).Update("balance", 50).Error} {
 		if !errors.Is(err, sqlfence.ErrStale) {

@@ -11,8 +11,8 @@ import (
 
 const defaultURL = "redis://127.0.0.1:6379"
 
-// connect makes a client, without asking anything yet: of a Cluster, or of the master that Sentinel names where the URL
-// has a master_name, or of one server.
+// connect makes a client, and sends nothing yet. The client is for a Cluster, for the master that Sentinel names if the URL
+// has a master_name, or for a single server.
 func connect(address string, cluster bool) (redis.UniversalClient, error) {
 	if address == "" {
 		address = defaultURL
@@ -22,7 +22,7 @@ func connect(address string, cluster bool) (redis.UniversalClient, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		// The text of the whole error has the URL in it, and so the password.
+		// The text of the whole error contains the URL, and so the password.
 		if inner := (*url.Error)(nil); errors.As(err, &inner) {
 			err = inner.Err
 		}
@@ -48,11 +48,11 @@ func connect(address string, cluster bool) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
-	o.DialerRetries = 1 // somebody waits for the answer
+	o.DialerRetries = 1 // a human waits for the answer
 	return redis.NewClient(o), nil
 }
 
-// explain is an error for people: they may have forgotten a flag.
+// explain formats an error for humans, with a hint if they might have forgotten a flag.
 func explain(err error) string {
 	text := printableText(err.Error())
 	switch {

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// scanCount is how many keys Redis looks at for one SCAN, while others wait: well below a millisecond.
+	// scanCount is how many keys Redis examines per SCAN. Other commands wait meanwhile, for well below a millisecond.
 	scanCount = 500
 	// batch is how many reads share a pipeline.
 	batch = 128
-	// valueHead is how much of a value is read: as long as holdfast's own can be.
+	// valueHead is how much of a value is read: the longest that a value of holdfast can be.
 	valueHead = 22 + len(":") + 64
 )
 
 // search looks for the keys of locks.
 type search struct {
 	pattern string
-	all     bool // also those without companions
+	all     bool // include locks without companions
 
-	mu   sync.Mutex // guards what follows: the masters of a Cluster are scanned at once
+	mu   sync.Mutex // guards what follows: the masters of a Cluster are scanned concurrently
 	keys map[string]bool
 }
 
-// find returns the keys that match, sorted. A lock that comes or goes meanwhile may or may not be among them, and in a
-// Cluster one whose slot moves. With an error it returns those that were found.
+// find returns the keys that match, sorted. A lock that comes or goes meanwhile might be missing, and so might one whose
+// Cluster slot moves. With an error, find returns the keys found so far.
 func find(ctx context.Context, client redis.UniversalClient, pattern string, all bool) ([]string, error) {
 	s := &search{pattern: pattern, all: all, keys: map[string]bool{}}
 	var err error
@@ -43,8 +43,8 @@ func find(ctx context.Context, client redis.UniversalClient, pattern string, all
 	return slices.Sorted(maps.Keys(s.keys)), err
 }
 
-// scan goes through the keys of one server. SCAN stops after each few hundred of them, unlike KEYS, which keeps everybody
-// waiting until it is through.
+// scan goes through the keys of one server. SCAN pauses after every few hundred keys, while KEYS would make all other
+// clients wait until it is done.
 func (s *search) scan(ctx context.Context, server redis.Cmdable) error {
 	for cursor := uint64(0); ; {
 		names, next, err := server.Scan(ctx, cursor, s.scanPattern(), scanCount).Result()
@@ -63,7 +63,7 @@ func (s *search) scan(ctx context.Context, server redis.Cmdable) error {
 	}
 }
 
-// scanPattern matches all names that matter, and as few others as one pattern can.
+// scanPattern returns a pattern that matches all relevant names, and as few others as one pattern can.
 func (s *search) scanPattern() string {
 	around := "*"
 	if s.pattern != "*" {
@@ -75,7 +75,7 @@ func (s *search) scanPattern() string {
 	return around + companion + "*"
 }
 
-// sort keeps the locks that names tell of.
+// sort adds the locks that the names belong to.
 func (s *search) sort(ctx context.Context, server redis.Cmdable, names []string) error {
 	var found, candidates []string
 	for _, name := range names {
@@ -104,7 +104,7 @@ func (s *search) sort(ctx context.Context, server redis.Cmdable, names []string)
 	return nil
 }
 
-// heads reads the beginnings of strings; "" for keys of other types, and those that are gone or move.
+// heads reads the beginnings of strings. It returns "" for keys that have another type, are gone or are moving.
 func heads(ctx context.Context, server redis.Cmdable, keys []string) ([]string, error) {
 	values := make([]string, len(keys))
 	cmds, _ := server.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -123,7 +123,7 @@ func heads(ctx context.Context, server redis.Cmdable, keys []string) ([]string, 
 	return values, nil
 }
 
-// ofKey tells the errors that are about one key from those of a server.
+// ofKey reports whether an error is about one key, and not about the server.
 func ofKey(err error) bool {
 	for _, code := range []string{"WRONGTYPE", "MOVED", "ASK", "TRYAGAIN"} {
 		if redis.HasErrorPrefix(err, code) {

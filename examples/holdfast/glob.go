@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Redis is asked for names that contain a match, as one pattern has to cover locks and their companions; which of them
-// is meant is decided here, by the rules of Redis: * ? [a-z] [^a] and \ before a character that means itself.
+// Redis returns names that contain a match, because one pattern has to cover locks and their companions. This file then
+// decides which of them match, by the rules of Redis: * ? [a-z] [^a], and \ before a character that stands for itself.
 
-// checkGlob refuses what Redis would take to mean something else where more follows behind it.
+// checkGlob refuses a pattern that would mean something else to Redis once more text follows it.
 func checkGlob(pattern string) error {
 	for p := pattern; p != ""; {
 		n, _ := match(p, 0)
@@ -20,9 +20,9 @@ func checkGlob(pattern string) error {
 	return nil
 }
 
-// glob tells whether all of s matches a pattern that checkGlob has nothing against.
+// glob reports whether all of s matches a pattern that checkGlob accepts.
 func glob(pattern, s string) bool {
-	star, mark := "", -1 // the pattern behind the last *, and where in s to go on with it
+	star, mark := "", -1 // the pattern after the last *, and where in s to resume with it
 	for i := 0; ; {
 		if strings.HasPrefix(pattern, "*") {
 			pattern = pattern[1:]
@@ -46,8 +46,8 @@ func glob(pattern, s string) bool {
 	}
 }
 
-// match tells whether c matches the first element of a pattern, other than *, and how long that element is; 0 if it has
-// no end.
+// match reports whether c matches the first element of a pattern, other than *, and how long that element is. The length is
+// 0 if the element has no end.
 func match(pattern string, c byte) (n int, ok bool) {
 	switch pattern[0] {
 	case '?', '*':

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// history is what a fence remembers of a lock.
+// history is what a lock's fence remembers.
 type history struct {
 	Last int64 `json:"last"` // the largest token that was issued
-	// Live is the token of the latest tenure while nobody has released it. Where the lock is free its lease ran out, and
-	// the next tenure will count it as lost.
+	// Live is the token of the latest hold until that hold is released. If the lock is free nevertheless, the lease expired,
+	// and the next hold will count this one as lost.
 	Live   int64   `json:"live,omitempty"`
-	Since  int64   `json:"since"` // of every token from here on it is known how its tenure ended
+	Since  int64   `json:"since"` // from this token on, it is known how each hold ended
 	Lost   []int64 `json:"lost,omitempty"`
 	LeftMS int64   `json:"remembered_ms"`
 }
 
-// newHistory takes a fence apart: last live since lost..., and behind that s where several may hold the lock, and w where
-// somebody may wait. It is nil without one, and for what is none.
+// newHistory parses a fence: "last live since lost...", followed by s if several might hold the lock, and by w if somebody
+// might be waiting. It returns nil if there is no fence, or if the text is not one.
 func newHistory(fence string, left time.Duration) *history {
 	var all []int64
 	for text := range strings.FieldsSeq(strings.TrimSuffix(strings.TrimSuffix(fence, " w"), " s")) {
@@ -36,8 +36,8 @@ func newHistory(fence string, left time.Duration) *history {
 	return &history{Last: all[0], Live: all[1], Since: all[2], Lost: all[3:], LeftMS: max(0, left.Milliseconds())}
 }
 
-// tokenTime is when a token was issued, by the clock of Redis: it is that clock in µs, unless many were issued at once or
-// the clock was set back.
+// tokenTime returns when a token was issued, by the clock of Redis. A token is that clock in µs, unless many were issued at
+// once or the clock was set back.
 func tokenTime(token int64) string {
 	return time.UnixMicro(token).UTC().Format("2006-01-02 15:04:05")
 }
@@ -48,17 +48,18 @@ const noLimit = 1 << 20
 // waiter is a place in line.
 type waiter struct {
 	Label string `json:"label,omitempty"`
-	// Shared is that of a reader. Limit is how many it would have beside it, itself included; none of one that wants to be alone.
+	// Shared marks a reader. Limit is how many holders a waiter for a permit accepts, itself included. A waiter that wants to
+	// be alone has neither.
 	Shared bool  `json:"shared,omitempty"`
 	Limit  int64 `json:"limit,omitempty"`
-	// Told says that Redis will tell it of its turn; else it looks from time to time.
+	// Told says that Redis wakes the waiter when its turn comes. Otherwise the waiter polls.
 	Told bool `json:"told"`
-	// Gone says that it has not been heard of for too long: it will be passed over.
+	// Gone says that the waiter has given no sign for too long, and will be passed over.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// newWaiter is made of an id in line and of what is kept of that: "expiry lease life block limit counted inbox", the expiry in
-// ms by the clock of Redis.
+// newWaiter makes a waiter of an id in line and of its entry: "expiry lease life block limit counted inbox", with the expiry
+// in ms by the clock of Redis.
 func newWaiter(id, entry string, now time.Time) waiter {
 	label, _ := ownLabel(id)
 	fields := strings.Fields(entry)
@@ -67,13 +68,13 @@ func newWaiter(id, entry string, now time.Time) waiter {
 	}
 	expiry, err := strconv.ParseInt(fields[0], 10, 64)
 	w := waiter{Label: label, Told: fields[len(fields)-1] != "-", Gone: err != nil || now.UnixMilli() >= expiry}
-	if len(fields) == 7 { // masters of a NewRedLock keep no limit
+	if len(fields) == 7 { // the masters of a NewRedLock keep no limit
 		w.Shared, w.Limit = limitOf(fields[4])
 	}
 	return w
 }
 
-// limitOf takes the limit of an owner apart; 0 of one that is alone.
+// limitOf parses the limit of an owner. It returns 0 for an owner that is alone, and for a reader.
 func limitOf(text string) (shared bool, limit int64) {
 	switch n, _ := strconv.ParseInt(text, 10, 64); {
 	case n == noLimit:
@@ -84,7 +85,7 @@ func limitOf(text string) (shared bool, limit int64) {
 	return false, 0
 }
 
-// member is one of several that hold a lock together, as they named the same re-entry id, or a limit.
+// member is one of several that hold a lock together, by the same re-entry id or by a limit.
 type member struct {
 	Label  string `json:"label,omitempty"`
 	LeftMS int64  `json:"time_left_ms"`
@@ -93,7 +94,7 @@ type member struct {
 	Token  int64  `json:"token,omitempty"`
 }
 
-// newMembers is made of the hash of a lock that value holds; nil where it is not about that, or nobody is in it.
+// newMembers makes members of the hash beside a lock. It returns nil if the hash is not about value, or if it is empty.
 func newMembers(entry map[string]string, value string, now time.Time) (all []member) {
 	if value == "" || entry["of"] != value {
 		return nil
@@ -107,7 +108,7 @@ func newMembers(entry map[string]string, value string, now time.Time) (all []mem
 		}
 		label, _ := ownLabel(owner)
 		m := member{Label: label, LeftMS: ms - now.UnixMilli()}
-		limit, token, _ := strings.Cut(rest, " ") // of a limit
+		limit, token, _ := strings.Cut(rest, " ") // a re-entry id has neither
 		m.Shared, m.Limit = limitOf(limit)
 		m.Token, _ = strconv.ParseInt(token, 10, 64)
 		all = append(all, m)

@@ -27,31 +27,31 @@ const (
 // row is one key, in the table and in JSON.
 type row struct {
 	Key string `json:"key"`
-	// KeyBase64 is there for keys that are not UTF-8, which JSON cannot have.
+	// KeyBase64 is set for keys that are not UTF-8, which JSON cannot represent.
 	KeyBase64 string `json:"key_base64,omitempty"`
 	State     string `json:"state"`
 	Label     string `json:"label,omitempty"`
-	Value     string `json:"value,omitempty"` // of a foreign holder, the beginning
+	Value     string `json:"value,omitempty"` // the beginning of a foreign holder's value
 	Token     int64  `json:"token,omitempty"`
 	LeftMS    int64  `json:"time_left_ms,omitempty"`
 	NoExpiry  bool   `json:"no_expiry,omitempty"`
-	Holders   int    `json:"holders,omitempty"` // that hold it together
-	Limit     int    `json:"limit,omitempty"`   // the least of theirs; none with readers alone
+	Holders   int    `json:"holders,omitempty"` // how many hold it together
+	Limit     int    `json:"limit,omitempty"`   // the lowest of theirs; 0 if all are readers
 	Waiting   int    `json:"waiting"`
 	Error     string `json:"error,omitempty"`
 
-	Members []member `json:"members,omitempty"` // that hold it together
+	Members []member `json:"members,omitempty"` // the holders that hold it together
 	Line    []waiter `json:"line,omitempty"`    // the first waiters
 }
 
-// partial is the failure of some of what was asked, beside which the rest is told.
+// partial is the failure of some of the requests. The results of the others are still shown.
 type partial struct{ errs []error }
 
 func (p *partial) Error() string { return errors.Join(p.errs...).Error() }
 
 const maxErrors = 10
 
-// add keeps the first errors: where a server is down, that is said once for each of its keys.
+// add keeps the first errors only, because a server that is down causes one for each of its keys.
 func (p *partial) add(err error) {
 	switch n := len(p.errs); {
 	case n < maxErrors:
@@ -61,7 +61,7 @@ func (p *partial) add(err error) {
 	}
 }
 
-// orNil keeps an empty one from being an error.
+// orNil returns p as an error, or nil if p is empty.
 func (p *partial) orNil() error {
 	if len(p.errs) == 0 {
 		return nil
@@ -69,7 +69,7 @@ func (p *partial) orNil() error {
 	return p
 }
 
-// rows looks at all locks that match. With an error there may be some too.
+// rows reads all locks that match. It can return rows along with an error.
 func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern string) ([]row, error) {
 	keys, err := find(ctx, client, pattern, s.all)
 	var p partial
@@ -84,7 +84,7 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 		return nil, err
 	}
 	var all []row
-	var unnamed []int // held by nobody who says so
+	var unnamed []int // held without a label
 	var crowds []int  // held by several, or waited for
 	for state, err := range locker.InspectAll(ctx, keys...) {
 		if ctx.Err() != nil {
@@ -120,12 +120,12 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 			break
 		}
 		for i, value := range values {
-			if _, own := ownLabel(value); value != "" && !own { // "" where it was released meanwhile
+			if _, own := ownLabel(value); value != "" && !own { // "" if it was released meanwhile
 				all[chunk[i]].State, all[chunk[i]].Value = foreign, value
 			}
 		}
 	}
-	for chunk := range slices.Chunk(crowds, batch/4) { // which take up to four reads each
+	for chunk := range slices.Chunk(crowds, batch/4) { // each takes up to four reads
 		if err := nameCrowds(ctx, client, all, chunk); err != nil {
 			p.add(err)
 			break
@@ -134,11 +134,11 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 	return all, p.orNil()
 }
 
-// lineShown is how many waiters ls reads of, and so names.
+// lineShown is how many waiters ls reads, and so can name.
 const lineShown = mostNames
 
-// nameCrowds adds to rows who holds them together and who waits, which InspectAll only counts. That may be a moment later. Where
-// an ACL does not allow it, the numbers have to do.
+// nameCrowds adds to rows the holders and the waiters, which InspectAll only counts. It reads them a moment later than
+// InspectAll. If an ACL does not allow that, only the numbers are shown.
 func nameCrowds(ctx context.Context, client redis.UniversalClient, all []row, chunk []int) error {
 	type reads struct {
 		value   *redis.StringCmd
@@ -199,7 +199,7 @@ func newRow(key string) row {
 	return r
 }
 
-// left is the time that a holder has left.
+// left returns the time that the holder's lease has left.
 func (r *row) left() string {
 	switch {
 	case r.State != held && r.State != foreign:
@@ -210,7 +210,7 @@ func (r *row) left() string {
 	return brief(time.Duration(r.LeftMS) * time.Millisecond)
 }
 
-// holder names the holder, as far as it is known.
+// holder names the holder, if known.
 func (r *row) holder() string {
 	switch {
 	case r.Label != "":
@@ -234,8 +234,8 @@ func (r *row) token() string {
 	return strconv.FormatInt(r.Token, 10)
 }
 
-// since is when the holder got the lock, of several the first of them that still has it, by the clock of Redis; the zero time
-// where that is not known.
+// since returns when the holder got the lock, by the clock of Redis. With several holders it is that of the first one still
+// there. If it is not known, since returns the zero time.
 func (r *row) since() time.Time {
 	token := r.Token
 	if r.Holders > 0 {

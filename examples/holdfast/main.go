@@ -1,19 +1,19 @@
-// Holdfast shows the locks on a live Redis: the holder of each, or its holders, the fencing token, since when it is held and how
+// Holdfast shows the locks on a live Redis: the holder or holders of each, the fencing token, since when it is held, how
 // long the lease lasts, and the waiters. It only reads.
 //
-//	holdfast ls [pattern]      a table of all locks, or of those whose key matches a pattern of Redis (* ? [a-z])
-//	holdfast show KEY          all that is known of one key
-//	holdfast watch [pattern]   the table, drawn anew each second (-n), as wide as the terminal
+//	holdfast ls [pattern]      a table of all locks, or of those whose key matches a Redis pattern (* ? [a-z])
+//	holdfast show KEY          all that is known about one key
+//	holdfast watch [pattern]   the table, redrawn every second (-n), as wide as the terminal
 //
 // From the root of the repository:
 //
 //	go build -o holdfast ./examples/holdfast
 //	REDIS_URL=redis://:secret@10.0.0.5:6379/0 ./holdfast ls 'order:*'
 //
-// README.md beside this file tells about Sentinel, Cluster, keys that ls cannot see, and what an ACL must allow.
+// README.md in the same folder covers Sentinel, Cluster, keys that ls cannot see, and what an ACL must allow.
 //
-// The exit status is 0; 1 if Redis, or a part of it, could not be asked; 2 for a wrong command line; 3 if show finds
-// nothing; 130 after Ctrl-C, with which watch ends at 0.
+// The exit status is 0 on success, 1 if Redis or a part of it could not be asked, 2 for a wrong command line, 3 if show
+// finds nothing, and 130 after Ctrl-C, except that watch then ends with 0.
 package main
 
 import (
@@ -39,7 +39,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
+	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the program at once
 	redis.SetLogger(quiet{})
 	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, connect: connect}
 	info, err := os.Stdout.Stat()
@@ -47,21 +47,21 @@ func main() {
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
-// quiet keeps go-redis from writing into the table what comes back as an error too.
+// quiet keeps go-redis from writing errors into the table. They are also returned.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// app is the program with what it takes from its surroundings.
+// app is the program with its dependencies on the outside.
 type app struct {
 	stdout, stderr io.Writer
-	terminal       bool                       // stdout is one
-	size           func() (columns, rows int) // of it; 0 where that is not known
+	terminal       bool                       // stdout is a terminal
+	size           func() (columns, rows int) // of the terminal; 0 if not known
 	getenv         func(string) string
 	connect        func(url string, cluster bool) (redis.UniversalClient, error)
 }
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	url     string
 	cluster bool
@@ -79,7 +79,7 @@ const usage = `usage:
 "holdfast ls -h" lists the flags, which go before the pattern or key.
 `
 
-// errUsage is a command line that the flag package has complained about already.
+// errUsage stands for a wrong command line that has already been reported.
 var errUsage = errors.New("wrong command line")
 
 func (a *app) run(ctx context.Context, args []string) int {
@@ -168,7 +168,7 @@ func (a *app) command(ctx context.Context, args []string) error {
 	return act(ctx, client, s, subject)
 }
 
-// subjectOf is the pattern or key that a command is about.
+// subjectOf returns the pattern or key that a command is about.
 func subjectOf(command string, args []string, s settings) (string, error) {
 	switch {
 	case len(args) > 1:

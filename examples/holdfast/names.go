@@ -8,8 +8,8 @@ import (
 // companion begins the suffix of the keys that holdfast keeps beside a lock.
 const companion = ":~"
 
-// baseOf is what the companions of a lock begin with: {order:42}:~ for order:42, and {shop}order:~ for a key with a hash
-// tag of its own, as they must be in its Cluster slot. It is false for what can be no lock's key.
+// baseOf returns what the companions of a lock begin with: {order:42}:~ for order:42, and {shop}order:~ for a key with a
+// hash tag of its own, because they must be in the key's Cluster slot. ok is false for a name that cannot be a lock's key.
 func baseOf(key string) (base string, ok bool) {
 	if key == "" || len(key) > 512 || strings.Contains(key, companion) || strings.IndexByte(key, 0) >= 0 {
 		return "", false
@@ -18,7 +18,7 @@ func baseOf(key string) (base string, ok bool) {
 		switch end := strings.IndexByte(key[open+1:], '}'); {
 		case end == 0:
 			return "", false
-		case end > 0 && open == 0 && end == len(key)-2: // {x}, or it would share the companions of x
+		case end > 0 && open == 0 && end == len(key)-2: // {x}, which would otherwise share the companions of x
 			return key + companion + companion, true
 		case end > 0:
 			return key + companion, true
@@ -30,8 +30,8 @@ func baseOf(key string) (base string, ok bool) {
 	return "{" + key + "}" + companion, true
 }
 
-// lockOf is the lock that a companion belongs to: baseOf backwards. It is false for the companions of one call and those
-// of names that are claimed, and for keys that only look like companions.
+// lockOf returns the lock that a companion belongs to, as the inverse of baseOf. ok is false for the companions of a single
+// call and of a claimed name, and for keys that only look like companions.
 func lockOf(name string) (key string, ok bool) {
 	at := strings.Index(name, companion)
 	if at < 0 {
@@ -51,16 +51,16 @@ func lockOf(name string) (key string, ok bool) {
 	return "", false
 }
 
-// ownLabel takes apart the value of a lock: 16 random bytes in base64, and a label behind a colon. It is false for a
-// value of another form, which another library wrote.
+// ownLabel parses the value of a lock: 16 random bytes in base64, then a colon and a label. ok is false for a value of
+// another form, which another library wrote.
 func ownLabel(value string) (label string, ok bool) {
 	random, label, _ := strings.Cut(value, ":")
 	id, err := base64.RawURLEncoding.Strict().DecodeString(random)
 	return label, err == nil && len(id) == 16
 }
 
-// lockValue tells whether a value looks like that of a lock, as holdfast writes them, and redsync and redislock: 16
-// random bytes in base64.
+// lockValue reports whether a value looks like that of a lock. holdfast, redsync and redislock all write 16 random bytes in
+// base64.
 func lockValue(value string) bool {
 	if _, ok := ownLabel(value); ok {
 		return true

@@ -14,12 +14,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxLine is how many of a line show tells of.
+// maxLine is how many waiters show lists.
 const maxLine = 100
 
 var errNothing = errors.New("nothing is known of this key: nobody holds it, and no fence remembers that anybody did")
 
-// details is all that is known of a key.
+// details is all that is known about a key.
 type details struct {
 	row
 	History *history `json:"fence,omitempty"`
@@ -44,8 +44,8 @@ func (a *app) show(ctx context.Context, client redis.UniversalClient, s settings
 	return err
 }
 
-// look reads a lock and its companions at one moment, and what is to be known of those in line right after. It does not
-// go through a Locker, which tells neither history nor line.
+// look reads a lock and its companions at one moment, and the entries of the waiters right after. It does not use a Locker,
+// because a Locker returns neither the history nor the line.
 func look(ctx context.Context, client redis.UniversalClient, key string) (*details, error) {
 	base, ok := baseOf(key)
 	if !ok {
@@ -65,13 +65,13 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		line, waiting = tx.LRange(ctx, base+"line", 0, maxLine-1), tx.LLen(ctx, base+"line")
 		entry, mark = tx.HGetAll(ctx, base+"entry"), tx.GetRange(ctx, base+"mark", 0, 63)
 		several = tx.HGetAll(ctx, base+"held")
-		now = tx.Time(ctx) // a Cluster client sends what has no key along with the rest
+		now = tx.Time(ctx) // it has no key, so a Cluster client sends it along with the rest
 		return nil
 	})
 	if redis.HasErrorPrefix(value.Err(), "WRONGTYPE") {
 		return nil, fmt.Errorf("%s holds another type of data than a lock's: %w", printable(key), value.Err())
 	}
-	for _, cmd := range cmds { // a companion of another type is damaged: the rest is worth telling
+	for _, cmd := range cmds { // a companion of another type is damaged, but the rest is still worth showing
 		if cmd.Err() != nil && !redis.HasErrorPrefix(cmd.Err(), "WRONGTYPE") {
 			return nil, cmd.Err()
 		}
@@ -85,18 +85,18 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 	if n := left.Val(); n != -2 { // go-redis leaves -1 and -2 as they are
 		d.State, d.NoExpiry, d.LeftMS = held, n == -1, max(0, n.Milliseconds())
 		own := false
-		if strings.HasPrefix(value.Val(), "=") { // each of several has a label of its own
+		if strings.HasPrefix(value.Val(), "=") { // several holders, each with a label of its own
 			own = true
 			for i, m := range d.Members {
 				if d.Holders++; d.Limit == 0 || int(m.Limit) < d.Limit {
 					d.Limit = int(m.Limit)
 				}
-				if i == 0 || m.LeftMS < d.LeftMS { // the key lasts as long as the last of them
+				if i == 0 || m.LeftMS < d.LeftMS { // the key lasts as long as the longest lease
 					d.LeftMS = m.LeftMS
 				}
 			}
 			if len(d.Members) == 0 && several.Val()["of"] == value.Val() {
-				d.State, d.LeftMS = free, 0 // nobody is left, and the next one takes it
+				d.State, d.LeftMS = free, 0 // all holders have left: the next caller takes it
 			}
 		} else if d.Label, own = ownLabel(value.Val()); !own {
 			d.State, d.Label, d.Value = foreign, "", value.Val()
@@ -123,7 +123,7 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 	return d, nil
 }
 
-// newLine is made of the ids in line, and of what is kept of each, if it is.
+// newLine makes waiters of the ids in line and of the entry that Redis keeps for each, if it keeps one.
 func newLine(ids []string, entries []any, now time.Time) (all []waiter) {
 	entries = append(entries, make([]any, len(ids)-len(entries))...)
 	for i, id := range ids {
@@ -147,7 +147,7 @@ func (d *details) write(w io.Writer) error {
 	for _, m := range d.Members {
 		left := brief(time.Duration(m.LeftMS) * time.Millisecond)
 		switch {
-		case m.Token == 0: // by a re-entry id
+		case m.Token == 0: // holds by a re-entry id
 			line("held together", "%s, %s left", orDash(m.Label), left)
 		case m.Shared:
 			line("reader", "%s, %s left, token %d, issued %s UTC", orDash(m.Label), left, m.Token, tokenTime(m.Token))
@@ -207,7 +207,7 @@ func (d *details) write(w io.Writer) error {
 	return t.Flush()
 }
 
-// mixed tells whether the lock is one that several hold, or want to.
+// mixed reports whether several callers hold the lock together, or want to.
 func (d *details) mixed() bool {
 	return d.Holders > 0 || slices.ContainsFunc(d.Line, func(w waiter) bool { return w.Shared || w.Limit > 0 })
 }

@@ -2,5 +2,5 @@
 
 package main
 
-// windowSize is not known here: a table may be wider than the terminal.
+// windowSize returns 0: the size is not known here, and a table can be wider than the terminal.
 func windowSize() (columns, rows int) { return 0, 0 }

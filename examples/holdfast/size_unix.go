@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// windowSize is that of the terminal on stdout; 0 where that is not known.
+// windowSize returns the size of the terminal on stdout, or 0 if it is not known.
 func windowSize() (columns, rows int) {
 	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

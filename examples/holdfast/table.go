@@ -22,7 +22,7 @@ const (
 	waitingColumn
 )
 
-// cells is the table of ls and watch, with its head.
+// cells returns the table of ls and watch, with its head.
 func cells(all []row) [][]string {
 	table := [][]string{{"KEY", "STATE", "HOLDER", "TOKEN", "SINCE", "LEFT", "WAITING"}}
 	for _, r := range all {
@@ -42,7 +42,7 @@ func (r *row) members() string {
 	return names(labels)
 }
 
-// line names the first waiters, but for those that are gone.
+// line names the first waiters, except those that are gone.
 func (r *row) line() string {
 	var labels []string
 	for _, w := range r.Line {
@@ -55,7 +55,7 @@ func (r *row) line() string {
 
 const mostNames = 5
 
-// names lists labels, each once; those without one are in the number before it alone.
+// names lists labels, each once. Holders and waiters without a label appear only in the number before the list.
 func names(labels []string) string {
 	var all []string
 	for _, label := range labels {
@@ -72,7 +72,7 @@ func names(labels []string) string {
 	return ": " + strings.Join(all, ", ")
 }
 
-// clock is a moment in local time: that of today, or a date.
+// clock formats a moment in local time: the time if it is today, else the date.
 func clock(t, now time.Time) string {
 	switch {
 	case t.IsZero():
@@ -93,11 +93,11 @@ func writeTable(w io.Writer, table [][]string) error {
 
 const (
 	gap      = 2 // between columns
-	leastCut = 8 // as narrow as a column becomes
+	leastCut = 8 // the least width of a column that is cut
 )
 
-// fit makes a table as narrow as a terminal: it leaves the tokens out, and then since when a lock is held, which show has both, and
-// cuts the longest keys and names. A character counts as one column.
+// fit makes a table as narrow as a terminal. It leaves out the tokens first, and then since when a lock is held; show prints
+// both. After that it cuts the longest keys and names. A character counts as one column.
 func fit(table [][]string, columns int) [][]string {
 	shown := []int{keyColumn, stateColumn, holderColumn, tokenColumn, sinceColumn, leftColumn, waitingColumn}
 	widths := make([]int, len(shown))
@@ -126,7 +126,7 @@ func fit(table [][]string, columns int) [][]string {
 			}
 		}
 		if widths[widest] <= leastCut {
-			break // no terminal is as narrow
+			break // no terminal is that narrow
 		}
 		widths[widest]--
 	}
@@ -145,7 +145,7 @@ func fit(table [][]string, columns int) [][]string {
 	return fitted
 }
 
-// shortenWithin cuts s to n characters, but not its end: keys differ there.
+// shortenWithin cuts s to n characters, but keeps its end, where keys differ.
 func shortenWithin(s string, n int) string {
 	all := []rune(s)
 	if len(all) <= n {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// printable is s as it can be printed to a terminal: what anybody can write into Redis must not move the cursor, or
-// pass for something else. What is odd is quoted as Go has it; show -quoted takes that back.
+// printable returns s in a form that is safe to print to a terminal: text that anybody can write into Redis must not move
+// the cursor, or pass for something else. It quotes unusual strings in Go syntax, which show -quoted accepts.
 func printable(s string) string {
 	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' || r == '"' || r == '\\' }
 	if s != "" && s != "-" && utf8.ValidString(s) && !strings.ContainsFunc(s, odd) {
@@ -19,7 +19,7 @@ func printable(s string) string {
 	return strconv.Quote(s)
 }
 
-// printableText is for a text of several words.
+// printableText does the same for a text of several words, without quotes.
 func printableText(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -37,7 +37,7 @@ func unquote(s string) (string, error) {
 	return key, nil
 }
 
-// brief is a duration with no more digits than anybody reads.
+// brief formats a duration with few digits.
 func brief(d time.Duration) string {
 	switch {
 	case d < time.Second:

@@ -10,11 +10,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// clearScreen takes a terminal's cursor home and clears what was there.
+// clearScreen moves the cursor home and clears the terminal.
 const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
 
-// watch draws the table again and again until ctx ends. The first look must succeed, at least in part, as the command
-// line may be wrong; after that an outage is shown, and watched until it is over.
+// watch draws the table again and again until ctx ends. The first read must succeed at least in part, because the command
+// line might be wrong. After that an outage is shown, and watch goes on through it.
 func (a *app) watch(ctx context.Context, client redis.UniversalClient, s settings, pattern string) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -32,17 +32,17 @@ func (a *app) watch(ctx context.Context, client redis.UniversalClient, s setting
 			return err
 		}
 		if _, err := a.stdout.Write(a.frame(all, err, pattern)); err != nil {
-			return err // nobody reads on
+			return err // nobody reads the output any more
 		}
-		timer.Reset(s.every) // from now on: a look may take longer than that
+		timer.Reset(s.every) // counted from here, because a read can take longer than that
 	}
 }
 
-// aroundTable is how many lines of the screen the rows of the table do not get: a title and a blank line, the head, what is left
-// out, and the line that the cursor is on.
+// aroundTable is how many lines of the screen are not for rows: a title and a blank line, the head, the count of rows left
+// out, and the line of the cursor.
 const aroundTable = 5
 
-// busiest returns n rows, in their order: those that are held or waited for, and of the others as many as there is room for.
+// busiest returns n rows, in their order: first those that are held or waited for, then as many others as fit.
 func busiest(all []row, n int) []row {
 	busy := func(r row) bool { return r.State != free || r.Waiting > 0 }
 	idle := n
@@ -65,7 +65,7 @@ func busiest(all []row, n int) []row {
 	return some
 }
 
-// frame is what is drawn at once, so that it does not flicker. On a terminal it fits the window.
+// frame returns one picture, to be written at once so that it does not flicker. On a terminal it fits the window.
 func (a *app) frame(all []row, err error, pattern string) []byte {
 	var b bytes.Buffer
 	if a.terminal {
@@ -99,7 +99,7 @@ func (a *app) frame(all []row, err error, pattern string) []byte {
 	}
 	fmt.Fprintf(&b, "%s\n\n", title)
 	if err == nil || all != nil {
-		_ = writeTable(&b, table) // a buffer takes all
+		_ = writeTable(&b, table) // a buffer never fails
 	}
 	if rest > 0 {
 		fmt.Fprintf(&b, "and %d more, see ls\n", rest)

@@ -15,12 +15,12 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// createOrder answers a request under its lock. Whatever goes wrong on the way, the client sends the request once more and gets
-// its one order.
+// createOrder answers a request under its lock. Whatever goes wrong, the client can send the request again and gets its one
+// order.
 func createOrder(c *gin.Context, stored *answers, out io.Writer) {
 	ctx := c.Request.Context()
 	item, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, 1<<10))
-	if err != nil || len(item) == 0 { // a request that asks for nothing has no effect, and no answer that is worth storing
+	if err != nil || len(item) == 0 { // a request for nothing has no effect, so its answer need not be stored
 		c.String(http.StatusBadRequest, "name an item of at most 1024 bytes\n")
 		return
 	}
@@ -36,7 +36,7 @@ func createOrder(c *gin.Context, stored *answers, out io.Writer) {
 	case errors.Is(err, errOtherPayload):
 		c.Header("Content-Type", "application/problem+json")
 		c.JSON(http.StatusUnprocessableEntity, gin.H{"title": "Idempotency-Key is already used", "status": http.StatusUnprocessableEntity, "detail": err.Error()})
-	case err != nil: // the lock was lost, or the database failed, at COMMIT perhaps
+	case err != nil: // the lock was lost, or the database failed, perhaps at COMMIT
 		_ = c.Error(err)
 		ginlock.Respond(c, err)
 	case replayed:
@@ -48,16 +48,17 @@ func createOrder(c *gin.Context, stored *answers, out io.Writer) {
 	}
 }
 
-// answers are in the database of the orders, and committed with them. A middleware could not do that: in Redis, or in a
-// transaction of its own, an answer would be there without its order after a crash, or the order without its answer.
+// answers are in the database of the orders, and are committed with them. A middleware could not do that. It would store the
+// answer in Redis or in a transaction of its own, and a crash would leave an answer without its order, or an order without
+// its answer.
 type answers struct {
 	db    *sql.DB
 	fence *sqlfence.Fence
 }
 
-// An answer and the guard row of its request have one name, the key of the lock. Publish how long you keep answers, a day
-// perhaps, and delete the older ones. Guard rows go by fence.Prune(ctx, db, 7*24*time.Hour): later, as they are what stops a
-// handler that was paused for so long.
+// An answer and the guard row of its request have the same name, the key of the lock. Publish how long you keep answers,
+// perhaps a day, and delete older ones. Delete guard rows later, with fence.Prune(ctx, db, 7*24*time.Hour): they are what
+// stops a handler that was paused for that long.
 //
 //	DELETE FROM answers WHERE made_at < datetime('now', '-1 day')
 const answersDDL = `
@@ -73,12 +74,13 @@ type answer struct {
 
 var errOtherPayload = errors.New("this Idempotency-Key came with another payload before: make a new key for a new request")
 
-// once returns the answer to the request whose lock ctx carries: the stored one, or that of effect, which commits together with
-// what effect writes. The lock has repeats wait, and spares the database. That there is one order does not hang on it: of two
-// holders the fence lets one after the other in, and the second finds the answer of the first.
+// once returns the answer to the request whose lock ctx carries. That is the stored answer, or else the answer of effect,
+// which commits together with what effect writes. The lock makes repeated requests wait, and spares the database. It is not
+// what keeps the order unique: the fence lets two holders in one after the other, and the second finds the answer of the
+// first.
 //
-// After a deadlock effect runs again, and so must do nothing but use tx. What it answers is stored, a refusal too; what fails
-// with an error is not, and runs again.
+// After a deadlock effect runs again, so it must do nothing but use tx. Its answer is stored, even a refusal. If effect
+// returns an error nothing is stored, and a repeated request runs it again.
 func (s *answers) once(ctx context.Context, payload []byte, effect func(*sql.Tx) (answer, error)) (a answer, replayed bool, err error) {
 	request, hash := holdfast.Held(ctx)[0].Key(), fmt.Sprintf("%x", sha256.Sum256(payload))
 	err = s.fence.WithTx(ctx, s.db, nil, func(tx *sql.Tx) error {
@@ -89,7 +91,7 @@ func (s *answers) once(ctx context.Context, payload []byte, effect func(*sql.Tx)
 		case replayed && first != hash:
 			return errOtherPayload
 		case !errors.Is(err, sql.ErrNoRows):
-			return err // or none: it is replayed
+			return err // nil if the answer is replayed
 		}
 		if a, err = effect(tx); err != nil {
 			return err

@@ -1,12 +1,12 @@
-// Idempotency is an HTTP service that makes an order once, however often its client sends the request, and though a replica may
-// die between the order and its answer.
+// Idempotency is an HTTP service that makes an order once, however often its client sends the request, even if a replica
+// dies between the order and its answer.
 //
 //	go run ./examples/idempotency
 //	curl -i -u anna:secret -H 'Idempotency-Key: "8e03978e-40d5"' -d lamp localhost:8080/orders
 //
-// Send it twice: the second answer is the first one again, with Idempotency-Replayed: true. It serves at LISTEN_ADDR,
-// localhost:8080 by default, until Ctrl-C, and prints each order that it makes. Redis and the database are embedded (miniredis
-// and SQLite in memory), unless REDIS_ADDR names a Redis, and DATABASE_URL a file:
+// Send it twice: the second reply repeats the first, with Idempotency-Replayed: true. It serves at LISTEN_ADDR,
+// localhost:8080 by default, until Ctrl-C, and prints each order that it makes. Redis and the database are embedded
+// (miniredis and SQLite in memory), unless REDIS_ADDR names a Redis, and DATABASE_URL a file, such as
 // file:orders.db?_txlock=immediate&_pragma=busy_timeout(10000).
 package main
 
@@ -45,9 +45,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) error {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// In earnest, a migration.
+	// In a real service, a migration does this.
 	_, err = db.ExecContext(ctx, fence.DDL()+"; CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, account TEXT, item TEXT);"+answersDDL)
 	if err != nil {
 		return err
@@ -84,22 +84,23 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "listening on http://%s\n", listener.Addr())
-	// A client keeps its request's lock for as long as it takes to send the body: see ginlock.New.
+	// A client holds its request's lock for as long as it takes to send the body, so bound that: see ginlock.New.
 	server := &http.Server{Handler: router(locker, &answers{db, fence}, out), ReadTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
 
 	<-ctx.Done()
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	// First the server, which lets its handlers finish, and then the Locker that they need.
+	// The server goes first and lets its handlers finish. The Locker follows, because the handlers need it.
 	return errors.Join(server.Shutdown(patience), locker.Shutdown(patience))
 }
 
 func router(locker *holdfast.Locker, stored *answers, out io.Writer) http.Handler {
 	r := gin.New()
-	r.Use(gin.Recovery(), gin.BasicAuth(gin.Accounts{"anna": "secret", "ben": "secret"})) // in earnest, your authentication
-	// Clients choose their keys, and two may choose the same: the account belongs to it. Without a key it is a 400. A repeat
-	// that meets the first request waits for it a moment, and is then a 409, which tells the client when to try again.
+	r.Use(gin.Recovery(), gin.BasicAuth(gin.Accounts{"anna": "secret", "ben": "secret"})) // here goes your authentication
+	// Clients choose their keys, and two clients might choose the same one, so the account is part of the lock's key. A request
+	// without a key gets a 400. A repeat that arrives while the first request runs waits for a moment. It then gets a 409,
+	// which says when to try again.
 	request := ginlock.Parts(ginlock.Value(gin.AuthUserKey), ginlock.Header("Idempotency-Key"))
 	r.POST("/orders", ginlock.New(locker, "create-order", request), func(c *gin.Context) { createOrder(c, stored, out) })
 	return r

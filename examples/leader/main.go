@@ -1,9 +1,10 @@
-// Leader relays an outbox by one of three replicas at a time, each a process of its own, and one of them is killed.
+// Leader relays an outbox. Of three replicas, each a process of its own, one at a time does the work.
 //
 //	go run ./examples/leader
 //
-// It prints which replica sends which row, who takes over, and that a paused leader was refused after its successor wrote. Redis
-// and the database are embedded (miniredis and a SQLite file), unless REDIS_ADDR names a Redis. REPLICA is for the replicas.
+// The first leader is killed and the second is paused. It prints which replica sends which row, who takes over, and that the
+// paused leader was refused after its successor wrote. Redis and the database are embedded (miniredis and a SQLite file),
+// unless REDIS_ADDR names a Redis. The program sets REPLICA for the replicas that it starts.
 package main
 
 import (
@@ -36,7 +37,7 @@ func main() {
 func replica(ctx context.Context, out io.Writer) (err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
 	defer rdb.Close()
-	// After a crash the next one leads when the lease is over. The label tells Inspect who leads.
+	// After a crash the next replica leads once the lease has expired. The label lets Inspect return who leads.
 	locker, err := holdfast.New(rdb, holdfast.WithTTL(2*time.Second), holdfast.WithLabel(os.Getenv("REPLICA")))
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ func replica(ctx context.Context, out io.Writer) (err error) {
 		for ctx.Err() == nil {
 			row, err := r.send(ctx)
 			if err != nil {
-				return err // Lead releases, and stands again after a pause
+				return err // Lead releases the lock, and stands for election again after a pause
 			}
 			switch row {
 			case "": // nothing to send
@@ -68,7 +69,7 @@ func replica(ctx context.Context, out io.Writer) (err error) {
 				return r.pause(ctx)
 			}
 		}
-		return ctx.Err() // the leadership is lost: Lead stands again
+		return ctx.Err() // the leadership is lost: Lead stands for election again
 	})
 }
 
@@ -79,8 +80,8 @@ type relay struct {
 	out   io.Writer
 }
 
-// send sends the first row. A leader that dies before the commit has sent what the next one sends again: a receiver knows rows by
-// their id. None that was replaced commits.
+// send sends the first row. If a leader dies before the commit, the next one sends the row again, so a receiver must
+// recognize rows by their id. A leader that was replaced cannot commit.
 func (r *relay) send(ctx context.Context) (row string, err error) {
 	err = r.fence.WithTx(ctx, r.db, nil, func(tx *sql.Tx) error {
 		var id int

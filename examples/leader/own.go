@@ -16,12 +16,12 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// run starts the replicas and a Redis, gives them rows to send, and kills the first leader.
+// run starts a Redis and the replicas, gives them rows to send, and kills the first leader.
 func run(ctx context.Context, out io.Writer) error {
 	addr := os.Getenv("REDIS_ADDR")
 	if addr == "" {
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func run(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// await is the first value that a query finds.
+// await waits until a query finds a row, and returns its value.
 func await(ctx context.Context, db *sql.DB, query string, id int) (value string, err error) {
 	for {
 		if err = db.QueryRowContext(ctx, query, id).Scan(&value); !errors.Is(err, sql.ErrNoRows) {
@@ -107,8 +107,8 @@ func await(ctx context.Context, db *sql.DB, query string, id int) (value string,
 	}
 }
 
-// pause is a leader that is paused past its lease, which a release stands for here, until its successor has written. It wakes up
-// with its old token and writes.
+// pause plays a leader that is paused past its lease until its successor has written. A release stands for the end of the
+// lease. The leader then wakes up with its old token and writes.
 func (r *relay) pause(ctx context.Context) error {
 	lock := holdfast.Held(ctx)[0]
 	_ = lock.Release(ctx)

@@ -1,11 +1,12 @@
-// Metrics tells Prometheus what becomes of locks, and for how long callers wait for them and hold them. What counts is in
-// metrics.go, beside this file.
+// Metrics exports to Prometheus what happens to locks, and how long callers wait for them and hold them. The counters are in
+// metrics.go, in the same folder.
 //
 //	go run ./examples/metrics
 //	curl localhost:8080/metrics
 //
-// Four callers want one order, and a report hangs and loses its lock, of which it prints a warning. Then it serves the metrics
-// at LISTEN_ADDR, localhost:8080 by default, until Ctrl-C. Redis is embedded (miniredis), unless REDIS_ADDR names one.
+// Four callers want one order. A report hangs and loses its lock, and the program prints a warning. Then it serves the
+// metrics at LISTEN_ADDR, localhost:8080 by default, until Ctrl-C. Redis is embedded (miniredis), unless REDIS_ADDR names
+// one.
 package main
 
 import (
@@ -41,9 +42,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) (err error) {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -55,7 +56,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	registry := prometheus.NewRegistry()
 	locker, err := holdfast.New(rdb,
 		holdfast.WithTrace(metrics(registry)),
-		// Traces add up. This one logs losses, long holds, and errors of Redis as warnings, and the rest at the level debug.
+		// Traces add up. This one logs losses, long holds and errors of Redis as warnings, and the rest at level debug.
 		holdfast.WithTrace(holdfast.LogTrace(slog.New(slog.NewTextHandler(out, nil)))))
 	if err != nil {
 		return err
@@ -92,8 +93,8 @@ func work(ctx context.Context, locker *holdfast.Locker) error {
 		})
 	}
 	all.Wait()
-	// A handler that hangs would keep its lock for as long as the process lives. WithMaxHold ends the lock, and the handler
-	// too if it looks at its context.
+	// A handler that hangs would keep its lock for as long as the process lives. WithMaxHold ends the lock, and with it a
+	// handler that heeds its context.
 	err := locker.Do(ctx, holdfast.Key("report", "daily"), func(ctx context.Context) error {
 		<-ctx.Done()
 		return nil

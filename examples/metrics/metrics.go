@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// resource is the first part of a key. The key itself must not become a label: each order would be a time series.
+// resource is the first part of a key. The key itself must not become a label, or each order would be a time series.
 func resource(key string) string {
 	first, _, _ := strings.Cut(key, ":")
 	return first
 }
 
-// metrics returns hooks that count. They run on the goroutine at work, renewals included, and have to be quick.
+// metrics returns hooks that count. They run on the goroutine that does the work, renewals included, so they must be quick.
 func metrics(registry prometheus.Registerer) *holdfast.Trace {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_events_total", Help: "What became of locks.",
@@ -34,7 +34,7 @@ func metrics(registry prometheus.Registerer) *holdfast.Trace {
 	}
 	acquired, lost, released, unreleased := count("acquired"), count("lost"), count("released"), count("unreleased")
 	return &holdfast.Trace{
-		Waiting: count("waiting"), // with "acquired", how contended a resource is
+		Waiting: count("waiting"), // compared with "acquired", shows how contended a resource is
 		Acquired: func(e holdfast.Event) {
 			acquired(e)
 			wait.WithLabelValues(resource(e.Key)).Observe(e.Elapsed.Seconds())
@@ -42,17 +42,17 @@ func metrics(registry prometheus.Registerer) *holdfast.Trace {
 		Renewed: count("renewed"),
 		Released: func(e holdfast.Event) {
 			switch {
-			case errors.Is(e.Err, holdfast.ErrLost): // the one to be woken for; the Lost hook does not tell of all
+			case errors.Is(e.Err, holdfast.ErrLost): // the one to alert on; the Lost hook does not report every loss
 				lost(e)
-			case errors.Is(e.Err, holdfast.ErrUnavailable): // others may have to wait for the end of the lease
+			case errors.Is(e.Err, holdfast.ErrUnavailable): // others might have to wait until the lease expires
 				unreleased(e)
 				return
-			default: // an error is that of Lead's function
+			default: // if there is an error, it is that of Lead's function
 				released(e)
 			}
 			hold.WithLabelValues(resource(e.Key)).Observe(e.Elapsed.Seconds())
 		},
-		LongHold:  count("long_hold"), // a handler may hang
+		LongHold:  count("long_hold"), // a handler might hang
 		NodeError: count("node_error"),
 	}
 }

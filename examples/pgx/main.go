@@ -1,10 +1,10 @@
-// Pgx writes under a lock with pgx, without database/sql: it gives invoices numbers without gaps, and PostgreSQL refuses
-// the number of a holder that is none any more.
+// Pgx writes under a lock with pgx, without database/sql. It gives invoices numbers without gaps, and PostgreSQL refuses a
+// late write of a holder that has lost the lock.
 //
 //	DATABASE_URL=postgres://... go run ./examples/pgx
 //
-// It prints ten numbers, and that the late one was refused. It makes two tables whose names begin with holdfast_example_,
-// and drops them at the end. Redis is embedded (miniredis), unless REDIS_ADDR names one.
+// It prints ten numbers, and that the late invoice was refused. It makes two tables whose names begin with
+// holdfast_example_, and drops them at the end. Redis is embedded (miniredis), unless REDIS_ADDR names one.
 package main
 
 import (
@@ -34,9 +34,9 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if database == "" {
 		return errors.New("set DATABASE_URL to a PostgreSQL: postgres://user:password@host/database")
 	}
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -63,13 +63,13 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer pool.Exec(ctx, "DROP TABLE IF EXISTS holdfast_example_invoices, holdfast_example_fence")
-	// In earnest, a migration, and a primary key: without one, a number that is given twice would be seen here.
+	// In a real service, a migration does this, with a primary key. Without the key, a number given twice would show here.
 	if _, err := pool.Exec(ctx, fence.DDL()+"; CREATE TABLE IF NOT EXISTS holdfast_example_invoices (number int)"); err != nil {
 		return err
 	}
 
-	// issue is guarded by the token in ctx. The read is in the transaction too, behind the guard: no other holder changes
-	// the last number before this one has written the next. After a deadlock the function runs again.
+	// issue is guarded by the token in ctx. The read is in the transaction too, after the guard, so no other holder changes the
+	// last number before this one has written the next. After a deadlock the function runs again.
 	issue := func(ctx context.Context) error {
 		var number int
 		err := sqlfence.WithPgx(ctx, fence, pool.Begin, func(tx pgx.Tx) error {
@@ -84,7 +84,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		}
 		return err
 	}
-	// A first holder is paused before it writes. Its lease ends, which a release stands for here, and ten others issue invoices.
+	// A first holder is paused before it writes. Its lease expires, which a release stands for, and ten others issue invoices.
 	first, err := locker.Acquire(ctx, "invoices")
 	if err == nil {
 		err = first.Release(ctx)
@@ -99,7 +99,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	// It wakes up with its old token.
+	// The first holder wakes up with its old token.
 	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
 	if err := issue(late); !errors.Is(err, sqlfence.ErrStale) {
 		return fmt.Errorf("the late invoice was not refused: %v", err)

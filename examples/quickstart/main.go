@@ -1,5 +1,5 @@
-// Quickstart sells more than a shop has, and then does not: three replicas of a Gin route serve the same rush of customers
-// twice, without a lock and with one.
+// Quickstart sells more than a shop has, and then does not. Three replicas of a Gin route serve the same rush of customers
+// twice: without the lock and with it.
 //
 //	go run -C examples/quickstart .
 //
@@ -33,8 +33,8 @@ const products, stock, requests = 4, 20, 300
 
 var fence, _ = sqlfence.New(sqlfence.SQLite)
 
-// buy looks, works, and writes what follows from the look. Another request in between makes it wrong. Under the lock, ctx
-// ends if the lock is lost, and WithTx has the database refuse a replica that was paused past its lease.
+// buy reads, works, and writes what follows from the read. Another request in between makes that write wrong. Under the
+// lock, ctx ends if the lock is lost, and WithTx makes the database refuse a replica that was paused past its lease.
 func buy(ctx context.Context, db *sql.DB, product string) (unit int, err error) {
 	err = db.QueryRowContext(ctx, "SELECT stock FROM products WHERE id = ?", product).Scan(&unit)
 	if err != nil || unit == 0 {
@@ -52,7 +52,7 @@ func buy(ctx context.Context, db *sql.DB, product string) (unit int, err error) 
 	})
 }
 
-// replica would be a process of its own: it shares Redis and the database with the others, and nothing else.
+// replica stands for a process of its own: it shares Redis and the database with the others, and nothing else.
 func replica(redisAddr string, db *sql.DB, locked bool) (url string) {
 	router := gin.New()
 	if locked {
@@ -126,7 +126,7 @@ func main() {
 	fmt.Println("\nThe difference is one argument on the route: ginlock.New(locker, \"product\", ginlock.Param(\"id\")).")
 }
 
-// check ends a demonstration that lacks what it needs.
+// check ends the program on an error.
 func check[T any](v T, err error) T {
 	if err != nil {
 		log.Fatal(err)

@@ -1,10 +1,10 @@
-// Redlock takes a lock on five independent masters, of which two may be gone.
+// Redlock takes a lock on five independent masters, of which two can be gone.
 //
 //	go run ./examples/redlock
 //	REDIS_ADDRS=a:6379,b:6379,c:6379 go run ./examples/redlock
 //
-// It takes the lock again and again, and prints what came of it. By default the masters are embedded (miniredis), and end
-// one after the other; with three gone there is no majority, and the program ends. With masters of yours, which must share
+// It takes the lock again and again, and prints the outcome. By default the masters are embedded (miniredis), and end one
+// after the other. With three gone there is no majority, and the program ends. With your own masters, which must share
 // nothing, it goes on until Ctrl-C: stop some of them, and start them again.
 package main
 
@@ -25,8 +25,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// quarantine is for how long a master that has just started does not vote, as it may have forgotten a lock: as long as the
-// longest lease that any program asks for, and 4 s. It must be the same in all programs.
+// quarantine is how long a master that has just started does not vote, because it might have forgotten a lock. It must be
+// the same in all programs: at least 1.01 times the longest lease that any of them asks for, plus 5 s.
 var quarantine = 30 * time.Second
 
 func main() {
@@ -40,11 +40,11 @@ func main() {
 func run(ctx context.Context, out io.Writer) error {
 	addrs, quarantine := strings.Split(os.Getenv("REDIS_ADDRS"), ","), quarantine
 	var embedded []*miniredis.Miniredis
-	if addrs[0] == "" { // masters inside of this process, to try it out
-		addrs, quarantine = nil, 0 // they do not tell how long they have been up, and so would never vote
+	if addrs[0] == "" { // masters inside this process, to try it out
+		addrs, quarantine = nil, 0 // miniredis does not report its uptime, so it would never vote
 		for range 5 {
 			server := miniredis.NewMiniRedis()
-			server.ClockTTL(true) // leases end as time goes by
+			server.ClockTTL(true) // leases expire as time goes by
 			if err := server.Start(); err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// What a master that is gone has of a lock ends with its lease: that need not hold up the end of the program.
+	// Shutdown would wait for masters that are gone. What they have of a lock expires with its lease, so a second is enough.
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -74,15 +74,15 @@ func run(ctx context.Context, out io.Writer) error {
 
 	for ctx.Err() == nil {
 		err := locker.Do(ctx, "report", func(ctx context.Context) error {
-			fmt.Fprintln(out, "held, token", holdfast.Held(ctx)[0].Token()) // it rises, whichever masters are the majority
+			fmt.Fprintln(out, "held, token", holdfast.Held(ctx)[0].Token()) // rises, whichever masters are the majority
 			return nil
 		}, holdfast.WithWait(5*time.Second), holdfast.WithTTL(5*time.Second))
 		switch {
-		case errors.Is(err, holdfast.ErrNotAcquired): // another holder works
+		case errors.Is(err, holdfast.ErrNotAcquired): // another holder has it
 			fmt.Fprintln(out, "held elsewhere")
-		case errors.Is(err, holdfast.ErrLost): // what was done may have been done twice, but for a fence
+		case errors.Is(err, holdfast.ErrLost): // without a fence, the work might have been done twice
 			fmt.Fprintln(out, "held and lost")
-		case err != nil: // above all ErrUnavailable: nobody knows, so do not work, and try later
+		case err != nil: // usually ErrUnavailable: nobody can know, so do not work, and try later
 			fmt.Fprintln(out, "no lock:", err)
 		}
 		switch {

@@ -1,10 +1,10 @@
-// Scheduler has a schedule of asynq tasks on every replica, and each tick of it is enqueued once.
+// Scheduler runs a schedule of asynq tasks on every replica, and each tick is enqueued once.
 //
 //	go run ./examples/scheduler
 //
-// It prints a line for each heartbeat that its worker handles, a second apart, until Ctrl-C. Redis is embedded (miniredis),
-// unless REDIS_ADDR names one: then start the program several times, and each heartbeat is printed by one of them. End one
-// of them, and the others go on.
+// Its worker handles a heartbeat every second until Ctrl-C, and prints a line for each. Redis is embedded (miniredis),
+// unless REDIS_ADDR names one. In that case start the program several times: one of them prints each heartbeat. If you end
+// one, the others go on.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// queue keeps the example apart from what else is in a Redis of yours.
+// queue keeps the example apart from everything else in your Redis.
 const queue = "holdfast_example_scheduler"
 
 func main() {
@@ -38,9 +38,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) error {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	// The Scheduler in place of asynq's. The name is the entry's on all replicas: its ticks are claimed by it.
+	// This Scheduler replaces asynq's. Replicas claim the entry's ticks by its name, so it must be the same on all of them.
 	scheduler := asynqlock.NewScheduler(locker)
 	err = scheduler.Register("@every 1s", "heartbeat", asynq.NewTask("heartbeat", nil), asynq.Queue(queue))
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// withOwnServers gives run a master, a replica and a Sentinel that end with it, where SENTINEL_ADDRS names none. It ends the
-// master while run holds the lock, and has run end when the replica is in its place.
+// withOwnServers gives run a master, a replica and a Sentinel that end with it, if SENTINEL_ADDRS names none. It ends the
+// master while run holds the lock, and ends run once the replica has taken the master's place.
 func withOwnServers(run func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
 	if os.Getenv("SENTINEL_ADDRS") != "" {
 		return run
@@ -50,7 +50,7 @@ func withOwnServers(run func(context.Context, io.Writer) error) func(context.Con
 	}
 }
 
-// watch passes on what run prints, and tells when it has the lock.
+// watch passes on what run prints, and reports when run holds the lock.
 type watch struct {
 	io.Writer
 	held chan<- struct{}
@@ -83,7 +83,7 @@ func startSentinel(ctx context.Context) (_ *own, err error) {
 	if o.replica, err = backend.StartServer(ctx, "--replicaof", host, port); err != nil {
 		return nil, err
 	}
-	// First the replica has to follow: a Sentinel that has seen it not to looks again in 10 s.
+	// The replica has to follow first. A Sentinel that has seen a replica without a link looks again only after 10 s.
 	rdb := redis.NewClient(&redis.Options{Addr: o.replica.Addr})
 	defer rdb.Close()
 	err = backend.Until(ctx, func() error {
@@ -109,7 +109,7 @@ func startSentinel(ctx context.Context) (_ *own, err error) {
 	})
 }
 
-// failOver ends the master, and returns when the Sentinel has put the replica in its place.
+// failOver ends the master, and returns once the Sentinel has put the replica in its place.
 func (o *own) failOver(ctx context.Context) error {
 	o.master.Stop()
 	return backend.Until(ctx, func() error {

@@ -1,10 +1,10 @@
-// Shutdown ends a service that has HTTP handlers, tasks and cron jobs under locks, without cutting work off. The order is in
-// shutdown.go, beside this file.
+// Shutdown stops a service that has HTTP handlers, tasks and cron jobs under locks, without cutting work off. The order of
+// the steps is in shutdown.go, in the same folder.
 //
 //	go run ./examples/shutdown
 //	curl -X POST localhost:8080/orders/42/pay     # and Ctrl-C while it runs
 //
-// It prints which work begins and ends, and after Ctrl-C what has stopped. It serves at LISTEN_ADDR, localhost:8080 by
+// It prints when work begins and ends, and after Ctrl-C what has stopped. It serves at LISTEN_ADDR, localhost:8080 by
 // default. Redis is embedded (miniredis), unless REDIS_ADDR names one.
 package main
 
@@ -32,7 +32,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// queue keeps the example apart from what else is in a Redis of yours.
+// queue keeps the example apart from everything else in your Redis.
 const queue = "holdfast_example_shutdown"
 
 func main() {
@@ -46,9 +46,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) error {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func run(ctx context.Context, out io.Writer) error {
 	worker := asynq.NewServerFromRedisClient(rdb, orders.Config(asynq.Config{
 		Queues:          map[string]int{queue: 1},
 		LogLevel:        asynq.ErrorLevel,
-		ShutdownTimeout: asynqPatience, // what takes longer is put back while it still runs
+		ShutdownTimeout: asynqPatience, // a task that takes longer is put back while it still runs
 	}))
 	err = worker.Start(orders.Wrap(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { return work(ctx, out, "task") })))
 	if err != nil {

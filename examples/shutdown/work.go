@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// finished is for a test to replace.
+// finished is a variable so that a test can replace it.
 var finished = func() <-chan time.Time { return time.After(500 * time.Millisecond) }
 
-// work stands for what a service does. It ends with its lock, and not at the signal: that is for shutDown to turn into an
-// order.
+// work stands for what a service does. It ends when its lock is lost, but not at the signal: shutDown turns the signal into
+// an order of steps.
 func work(ctx context.Context, out io.Writer, what string) error {
 	fmt.Fprintln(out, what, "begins")
 	select {

@@ -1,10 +1,10 @@
-// Sql writes under a lock by database/sql, and the database refuses what arrives late, from a holder that is none any more.
+// Sql writes under a lock with database/sql, and the database refuses a late write of a holder that has lost the lock.
 //
 //	go run ./examples/sql
 //
-// It prints that the late write was refused, and what the order is then. Redis and the database are embedded (miniredis and
-// SQLite in memory), unless REDIS_ADDR and DATABASE_URL, a postgres://..., name others; there it makes two tables whose
-// names begin with holdfast_example_, and drops them at the end.
+// It prints that the late write was refused, and the status of the order after that. Redis and the database are embedded
+// (miniredis and SQLite in memory), unless REDIS_ADDR and DATABASE_URL (postgres://...) name others. In the database it
+// makes two tables whose names begin with holdfast_example_, and drops them at the end.
 package main
 
 import (
@@ -32,9 +32,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) (err error) {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -68,33 +68,33 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer db.Exec("DROP TABLE IF EXISTS holdfast_example_orders; DROP TABLE IF EXISTS holdfast_example_fence")
-	// In earnest, a migration.
+	// In a real service, a migration does this.
 	_, err = db.ExecContext(ctx, fence.DDL()+"; CREATE TABLE holdfast_example_orders (id INT PRIMARY KEY, status VARCHAR(20));"+
 		"INSERT INTO holdfast_example_orders VALUES (42, 'new')")
 	if err != nil {
 		return err
 	}
 
-	// setStatus writes what the current holder alone may write: WithTx takes the token from ctx, and the database compares
-	// it with the largest that it has seen. What depends on the lock, reads too, belongs in the function. After a deadlock
-	// it runs again, and so must do nothing but use tx.
+	// setStatus writes what only the current holder is allowed to write: WithTx takes the token from ctx, and the database
+	// compares it with the largest that it has seen. Everything that depends on the lock belongs in the function, reads too.
+	// After a deadlock the function runs again, so it must do nothing but use tx.
 	setStatus := func(ctx context.Context, status string) error {
 		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE holdfast_example_orders SET status = $1 WHERE id = $2", status, 42)
 			return err
 		})
 	}
-	// A first holder is paused before it writes. Its lease ends, which a release stands for here, and the next holder pays.
+	// A first holder is paused before it writes. Its lease expires, which a release stands for, and the next holder pays.
 	first, err := locker.Acquire(ctx, "order:42")
 	if err == nil {
 		err = errors.Join(first.Release(ctx), locker.Do(ctx, "order:42", func(ctx context.Context) error {
 			return setStatus(ctx, "paid")
 		}))
 	}
-	if err != nil { // one that matches sqlfence.ErrCommitUnknown means: read whether it is paid
+	if err != nil { // if it matches sqlfence.ErrCommitUnknown, read whether the order is paid
 		return err
 	}
-	// It wakes up with its old token, and cannot know what happened since.
+	// The first holder wakes up with its old token, and cannot know what has happened since.
 	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
 	if err := setStatus(late, "cancelled"); !errors.Is(err, sqlfence.ErrStale) {
 		return fmt.Errorf("the late write was not refused: %v", err)

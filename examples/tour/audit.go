@@ -6,23 +6,23 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// line is a product's line of the table.
+// line is the row of a product in the table.
 type line struct {
 	product                 string
 	requests, sold, refused int
 	waited, busy            int64
 	longest                 int64 // ns
 	stockLeft               int
-	soldTwice               int // sales of a unit that was sold already
+	soldTwice               int // sales of a unit that had already been sold
 }
 
-// audit compares what the customers were told with what the books say. It returns the lines of the table and
-// every invariant that broke, in words:
+// audit compares what the customers were told with what the books say. It returns the lines of the table and every invariant
+// that broke, in words:
 //
-//   - no unit was sold twice, and none that was not there;
-//   - units sold and units left make up the stock at the beginning;
-//   - a customer that got a 200 has exactly one sale, of the very unit named, and nobody else has any;
-//   - nobody was sent away while there was stock left.
+//   - No unit was sold twice, and none that did not exist.
+//   - Units sold and units left add up to the stock at the beginning.
+//   - A customer that got a 200 has exactly one sale, of the unit named in the answer. Nobody else has a sale.
+//   - Nobody was sent away while there was stock left.
 func audit(products []string, stock int, answers []shop.Answer, books *shop.Ledger) (lines []line, broken []string) {
 	report := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
 

@@ -21,7 +21,7 @@ const (
 	jobSpec     = "*/2 * * * * *" // every other second, for a job of one second
 )
 
-// jobs has five replicas with the same cron job, plain and with cronlock, and shows which of them ran which tick.
+// jobs runs five replicas that have the same cron job, plain and with cronlock, and shows which replica ran which tick.
 func jobs(ctx context.Context, st *stage, a act) (res *result, err error) {
 	d := &diary{plain: map[time.Time]int{}, once: map[time.Time][]string{}, want: st.size.jobs, full: make(chan struct{})}
 	for i := range jobReplicas {
@@ -59,17 +59,17 @@ func jobs(ctx context.Context, st *stage, a act) (res *result, err error) {
 	return res, nil
 }
 
-// diary has who ran which tick.
+// diary records who ran which tick.
 type diary struct {
 	mu    sync.Mutex
 	plain map[time.Time]int
 	once  map[time.Time][]string
 	ended int
 	want  int
-	full  chan struct{} // closed when so many have ended
+	full  chan struct{} // closed when want runs have ended
 }
 
-// startCron starts what would be a process of its own.
+// startCron starts a replica, which stands for a process of its own.
 func startCron(st *stage, name string, d *diary) (stop func(context.Context) error, err error) {
 	client := redis.NewClient(st.Redis)
 	locker, err := holdfast.New(client, holdfast.WithPrefix(st.Prefix+":"), holdfast.WithLabel(name))

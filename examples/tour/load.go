@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// customers is how many buy at the same time. More requests than that queue up behind.
+	// customers is how many buy at the same time. Further requests queue up.
 	customers = 300
-	// stamina is how long a customer goes on coming back. A 409 says that others are being served; the shop
-	// is given fewer tries to get over a 503.
+	// stamina is how long a customer keeps coming back after a 409, which says that others are being served. After a 503 the
+	// shop gets fewer tries.
 	stamina = 2 * time.Minute
 	tries   = 10
 )
 
-// buyAll sends n purchases, each to the next replica, and returns what came of them.
+// buyAll sends n purchases, each to the next replica, and returns the answers.
 func buyAll(ctx context.Context, urls, products []string, n int, tally *tally) ([]shop.Answer, error) {
 	answers := make([]shop.Answer, n)
 	for i := range answers {
 		answers[i] = shop.Answer{Order: fmt.Sprintf("order-%d", i+1), Product: products[i%len(products)]}
 	}
-	// Otherwise, with as many products as replicas, each product would have a replica to itself.
+	// Without a shuffle, and with as many products as replicas, each product would have a replica to itself.
 	rand.Shuffle(n, func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
 
 	transport := &http.Transport{MaxIdleConnsPerHost: customers}
@@ -64,8 +64,8 @@ func buyAll(ctx context.Context, urls, products []string, n int, tally *tally) (
 	return answers, nil
 }
 
-// buy goes on until it has a yes or a no. Asking again after a 503, too, is safe because the shop recognises
-// the order: the purchase may have gone through.
+// buy goes on until it has a yes or a no. It can ask again even after a 503, when the purchase might have gone through,
+// because the shop recognizes the order.
 func buy(ctx context.Context, client *http.Client, url string, a *shop.Answer, tally *tally) {
 	defer func() {
 		if ctx.Err() == nil {

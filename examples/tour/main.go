@@ -1,11 +1,11 @@
 // Tour shows what goes wrong on several replicas, and what prevents it, in four scenes:
 //
-//   - rush: a small shop on three replicas, many customers, too little stock; without the lock and with it.
-//   - paused: two processes that have the lock, one of them stopped (SIGSTOP) until its lease is over, and woken up when
-//     the other one has sold the only unit; without a fence in the database and with it.
-//   - workers: two asynq servers that pay out from a few accounts, without the lock and with it; and three schedulers
-//     that enqueue each tick once. It is the one scene that needs asynq.
-//   - cron: five replicas that have a job, of which one runs each tick.
+//   - rush: a small shop on three replicas, with many customers and too little stock. It runs without the lock and with it.
+//   - paused: two processes that hold the lock. The first is stopped (SIGSTOP) until its lease has expired, and goes on when the
+//     second has sold the only unit. It runs without a fence in the database and with it.
+//   - workers: two asynq servers that pay out from a few accounts, without the lock and with it, and three schedulers that
+//     enqueue each tick once. It is the only scene that needs asynq.
+//   - cron: five replicas that have the same job. One of them runs each tick.
 //
 // From the root of the repository:
 //
@@ -15,24 +15,24 @@
 //	go run ./examples/tour -requests 1000 -products 8 -stock 30 -replicas 5
 //	go run ./examples/tour -serve
 //
-// With -serve it plays no scenes. It runs the shop until Ctrl-C, each replica a process, and shows on a page, whose address
-// it prints, who holds what: with buttons to pause a replica, to kill it and to flush Redis, and to take locks by hand, with a limit
-// (WithLimit), as readers and a writer (WithShared), as a leader (Lead) and several at once (DoAll).
+// With -serve the tour plays no scenes. It runs the shop until Ctrl-C, with each replica in a process of its own, and prints
+// the address of a page that shows who holds what. Buttons pause a replica, kill it, and flush Redis. Others take locks by
+// hand: with a limit (WithLimit), as readers and a writer (WithShared), as a leader (Lead), and several at once (DoAll).
 //
-// It needs nothing but Go: Redis and the database are embedded (miniredis and SQLite, gone afterwards). Two
-// variables switch to real ones:
+// The tour needs only Go: Redis and the database are embedded (miniredis and SQLite, gone afterwards). Two environment
+// variables switch to real servers:
 //
 //	REDIS_ADDR    host:port, or a redis:// URL
 //	DATABASE_URL  postgres://..., mysql://... (also MariaDB), or sqlite:///path/to/file
 //
-// In a database of yours it makes a few tables per scene, named holdfast_tour_ and a random number, and
-// drops them at the end, also after Ctrl-C; a kill -9 leaves them, and a replica that it had stopped. Keys in Redis have
-// a prefix made the same way and expire by themselves.
+// In a database of yours the tour makes a few tables per scene, named holdfast_tour_ and a random number. It drops them at
+// the end, also after Ctrl-C. After a kill -9 they stay, and so does a replica that was stopped. Keys in Redis have a prefix
+// made the same way and expire on their own.
 //
-// The exit status is 1 if, with the lock or the fence, anything was sold twice or another invariant broke, and if a
-// server could not be reached; 2 for wrong flags; 130 after Ctrl-C, which is how -serve ends and gives 0 there.
+// The exit status is 1 if anything was sold twice or another invariant broke with the lock or the fence, or if a server
+// could not be reached. It is 2 for wrong flags, and 130 after Ctrl-C, except that -serve then ends with 0.
 //
-// The scenes are in this directory, the shop that they play in is in internal/shop, and the page in internal/page.
+// The scenes are in this directory, the shop in which they play is in internal/shop, and the page in internal/page.
 package main
 
 import (
@@ -65,10 +65,10 @@ func main() {
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
-// plays are what a process that is one replica can be.
+// plays are the roles that a process for one replica can have.
 var plays = map[string]shop.Play{pausable: playPausable, page.Play: page.Replica}
 
-// app is the program with what it takes from its surroundings.
+// app is the program with its dependencies on the outside.
 type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
@@ -76,9 +76,9 @@ type app struct {
 	size           size
 }
 
-// size is how long the scenes that have no flags for it last.
+// size sets how long those scenes last that have no flags for it.
 type size struct {
-	lease   time.Duration // of the replicas of which one is stopped: the audience waits until it is over
+	lease   time.Duration // of the scene paused: the audience waits until it has expired
 	payouts int           // of each account
 	ticks   int           // of the schedulers
 	jobs    int           // of the cron job
@@ -100,7 +100,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		return 2 // the flag package has said why
+		return 2 // the reason has been printed
 	}
 	err = a.play(ctx, cfg)
 	switch {
@@ -151,7 +151,7 @@ func (a *app) parse(args []string) (config, error) {
 	return cfg, err
 }
 
-// choose returns the scenes of these names, separated by commas, in their own order; all for none.
+// choose returns the scenes that list names, separated by commas, in the order of scenes. An empty list means all.
 func choose(scenes []scene, list string) ([]scene, error) {
 	if list == "" {
 		return scenes, nil

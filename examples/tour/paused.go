@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	pausable = "pausable" // the play of the two
-	paid     = "paid"     // what they are told when a payment has gone through
+	pausable = "pausable" // the play of both replicas
+	paid     = "paid"     // what a replica is told when its payment has gone through
 )
 
-// pause has two replicas sell the same unit. The first is stopped with the lock in its hand while it takes the
-// payment; the second one's turn comes when the lease is over, and it sells; then the first goes on where it was.
+// pause makes two replicas sell the same unit. The first is stopped while it holds the lock and takes the payment. The
+// second gets the lock when the lease has expired, and sells. Then the first goes on where it was.
 func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	res = &result{act: a}
 	if !shop.CanStop {
@@ -37,7 +37,7 @@ func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeBooks()) }()
-	// They end before the books do.
+	// The deferred calls end the replicas before the books are closed.
 	first, err := st.StartProcess(ctx, shop.Role{Play: pausable, Name: "replica-1", Scene: a.tables, Fenced: a.fenced, Lease: st.size.lease}, st.errOut)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	return res, nil
 }
 
-// playPausable is a replica whose payments last until it is told that they went through. It says with which token it
+// playPausable is a replica whose payments last until it is told that they went through. It reports the token with which it
 // charges a customer, and what the database refused.
 func playPausable(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) error {
 	confirmed := make(chan struct{})

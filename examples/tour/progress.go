@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// progress shows how a scene is getting on: on a terminal as one line that is written over, anywhere else as
-// a line every half second.
+// progress shows how a scene is getting on. On a terminal it is one line that is overwritten, anywhere else it is a new line
+// every half second.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -27,7 +27,7 @@ func newProgress(out io.Writer) *progress {
 	return p
 }
 
-// follow writes until the function it returns is called; that one writes the last line.
+// follow writes until done is called, which writes the last line.
 func (p *progress) follow(t *tally) (done func()) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// queue is an asynq queue of an act's own, which is gone afterwards.
+// queue is an act's own asynq queue, which is removed afterwards.
 type queue struct {
 	name      string
 	client    *redis.Client
@@ -51,7 +51,7 @@ func (q *queue) drain(ctx context.Context) error {
 	}
 }
 
-// close removes the queue with all that asynq keeps of it.
+// close removes the queue and everything that asynq keeps about it.
 func (q *queue) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shop.Goodbye)
 	defer cancel()
@@ -59,7 +59,7 @@ func (q *queue) close(ctx context.Context) error {
 	if errors.Is(err, asynq.ErrQueueNotFound) {
 		err = nil // nothing was enqueued
 	}
-	// Its counts stay otherwise.
+	// DeleteQueue leaves the queue's counts.
 	counts := q.client.Scan(ctx, 0, "asynq:{"+q.name+"}:*", 1000).Iterator()
 	for counts.Next(ctx) {
 		err = errors.Join(err, q.client.Del(ctx, counts.Val()).Err())

@@ -10,25 +10,25 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// scene is something that goes wrong, and once more with what prevents it.
+// scene shows something that goes wrong, and then the same with what prevents it.
 type scene struct {
 	name  string // what -scene calls it
 	title string
 	acts  []act
 }
 
-// act is one of the times. Each brings its own replicas and tables, so that none sees what another left behind.
+// act is one performance in a scene. Each act brings its own replicas and tables, so none sees what another left behind.
 type act struct {
 	name   string
 	intro  string
-	tables string // what they are called, in part
+	tables string // part of the names of its tables
 	play   func(context.Context, *stage, act) (*result, error)
 
 	locked   bool // the shop's route has the lock
 	fenced   bool // its writes have the fence
-	mustHold bool // what broke is a failure of the program; otherwise it is what the act is there to show
+	mustHold bool // a broken invariant is a failure of the program; otherwise it is what the act shows
 
-	charge shop.Charge // takes the payments; shop.Pay if it is nil
+	charge shop.Charge // takes the payments; if nil, shop.Pay does
 }
 
 func (a act) payment() shop.Charge {
@@ -132,11 +132,11 @@ type stage struct {
 	errOut   io.Writer
 }
 
-// result is what came of an act.
+// result is the outcome of an act.
 type result struct {
 	act     act
-	lines   []line   // of the table of the rush, one for each product
-	broken  []string // invariants
+	lines   []line   // rows of the table of the rush, one for each product
+	broken  []string // invariants that broke
 	summary string
 }
 
@@ -151,7 +151,7 @@ func rush(ctx context.Context, st *stage, a act) (res *result, err error) {
 
 	tally := newTally(st.Prefix+":", products)
 	var running replicas
-	defer func() { err = errors.Join(err, running.stop(ctx)) }() // does nothing the second time
+	defer func() { err = errors.Join(err, running.stop(ctx)) }() // a second stop does nothing
 	for i := range st.cfg.replicas {
 		r, err := st.StartReplica(ctx, shop.Plan{
 			Name:   fmt.Sprintf("replica-%d", i+1),
@@ -172,7 +172,7 @@ func rush(ctx context.Context, st *stage, a act) (res *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// The replicas go first, so that no handler is still at work when the books are read.
+	// Stop the replicas before reading the books, so that no handler is still at work.
 	if err := running.stop(ctx); err != nil {
 		return nil, err
 	}
@@ -203,7 +203,7 @@ func (rs replicas) urls() []string {
 	return urls
 }
 
-// stop ends all replicas at once and empties the list.
+// stop stops all replicas concurrently and empties the list.
 func (rs *replicas) stop(ctx context.Context) error {
 	stopping := *rs
 	*rs = nil

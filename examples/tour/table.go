@@ -13,7 +13,7 @@ func (l *line) addWaits(t *tally) {
 	l.waited, l.longest, l.busy = c.waited.Load(), c.longest.Load(), c.busy.Load()
 }
 
-// total adds lines up.
+// total adds up lines.
 func total(lines []line) line {
 	sum := line{product: "all"}
 	for _, l := range lines {
@@ -31,9 +31,9 @@ func total(lines []line) line {
 
 var columns = []string{"requests", "sold", "refused", "waited", "longest wait", "told busy", "stock left", "sold twice"}
 
-// printTable writes a block for each act that has lines, and an empty line, or nothing.
+// printTable writes a block for each act that has lines, and then an empty line. If no act has lines, it writes nothing.
 func printTable(out io.Writer, results []*result) error {
-	// tabwriter aligns all columns or none to the right, so the first one is padded here.
+	// tabwriter aligns either all columns to the right or none, so the first one is padded here.
 	width := 0
 	for _, res := range results {
 		for _, l := range res.lines {
@@ -72,7 +72,7 @@ func printTable(out io.Writer, results []*result) error {
 
 func seconds(ns int64) string { return fmt.Sprintf("%.2f s", time.Duration(ns).Seconds()) }
 
-// summarize says in a sentence what came of the rush.
+// summarize describes the outcome of the rush.
 func summarize(res *result, cfg config) string {
 	sum, stock := total(res.lines), cfg.products*cfg.stock
 	switch {

@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// tally counts while a scene runs. The answers are counted where the customers get them, the waits where the
-// Lockers report them.
+// tally counts while a scene runs. Customers count their answers, and the hooks of the Lockers count the waits.
 type tally struct {
 	began    time.Time
 	answers  atomic.Int64
@@ -18,12 +17,12 @@ type tally struct {
 	waits    atomic.Int64
 	lost     atomic.Int64       // locks
 	products map[string]*counts // by name; the map does not change
-	keys     map[string]*counts // the same by lock key
+	keys     map[string]*counts // the same counts by lock key
 }
 
 type counts struct {
-	waited  atomic.Int64 // found the lock held at the first look
-	longest atomic.Int64 // until a lock was acquired, in ns
+	waited  atomic.Int64 // how many found the lock held at first
+	longest atomic.Int64 // the longest time until a lock was acquired, in ns
 	busy    atomic.Int64 // answers 409 and 503
 }
 
@@ -37,7 +36,7 @@ func newTally(prefix string, products []string) *tally {
 	return t
 }
 
-// trace is given to every Locker: this is also how metrics would be connected.
+// trace returns the hooks for every Locker. Metrics would be connected the same way.
 func (t *tally) trace() *holdfast.Trace {
 	return &holdfast.Trace{
 		Waiting: func(e holdfast.Event) {

@@ -15,11 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// skew is what the replicas start apart.
+// skew is the time between the starts of two replicas.
 const skew = 300 * time.Millisecond
 
-// ticks has three replicas enqueue a task every second, some with asynq's scheduler and some with ours, and counts what
-// runs.
+// ticks runs three replicas that each enqueue a task every second with asynq's scheduler, and another with holdfast's, and
+// counts the runs of both.
 func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 	q := openQueue(st, a)
 	defer func() { err = errors.Join(err, q.close(ctx)) }()
@@ -47,7 +47,7 @@ func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 	}
 	defer server.Shutdown()
 
-	// At the beginning of a second, so that all have started before the first tick.
+	// Start at the beginning of a second, so that all have started before the first tick.
 	if err := shop.Sleep(ctx, time.Until(time.Now().Truncate(time.Second).Add(time.Second+50*time.Millisecond))); err != nil {
 		return nil, err
 	}
@@ -110,20 +110,20 @@ func ticks(ctx context.Context, st *stage, a act) (res *result, err error) {
 	return res, nil
 }
 
-// calendar has the ticks that there were.
+// calendar records the ticks.
 type calendar struct {
 	mu       sync.Mutex
 	ticks    map[time.Time]int // how often each was enqueued
-	enqueued int               // ticks
+	enqueued int               // how many ticks were enqueued at all
 	want     int
-	full     chan struct{} // closed when so many are enqueued
+	full     chan struct{} // closed when want ticks are enqueued
 }
 
 func (c *calendar) trace() *asynqlock.Trace {
 	seen := func(_ context.Context, e asynqlock.Event) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.ticks[e.Tick] += 0 // there was one
+		c.ticks[e.Tick] += 0 // records the tick without counting it
 	}
 	return &asynqlock.Trace{Enqueued: c.enqueue, Elsewhere: seen, Missed: seen}
 }

@@ -21,8 +21,8 @@ import (
 // balance is what an account has at the beginning. A payout takes 1.
 const balance = 100
 
-// payouts has two asynq servers work through payouts of a few accounts: read the balance, have the bank pay, write the
-// balance.
+// payouts runs two asynq servers that work through payouts of a few accounts. Each payout reads the balance, has the bank
+// pay, and writes the balance.
 func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
 	accounts := []string{"alice", "bob", "carol", "dave"}
 	books, closeBooks, err := st.Books(ctx, a.tables, accounts, balance)
@@ -37,7 +37,7 @@ func payouts(ctx context.Context, st *stage, a act) (res *result, err error) {
 		for _, account := range accounts {
 			payload, _ := json.Marshal(payout{Account: account})
 			_, err := q.tasks.EnqueueContext(ctx, asynq.NewTask("payout", payload), asynq.Queue(q.name))
-			// go-redis sends a command again whose answer was late; the ID is random, so it is the same task.
+			// go-redis resends a command whose answer was late. The ID is random, so a conflict means the same task.
 			if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
 				return nil, err
 			}
@@ -82,7 +82,7 @@ type payout struct {
 	Account string `json:"account"`
 }
 
-// bank pays, and counts the payouts of one account that run at the same time.
+// bank counts the payouts that begin while another of the same account runs.
 type bank struct {
 	overlaps atomic.Int64
 	mu       sync.Mutex
@@ -102,7 +102,7 @@ func (b *bank) enter(account string) (leave func()) {
 	}
 }
 
-// startWorker starts an asynq server, which shares nothing with the others but the servers.
+// startWorker starts an asynq server. It shares only Redis and the database with the others.
 func startWorker(st *stage, q *queue, a act, name string, bank *bank) (_ *worker, err error) {
 	w := &worker{name: name, charge: a.payment(), client: redis.NewClient(st.Redis)}
 	defer func() {
@@ -134,7 +134,7 @@ func startWorker(st *stage, q *queue, a act, name string, bank *bank) (_ *worker
 	return w, nil
 }
 
-// pay is the handler. It looks, works, and writes what follows from the look.
+// pay is the handler. It reads, works, and writes what follows from the read.
 func (w *worker) pay(ctx context.Context, t *asynq.Task, bank *bank) error {
 	var p payout
 	if err := json.Unmarshal(t.Payload(), &p); err != nil {
@@ -152,7 +152,7 @@ func (w *worker) pay(ctx context.Context, t *asynq.Task, bank *bank) error {
 	return w.books.Sell(ctx, shop.Sale{Order: id, Product: p.Account, Serial: left, Replica: w.name}, left-1)
 }
 
-// worker is what would be a process of its own.
+// worker stands for a process of its own.
 type worker struct {
 	name   string
 	charge shop.Charge
@@ -162,7 +162,7 @@ type worker struct {
 	server *asynq.Server
 }
 
-// stop ends the server before the locker that its handlers hold locks of, and that before the client.
+// stop stops the server first, then the Locker whose locks the handlers hold, and then the client.
 func (w *worker) stop(ctx context.Context) error {
 	if w.server != nil {
 		w.server.Shutdown()

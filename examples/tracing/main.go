@@ -1,8 +1,8 @@
-// Tracing makes an OpenTelemetry span of each lock, which begins with the waiting and ends with the release.
+// Tracing makes an OpenTelemetry span for each lock. The span begins with the wait and ends with the release.
 //
 //	go run ./examples/tracing
 //
-// Three callers want one order, and it prints their spans. Redis is embedded (miniredis), unless REDIS_ADDR names one.
+// It prints the spans of three callers that want one order. Redis is embedded (miniredis), unless REDIS_ADDR names one.
 package main
 
 import (
@@ -31,9 +31,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) (err error) {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, locker.Shutdown(ctx)) }()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(lines{out})) // in earnest, WithBatcher and an exporter for OTLP
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(lines{out})) // in a real service: WithBatcher and OTLP
 	defer func() { err = errors.Join(err, provider.Shutdown(ctx)) }()
 	tracer := provider.Tracer("holdfast")
 
@@ -66,11 +66,11 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	return errors.Join(<-errs, <-errs, <-errs)
 }
 
-// traced is Locker.Do within a span. The context that fn gets descends from the span's, so that what fn does is seen below it.
+// traced is Locker.Do within a span. The context of fn descends from the span's, so the spans of fn appear below it.
 func traced(ctx context.Context, tracer trace.Tracer, locker *holdfast.Locker, key string, fn func(context.Context) error) error {
 	ctx, span := tracer.Start(ctx, "lock", trace.WithAttributes(attribute.String("lock.key", key)))
 	defer span.End()
-	err := locker.Do(ctx, key, fn, holdfast.WithTrace(&holdfast.Trace{ // it hears of this lock alone
+	err := locker.Do(ctx, key, fn, holdfast.WithTrace(&holdfast.Trace{ // hooks for this lock only
 		Waiting: func(e holdfast.Event) {
 			span.AddEvent("waiting", trace.WithAttributes(attribute.String("lock.holder", e.Label)))
 		},
@@ -80,14 +80,14 @@ func traced(ctx context.Context, tracer trace.Tracer, locker *holdfast.Locker, k
 		},
 		NodeError: func(e holdfast.Event) { span.RecordError(e.Err) },
 	}))
-	if err != nil { // a loss too, whose hook may come after the end of the span
+	if err != nil { // a loss too: its hook might run after the end of the span
 		span.RecordError(err)
 		span.SetStatus(codes.Error, err.Error())
 	}
 	return err
 }
 
-// lines prints each span, where a real exporter would send it.
+// lines prints each span. A real exporter would send it.
 type lines struct{ out io.Writer }
 
 func (l lines) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {

@@ -1,10 +1,10 @@
-// Transfer moves money between two accounts under the locks of both, and the database refuses what arrives late.
+// Transfer moves money between two accounts under the locks of both, and the database refuses a late transfer.
 //
 //	go run ./examples/transfer
 //
-// Transfers go both ways at once and never wait for each other in a circle. It prints what the accounts have then, and that a
-// transfer with old tokens was refused. Redis and the database are embedded (miniredis and SQLite in memory), unless REDIS_ADDR
-// names a Redis.
+// Transfers go both ways at once and never deadlock. It prints that a transfer with old tokens was refused, and what the
+// accounts have in the end. Redis and the database are embedded (miniredis and SQLite in memory), unless REDIS_ADDR names a
+// Redis.
 package main
 
 import (
@@ -32,9 +32,9 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) (err error) {
 	addr := os.Getenv("REDIS_ADDR")
-	if addr == "" { // a Redis inside of this process, to try it out
+	if addr == "" { // a Redis inside this process, to try it out
 		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true) // leases end as time goes by
+		server.ClockTTL(true) // leases expire as time goes by
 		if err := server.Start(); err != nil {
 			return err
 		}
@@ -62,14 +62,14 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	// In earnest, a migration.
+	// In a real service, a migration does this.
 	_, err = db.ExecContext(ctx, fence.DDL()+"; CREATE TABLE accounts (id TEXT PRIMARY KEY, cents INT);"+
 		"INSERT INTO accounts VALUES ('anna', 10000), ('ben', 10000)")
 	if err != nil {
 		return err
 	}
 
-	// move writes what the current holder of all locks in ctx alone may write: WithTx compares the token of each.
+	// move writes what only the current holder of all locks in ctx is allowed to write: WithTx compares the token of each.
 	move := func(ctx context.Context, from, to string, cents int) error {
 		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE accounts SET cents = cents + CASE id WHEN ? THEN -? ELSE ? END WHERE id IN (?, ?)", from, cents, cents, from, to)
@@ -86,7 +86,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		all.Go(func() { errs[i] = transfer(names[i%2], names[(i+1)%2], 300-200*(i%2)) })
 	}
 	all.Wait()
-	// One more holder is paused before it writes. Its leases end, which the end of DoAll stands for here, and the next one writes.
+	// Another holder is paused before it writes. Its leases expire, which the end of DoAll stands for, and the next one writes.
 	late := ctx
 	err = locker.DoAll(ctx, []string{"account:anna", "account:ben"}, func(ctx context.Context) error {
 		for _, lock := range holdfast.Held(ctx) {

@@ -1,5 +1,5 @@
-// Package gormfence has GORM guard what it writes under a lock, so that the database refuses it from a holder whose lock has
-// gone to another one. It is [sqlfence] for GORM.
+// Package gormfence is a GORM plugin that guards writes under a lock with package [sqlfence]. The database then refuses the
+// writes of a holder once another holder has taken its lock over.
 //
 //	fence, err := sqlfence.New(sqlfence.Postgres)
 //	err = db.Exec(fence.DDL()).Error // or a migration; before Use
@@ -14,49 +14,48 @@
 //		})
 //	})
 //
-// The locks are those of the statement's context: pass the lock's to [gorm.DB.WithContext]. Without a lock nothing changes,
-// unless [WithLockRequired] is set. [sqlfence.WithParallel] counts here too.
+// A statement's locks are those of its context: pass the lock's context to [gorm.DB.WithContext]. A token of
+// [sqlfence.WithToken] counts as a lock. Without a lock nothing changes, unless [WithLockRequired] is set.
+// [sqlfence.WithParallel] works here too.
 //
 // # Guarantees
 //
 //   - A transaction begun under a lock, by Transaction or Begin, is guarded before its first statement, with all that
-//     [sqlfence.Fence.Guard] promises. A nested one is a savepoint of it. One that is read-only is not guarded. If the context
-//     has only locks with WithLimit or WithShared, begin it read-only, &sql.TxOptions{ReadOnly: true}: any other fails with
-//     [sqlfence.ErrNoToken], but with [WithUnfenced].
-//   - A write under a lock outside of a transaction has a guarded one of its own: Create, Save, Update, Delete, Exec, and Raw
-//     with Find or First, with their hooks and associations, also with SkipDefaultTransaction.
-//   - A write under a lock that its transaction is not guarded by is refused with [ErrUnguarded] before it reaches the
-//     database. So is a write by Raw with Scan, Row or Rows outside of a transaction, as its rows would outlive the guard.
-//   - COMMIT is preceded by another look at the locks and the context. On MySQL it also finds out that the transaction had
-//     ended before, as [sqlfence.Fence.WithTx] does.
+//     [sqlfence.Fence.Guard] promises. A nested transaction is a savepoint of it. A read-only one is not guarded. If the
+//     context has only locks with WithLimit or WithShared, begin the transaction read-only, &sql.TxOptions{ReadOnly: true}.
+//     Any other fails with [sqlfence.ErrNoToken], except with [WithUnfenced].
+//   - A write under a lock outside a transaction gets a guarded one of its own, together with its hooks and associations,
+//     even with SkipDefaultTransaction. That goes for Create, Save, Update, Delete, Exec, and Raw with Find or First.
+//   - A write under a lock that does not guard its transaction is refused with [ErrUnguarded] before it reaches the
+//     database. So is a write by Raw with Scan, Row or Rows outside a transaction: its rows would outlive the guard.
+//   - Before COMMIT the plugin checks the locks and the context once more. On MySQL it also detects that the transaction had
+//     ended before, like [sqlfence.Fence.WithTx].
 //
-// A statement is taken for a read where gorm makes it of Find, First, Count and the like, or where its text begins as one and
-// shows no write: SELECT without INTO, WITH without INSERT, UPDATE, DELETE or MERGE. Text that databases, or their settings,
-// would parse in different ways is a write.
+// A statement counts as a read if GORM builds it for Find, First, Count and the like, or if its text begins as a read and
+// shows no write: SELECT without INTO, or WITH without INSERT, UPDATE, DELETE or MERGE. An ambiguous text counts as a write.
 //
 // # Limits
 //
-//   - What goes past gorm's callbacks is not covered: the *sql.DB of [gorm.DB.DB], statements on Statement.ConnPool. Neither is
-//     a function that writes in a SELECT.
-//   - A transaction that was begun past the plugin is guarded before each write only, not before what it reads: one that was
-//     put into Statement.ConnPool, and one begun within [gorm.DB.Connection]. It is never parallel, and nothing
-//     looks at the locks before its COMMIT.
-//   - Nothing is repeated. After a deadlock, a serialization failure or a busy SQLite, run the whole of Transaction again, or
-//     use [sqlfence.With], which does.
-//   - A write by itself keeps the order of the tokens, but a read before it is not part of it: use a Transaction.
-//   - A hook that panics leaves the transaction of its statement open until the context ends, as it does with gorm alone.
-//   - glebarez/sqlite and modernc.org/sqlite both register "sqlite": where GORM has the first, take the *sql.DB from
-//     [gorm.DB.DB], and do not import the second.
-//   - What cannot run in a transaction, VACUUM for one, needs another [gorm.DB], without the plugin. A migration needs one
-//     too, if WithLockRequired is set or its context carries a lock. On MySQL DDL commits by itself, and takes the guard
-//     along.
-//   - A [sqlfence.Fence.WithTx] on the *sql.DB beside the plugin is fine. Within a Transaction of the same lock it waits for
-//     that one until the context ends, on SQLite for its busy_timeout, and so does a write by db in place of tx.
-//   - On MySQL a transaction that ended before its ROLLBACK, by DDL for one, is not found out.
+//   - What bypasses GORM's callbacks is not covered (the *sql.DB of [gorm.DB.DB], statements on Statement.ConnPool), nor is a
+//     function that writes in a SELECT.
+//   - A transaction that the plugin did not begin is guarded before each write only, and not before its reads. That is one
+//     put into Statement.ConnPool, or begun within [gorm.DB.Connection]. It is never parallel, and its locks are not checked
+//     before COMMIT.
+//   - Nothing is repeated. After a deadlock, a serialization failure or a busy SQLite, run the whole Transaction again, or
+//     use [sqlfence.With], which repeats it.
+//   - A write outside a transaction keeps the order of the tokens, but does not cover a read before it: use a Transaction.
+//   - A hook that panics leaves its statement's transaction open until the context ends, as it does without the plugin.
+//   - glebarez/sqlite and modernc.org/sqlite both register the driver "sqlite". If GORM uses glebarez/sqlite, take the
+//     *sql.DB from [gorm.DB.DB], and do not import modernc.org/sqlite.
+//   - If WithLockRequired is set or the context carries a lock, a migration needs another [gorm.DB] without the plugin. So
+//     does what cannot run in a transaction, such as VACUUM. On MySQL, DDL commits implicitly and ends the guard.
+//   - A [sqlfence.Fence.WithTx] on the *sql.DB works alongside the plugin. Inside a Transaction for the same lock it waits
+//     for that Transaction until the context ends, on SQLite for its busy_timeout. So does a write through db instead of tx.
+//   - On MySQL, a transaction that ended before its ROLLBACK, for example by DDL, is not detected.
 //
 // # Errors
 //
-// gorm returns them, in DB.Error too. They match [sqlfence.ErrStale], [sqlfence.ErrCommitUnknown], [sqlfence.ErrNoToken] and
-// [holdfast.ErrLost], as sqlfence describes them. Where a Begin failed, look at its Error at once: gorm's Commit hides it,
-// and so does its Rollback with PrepareStmt.
+// GORM returns the errors, and keeps them in DB.Error. They match [sqlfence.ErrStale], [sqlfence.ErrCommitUnknown],
+// [sqlfence.ErrNoToken] and [holdfast.ErrLost], as package sqlfence describes them. If Begin fails, check its Error at once:
+// GORM's Commit hides it, and with PrepareStmt its Rollback does too.
 package gormfence

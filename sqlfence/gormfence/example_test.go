@@ -23,7 +23,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	if pool, err := db.DB(); err == nil {
-		pool.SetMaxOpenConns(1) // in memory each connection would be a database of its own
+		pool.SetMaxOpenConns(1) // in memory, each connection would have its own database
 	}
 	fence, err := sqlfence.New(sqlfence.SQLite)
 	if err != nil {
@@ -35,7 +35,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	// In a program the context is that of the lock, as Locker.Do gives it to its function.
+	// In a program, use the lock's context, which Locker.Do passes to its function.
 	first := sqlfence.WithToken(context.Background(), "order:42", 1)
 	second := sqlfence.WithToken(context.Background(), "order:42", 2)
 	pay := func(ctx context.Context) error {

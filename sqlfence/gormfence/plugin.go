@@ -12,8 +12,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// ErrUnguarded: a write under a lock that would not have been guarded, and, with [WithLockRequired], one without a lock. It has not
-// reached the database. The error says what to do.
+// ErrUnguarded: a write under a lock would not have been guarded, or, with [WithLockRequired], a write had no lock. The
+// write has not reached the database. The error's text says what to do.
 var ErrUnguarded = errors.New("gormfence: the write is not guarded")
 
 // Plugin is a [gorm.Plugin]; make it with [New].
@@ -24,8 +24,8 @@ type Plugin struct {
 	err      error // of an option
 }
 
-// New returns the plugin for [gorm.DB.Use], which returns what is wrong with New's arguments. Use it before the gorm.DB is shared,
-// and before its sessions are made. The fence must be for the database that gorm has open.
+// New returns the plugin, for [gorm.DB.Use]. Call Use before the gorm.DB is shared and before sessions are made of it. If an
+// argument of New is wrong, Use returns the error. The fence must be for the database that GORM has open.
 func New(fence *sqlfence.Fence, opts ...Option) *Plugin {
 	p := &Plugin{fence: fence}
 	for _, o := range opts {
@@ -46,19 +46,19 @@ type option func(*Plugin)
 func (o option) apply(p *Plugin) { o(p) }
 
 // WithLockRequired refuses each write whose context carries no lock, unless its transaction is guarded. The error matches
-// [ErrUnguarded] and [sqlfence.ErrNoToken]. A migration then needs another gorm.DB, without the plugin. Default:
-// such a write is none of the plugin's business.
+// [ErrUnguarded] and [sqlfence.ErrNoToken]. A migration then needs another gorm.DB, without the plugin. Default: such a
+// write passes.
 func WithLockRequired() Option { return option(func(p *Plugin) { p.required = true }) }
 
-// WithUnfenced lets a write, or a transaction, pass whose context carries no other locks than those that do not fence: with
-// [holdfast.WithLimit] or [holdfast.WithShared]. Default: it is refused with [sqlfence.ErrNoToken], as by sqlfence itself.
-// With WithUnfenced nothing in the database keeps a late holder of such a lock from writing.
+// WithUnfenced lets a write or a transaction pass if its context carries only locks that do not fence: those with
+// [holdfast.WithLimit] or [holdfast.WithShared]. Nothing in the database then keeps a late holder of such a lock from
+// writing. Default: such a write or transaction is refused with [sqlfence.ErrNoToken], as in sqlfence itself.
 func WithUnfenced() Option { return option(func(p *Plugin) { p.shared = true }) }
 
-// Name is the name under which gorm registers the plugin.
+// Name returns the name under which GORM registers the plugin.
 func (p *Plugin) Name() string { return "holdfast:gormfence" }
 
-// Initialize is for [gorm.DB.Use] to call.
+// Initialize installs the plugin. [gorm.DB.Use] calls it.
 func (p *Plugin) Initialize(db *gorm.DB) error {
 	switch {
 	case p == nil || p.fence == nil:
@@ -66,19 +66,18 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	case p.err != nil:
 		return p.err
 	case transaction(db.Statement.ConnPool) != nil:
-		return errors.New("gormfence: Use within a transaction: its gorm.DB is gone when it ends")
+		return errors.New("gormfence: Use must not be called in a transaction: its gorm.DB is gone when it ends")
 	}
 	g := &guard{Plugin: p, dialect: db.Name()}
-	// The pool is put below gorm's prepared statements, which gorm finds by their type.
+	// The pool goes below gorm's prepared statements, because gorm recognizes those by their type.
 	if prepared, ok := db.ConnPool.(*gorm.PreparedStmtDB); ok {
 		prepared.ConnPool = &pool{prepared.ConnPool, g}
 	} else {
 		db.ConnPool = &pool{db.ConnPool, g}
 		db.Statement.ConnPool = db.ConnPool
 	}
-	// The pool alone would not see all: a statement that is prepared already does not come to it, and neither does what
-	// gorm runs on a connection (db.Connection). The callbacks alone would guard a transaction at its first write, behind what
-	// it has read.
+	// The pool alone would not see everything: statements that are already prepared bypass it, and so does what gorm runs on a
+	// connection (db.Connection). The callbacks alone would guard a transaction only at its first write, after its reads.
 	on := db.Callback()
 	return errors.Join(
 		on.Create().Before("*").Register("gormfence:enter", g.write),
@@ -101,27 +100,30 @@ type guard struct {
 	dialect string
 }
 
-// write is Create, Update and Delete.
+// write is the callback of Create, Update and Delete.
 func (g *guard) write(db *gorm.DB) {
 	if db.Error == nil && !db.DryRun {
 		_ = db.AddError(g.enter(db, true))
 	}
 }
 
-// exec has one statement, after which there is nothing to protect: no savepoint, which each DDL of MySQL would end.
+// exec is the callback of Exec. It sets no savepoint: nothing follows the one statement that would have to be protected, and
+// on MySQL each DDL statement would end the savepoint.
 func (g *guard) exec(db *gorm.DB) {
 	if db.Error == nil && !db.DryRun && !g.reads(db) {
 		_ = db.AddError(g.enter(db, false))
 	}
 }
 
+// query is the callback of Find, First and the like.
 func (g *guard) query(db *gorm.DB) {
 	if db.Error == nil && !db.DryRun && !g.reads(db) {
 		_ = db.AddError(g.enter(db, true))
 	}
 }
 
-// row hands out rows that are still open, behind which a transaction cannot be committed.
+// row is the callback of Scan, Row and Rows. They return rows that are still open, so a write by them cannot have a
+// transaction of its own, which would have to be committed before the rows are read.
 func (g *guard) row(db *gorm.DB) {
 	if db.Error != nil || db.DryRun || g.reads(db) {
 		return
@@ -132,12 +134,12 @@ func (g *guard) row(db *gorm.DB) {
 		}
 		_ = db.AddError(err)
 		if isRows, _ := db.Get("rows"); isRows != true {
-			db.Statement.Dest = failedRow(err) // Row has no other way to say it, and returns nil
+			db.Statement.Dest = failedRow(err) // Row has no other way to report it, and would return nil
 		}
 	}
 }
 
-// reads tells whether the statement is a read: one that gorm has yet to make of a model, or a text that shows no write.
+// reads reports whether the statement is a read: one that gorm has yet to build of a model, or a text that shows no write.
 func (g *guard) reads(db *gorm.DB) bool {
 	return db.Statement.SQL.Len() == 0 || reads(db.Statement.SQL.String(), g.dialect)
 }
@@ -167,15 +169,15 @@ func (g *guard) allow(db *gorm.DB) (alone bool, err error) {
 		}
 		return false, nil
 	case within != nil:
-		// Begun past the plugin, on a connection for one. To remember that it is guarded would be wrong after a rollback to a
-		// savepoint.
+		// The plugin did not begin it: it was begun on a connection, for example. The plugin must not remember that it is
+		// guarded, which would be wrong after a rollback to a savepoint.
 		return false, g.raise(ctx, within)
 	}
 	return true, nil
 }
 
-// raise guards a transaction that another has begun. It is not parallel: the row may have to be advanced, which takes a
-// transaction before this one.
+// raise guards a transaction that the plugin did not begin. The guard is not parallel, because a parallel one might have to
+// advance the row in another transaction first.
 func (g *guard) raise(ctx context.Context, tx sqlfence.Tx) error {
 	marks, _ := g.fence.Marks(ctx) // without marks Guard fails like Marks, and rolls back
 	for i := range marks {
@@ -184,10 +186,10 @@ func (g *guard) raise(ctx context.Context, tx sqlfence.Tx) error {
 	return g.fence.Guard(ctx, tx, marks...)
 }
 
-// locks are what ctx carries that a write must be guarded by: tokens, and the locks that have none to guard by, which the fence
-// refuses. passed tells of one of these that WithUnfenced lets pass.
+// locks returns what a write under ctx must be guarded by: the tokens, and the locks that do not fence, which make the fence
+// refuse. passed reports that there is a lock that does not fence, and that WithUnfenced lets it pass.
 func (g *guard) locks(ctx context.Context) (locks []sqlfence.Mark, passed bool, err error) {
-	// Before the marks: a lock that is released in between is then one that is over, not one that was never there.
+	// Before the marks: if a lock is released in between, Marks fails, rather than leaving the lock out.
 	held := holdfast.Held(ctx)
 	locks, err = g.fence.Marks(ctx)
 	if err != nil && !errors.Is(err, sqlfence.ErrNoToken) {
@@ -216,7 +218,7 @@ type own struct {
 
 const ownKey = "gormfence:own"
 
-// enter lets a write pass, in a transaction of its own where it has none. gorm finds that there is one and begins no other.
+// enter lets a write pass, in a transaction of its own if it is not in one. gorm finds that transaction and begins no other.
 func (g *guard) enter(db *gorm.DB, kept bool) error {
 	alone, err := g.allow(db)
 	if err != nil || !alone {
@@ -252,7 +254,7 @@ func (g *guard) leave(db *gorm.DB) {
 		_ = db.AddError(o.tx.Commit())
 		return
 	}
-	// Not by AddError, which hides what the first error matches.
+	// Not with AddError, which hides what the first error matches.
 	if err := o.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 		db.Error = fmt.Errorf("%w; rollback: %w", db.Error, err)
 	}

@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// reads tells whether a statement is known to write no rows. What it does not know is a write, and what looks like a write where
-// it is none (a column called update, say) costs a refusal and no more.
+// reads reports whether a statement is known to write no rows. Anything unknown is a write. A read that looks like a write
+// (with a column called update, say) is refused at worst.
 //
 // Whether a backslash escapes a quote is a setting of MySQL (NO_BACKSLASH_ESCAPES, ANSI_QUOTES) and of PostgreSQL
-// (standard_conforming_strings). A read is one whatever is set. Where a string has no end then, the database refuses its statement.
+// (standard_conforming_strings). A read must be one under all settings. If a string has no end under one of them, the
+// database refuses its statement there.
 func reads(query, dialect string) bool {
 	sound := false
 	for _, escaping := range []string{"", "'", `'"`} {
@@ -32,7 +33,7 @@ func reads(query, dialect string) bool {
 	return sound
 }
 
-// readsOne is about one statement: its words, in upper case.
+// readsOne is reads for the words, in upper case, of a single statement.
 func readsOne(words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -49,7 +50,7 @@ func readsOne(words []string) bool {
 	case "SAVEPOINT", "RELEASE":
 		return true
 	case "ROLLBACK":
-		// Of a nested transaction: after an error PostgreSQL lets nothing else through. Without TO it ends the guard.
+		// For a nested transaction: after an error PostgreSQL accepts nothing else. Without TO it would end the guard.
 		return slices.Contains(words, "TO")
 	default:
 		return false
@@ -59,7 +60,7 @@ func readsOne(words []string) bool {
 		case "INTO":
 			return false
 		case "INSERT", "DELETE", "MERGE":
-			if words[0] != "SELECT" { // below a SELECT nothing writes
+			if words[0] != "SELECT" { // nothing inside a SELECT writes
 				return false
 			}
 		case "UPDATE":
@@ -75,12 +76,12 @@ func endsIn(words []string, last ...string) bool {
 	return len(words) >= len(last) && slices.Equal(words[len(words)-len(last):], last)
 }
 
-// unknown is a statement that is no read, in the place of text that databases take apart in different ways.
+// unknown is a statement that is not a read. It stands for text that databases parse in different ways.
 var unknown = []string{";", "?"}
 
-// scan returns the words of a query, in upper case, without comments and strings; of other signs the semicolons, closing
-// parentheses, which part an UPDATE from a column called key, and a double quote for a name in such. A backslash escapes the
-// quotes in escaping. ok is false where a string or a name has no end.
+// scan returns the words of a query, in upper case, without comments and strings. Of the other signs it returns semicolons,
+// closing parentheses, which separate an UPDATE from a column called key, and one double quote for each name in double
+// quotes. A backslash escapes the quotes in escaping. ok is false if a string or a name has no end.
 func scan(query, dialect, escaping string) (words []string, ok bool) {
 	mysql := dialect == "mysql"
 	for i := 0; i < len(query); {
@@ -104,7 +105,7 @@ func scan(query, dialect, escaping string) (words []string, ok bool) {
 				}
 				continue
 			}
-			if !mysql && strings.Count(word, "$") > 1 { // PostgreSQL's $tag$, behind which are quotes, or are none
+			if !mysql && strings.Count(word, "$") > 1 { // perhaps PostgreSQL's $tag$, which quotes what follows
 				return append(words, unknown...), true
 			}
 			if number := strings.LastIndexAny(word, "0123456789") + 1; (c == '$' || '0' <= c && c <= '9') && number < len(word) {
@@ -125,14 +126,14 @@ func scan(query, dialect, escaping string) (words []string, ok bool) {
 			}
 		case strings.HasPrefix(rest, "--"), mysql && c == '#':
 			line, _, _ := strings.Cut(rest, "\n")
-			// For PostgreSQL a carriage return ends it, and for MySQL -- without a space is two signs.
+			// In PostgreSQL a carriage return ends it too, and in MySQL -- without a space is two minus signs.
 			if strings.ContainsRune(strings.TrimSuffix(line, "\r"), '\r') || mysql && c == '-' && len(line) > 2 && line[2] > ' ' {
 				return append(words, unknown...), true
 			}
 			i += len(line)
 		case strings.HasPrefix(rest, "/*"):
 			comment, _, ended := strings.Cut(rest[2:], "*/")
-			// For SQLite it needs no end. MySQL's is code, for some versions. One within another ends both, but for PostgreSQL.
+			// In SQLite it needs no end, and in MySQL it can be code. A nested one ends both, except in PostgreSQL.
 			if !ended || strings.HasPrefix(comment, "!") || strings.HasPrefix(comment, "M!") || strings.Contains(comment, "/*") {
 				return append(words, unknown...), true
 			}
@@ -150,7 +151,8 @@ func scan(query, dialect, escaping string) (words []string, ok bool) {
 	return words, true
 }
 
-// quoted is the length of what is in quotes at the beginning of s. Within it a doubled quote is one.
+// quoted returns the length of the quoted text at the beginning of s, quotes included. A doubled quote inside does not end
+// it.
 func quoted(s string, backslash bool) (n int, ok bool) {
 	for n = 1; n < len(s); n++ {
 		switch {
@@ -166,7 +168,7 @@ func quoted(s string, backslash bool) (n int, ok bool) {
 	return 0, false
 }
 
-// wordByte is one of a word: dollars are those of PostgreSQL's strings and parameters too.
+// wordByte reports whether c is part of a word. So are the dollars of PostgreSQL's strings and parameters.
 func wordByte(c byte) bool {
 	return c == '_' || c == '$' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }

@@ -13,13 +13,13 @@ import (
 	"gorm.io/gorm"
 )
 
-// pool is gorm's pool, whose transactions are guarded.
+// pool is gorm's pool, with guarded transactions.
 type pool struct {
 	gorm.ConnPool
 	guard *guard
 }
 
-// BeginTx makes a [gorm.ConnPoolBeginner] of the pool.
+// BeginTx makes the pool a [gorm.ConnPoolBeginner].
 func (p *pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool, error) {
 	return p.guard.begin(ctx, p.ConnPool, opts, true)
 }
@@ -41,22 +41,22 @@ func database(conn gorm.ConnPool) (*sql.DB, error) {
 type tx struct {
 	gorm.Tx
 	guard *guard
-	conn  gorm.ConnPool   // that it was begun on
-	ctx   context.Context // that it was begun with: Commit looks at its locks, which are those of the guard
-	locks []sqlfence.Mark // that it is guarded by
-	kept  bool            // it has the savepoint
+	conn  gorm.ConnPool   // what it was begun on
+	ctx   context.Context // what it was begun with: Commit checks its locks, which are those of the guard
+	locks []sqlfence.Mark // what it is guarded by
+	kept  bool            // whether it has the savepoint
 }
 
-// keep and kept are what [sqlfence.Fence.WithTx] does on MySQL, which ends a transaction under a caller that takes no notice:
-// at a deadlock, and at a statement that commits by itself. What runs after that is committed statement by statement, and
-// COMMIT has nothing to say about it. The savepoint is then gone as well.
+// keep and kept detect that MySQL has ended a transaction, as [sqlfence.Fence.WithTx] does. MySQL ends one at a deadlock and
+// at a statement that commits implicitly. If the caller ignores that, its later statements are committed one by one, and
+// COMMIT succeeds all the same. But the savepoint is gone then.
 const (
 	keep = "SAVEPOINT gormfence_guard"
 	kept = "RELEASE SAVEPOINT gormfence_guard"
 )
 
-// begin begins a transaction on conn, and guards it if ctx carries a lock. With keep it finds out at COMMIT that it has ended
-// before. On an error it returns a nil *tx, not a nil interface: gorm's Rollback takes that for nothing to do.
+// begin begins a transaction on conn, and guards it if ctx carries a lock. With keeps, COMMIT detects on MySQL that the
+// transaction ended before. On an error begin returns a nil *tx, not a nil interface: gorm's Rollback then does nothing.
 func (g *guard) begin(ctx context.Context, conn gorm.ConnPool, opts *sql.TxOptions, keeps bool) (gorm.ConnPool, error) {
 	switch c := conn.(type) {
 	case *pool:
@@ -88,7 +88,7 @@ func (g *guard) begin(ctx context.Context, conn gorm.ConnPool, opts *sql.TxOptio
 	return t, nil
 }
 
-// open begins a transaction on what is no pool of gorm's own.
+// open begins a transaction on a pool that is neither the plugin's nor gorm's own.
 func (g *guard) open(ctx context.Context, conn gorm.ConnPool, opts *sql.TxOptions, guarded bool) (gorm.Tx, error) {
 	switch c := conn.(type) {
 	case sqlfence.DB:
@@ -134,14 +134,14 @@ func (t *tx) Commit() error {
 	return t.guard.fence.Commit(t.ctx, t.Tx)
 }
 
-// gone is for a savepoint that could not be released.
+// gone returns the error for a savepoint that could not be released, and rolls back.
 func (t *tx) gone(err error) error {
 	over := holdfast.Err(t.ctx)
 	if over == nil {
 		over = t.ctx.Err()
 	}
 	switch {
-	case number(err) == 1305: // there is no such savepoint, whatever has ended since
+	case number(err) == 1305: // the savepoint does not exist, whatever has ended since
 		err = endedBefore(err)
 		if over != nil {
 			err = fmt.Errorf("%w; %w", err, over)
@@ -159,11 +159,11 @@ func (t *tx) gone(err error) error {
 }
 
 func endedBefore(err error) error {
-	return fmt.Errorf("%w: the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits by itself; what ran after that was not guarded: %w",
+	return fmt.Errorf("%w: the transaction ended before its COMMIT, by an ignored deadlock or a statement that commits implicitly; what ran after that was not guarded: %w",
 		sqlfence.ErrCommitUnknown, err)
 }
 
-// number is MySQL's of an error, 0 if it has none. It is a field in go-sql-driver, which is not imported.
+// number returns the MySQL number of an error, or 0. It is a field in go-sql-driver, which this package does not import.
 func number(err error) uint64 {
 	for ; err != nil; err = errors.Unwrap(err) {
 		v := reflect.Indirect(reflect.ValueOf(err))
@@ -180,7 +180,7 @@ func number(err error) uint64 {
 // GetDBConn is for [gorm.DB.DB].
 func (t *tx) GetDBConn() (*sql.DB, error) { return database(t.conn) }
 
-// transaction is what conn is if it is a transaction, below gorm's prepared statements; nil if it is none.
+// transaction returns the transaction that conn is, below gorm's prepared statements, or nil if conn is not one.
 func transaction(conn gorm.ConnPool) sqlfence.Tx {
 	for {
 		prepared, ok := conn.(*gorm.PreparedStmtTX)
@@ -193,7 +193,7 @@ func transaction(conn gorm.ConnPool) sqlfence.Tx {
 	return t
 }
 
-// failedRow is a row whose Scan returns err: database/sql makes one where it has no connection.
+// failedRow returns a row whose Scan returns err: database/sql makes one if it cannot connect.
 func failedRow(err error) *sql.Row {
 	db := sql.OpenDB(refusal{err})
 	defer db.Close()

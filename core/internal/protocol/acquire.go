@@ -31,8 +31,9 @@ var (
 	PermitScript  = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
 )
 
-// Acquire is a call of acquire.lua; id is the re-entry id where n has an Entry, and the limit where it is Several. Here and
-// below, room is where the arguments go, the key is a string or points to one, and what is pointed to must not change.
+// Acquire returns a call of acquire.lua. id is the re-entry id if n has an Entry, and the limit if n is Several. Here
+// and below, room is where the arguments go, and the key is a string or a pointer to one. What a pointer points to must
+// not change.
 func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, []any) {
 	if n.Entry != "" {
 		return reenterScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, plan, id)
@@ -43,14 +44,14 @@ func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, [
 	return AcquireScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, plan)
 }
 
-// Waiting is what a call tells of itself that wants to wait in line.
+// Waiting is what a call that wants to wait in line says about itself.
 type Waiting struct {
-	First   time.Duration // the lease of a grant
-	Counted bool          // whether the server knows who listens
-	Inbox   string        // the channel on which a grant is told; "" where nothing can be told
+	First   time.Duration // the length of a grant's first lease
+	Counted bool          // whether the server knows all subscribers, see line.lua
+	Inbox   string        // the channel for the grant; "" if nothing can be received
 }
 
-// AcquirePlan is the second argument of acquire.lua.
+// AcquirePlan returns the second argument of acquire.lua.
 func AcquirePlan(lease time.Duration, block int, waits *Waiting) string {
 	text := fmt.Sprint(lease.Milliseconds(), " ", (lease + FenceLife).Milliseconds(), " ", block)
 	if waits == nil {
@@ -71,31 +72,32 @@ type Acquired struct {
 	Token     int64 // the fencing token, or the first of a block; else 0
 	Undone    bool  // the tenure was undone before
 	Exhausted bool  // the tokens have reached 2^53
-	Held      bool  // somebody else has the lock: what follows is about it
+	Held      bool  // somebody else holds the lock: the fields below are about that
 
-	Left    int64  // of the lease, in ms; -1 without an end
+	Left    int64  // what is left of the lease, in ms; -1 if it does not end
 	Value   string // of the lock
 	Place   int    // in line, 1 is the first; 0 outside
 	Time    int64  // of the server, in µs
 	Last    int64  // the last token issued
-	Foreign bool   // the last tenure is over: it is somebody else's lock, who will tell nobody
+	Foreign bool   // the last tenure has ended, so the holder does not use holdfast and will notify nobody
 	Deaf    Deaf
-	Holders int // that hold it together; 0 where one holds it alone
+	Holders int // how many hold it together; 0 if one holds it alone
 }
 
-// NoLimit is the limit of an owner that lets any number hold the lock with it, if they name none either. Held.lua knows it too.
+// NoLimit is the limit of an owner that lets any number hold the lock with it, if they name no limit either. It is in
+// held.lua, too.
 const NoLimit = 1 << 20
 
-// severalHold is what the value of a lock begins with that several may hold together: see held.lua.
+// severalHold begins the value of a lock that several can hold together: see held.lua.
 const severalHold = "="
 
-// Deaf is why a waiter will not be told of a grant.
+// Deaf is the reason why a waiter will not be notified of a grant.
 type Deaf int64
 
 const (
 	Hears         Deaf = 0
-	DeafElsewhere Deaf = 1 // the server knows nobody who listens to the inbox
-	DeafMute      Deaf = 2 // it lets no script publish
+	DeafElsewhere Deaf = 1 // the server knows no subscriber of the inbox
+	DeafMute      Deaf = 2 // the server lets no script publish
 )
 
 // ReadAcquired reads a reply of acquire.lua.

@@ -1,23 +1,31 @@
--- Takes the lock if its owner may have it and nobody waits for it; else joins the line, or refreshes its place there.
--- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua; behind permit.lua
---       see held.lua
--- ARGV: 1 owner, 2 "lease life block", or to wait in line "lease life block entry first counted inbox":
---         lease   in ms
---         life    of the fence in ms, longer than the lease
---         block   how many tokens to reserve
---         entry   how long the place in line is kept without another look, in ms
---         first   lease of a grant in ms
---         counted, inbox: see line.lua
---       3 with a re-entry id: that; behind permit.lua: the limit
---       (2 in one, as Redis tells a client that has not authenticated itself so only up to ten arguments)
+-- Takes the lock if its owner may have it and nobody waits for it. Otherwise joins the line, or refreshes the owner's
+-- place there. fast.lua is in front of this script and answers the common case.
+-- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua
+--       6 with a re-entry id: see entry.lua; with a limit, behind permit.lua: see held.lua
+-- ARGV: 1 owner
+--       2 "lease life block", or to wait in line "lease life block entry first counted inbox":
+--         lease           in ms
+--         life            of the fence, in ms; longer than the lease
+--         block           how many tokens to reserve
+--         entry           how long the place in line is kept without another look, in ms
+--         first           the first lease of a grant, in ms
+--         counted, inbox  see line.lua
+--       3 with a re-entry id: that id; with a limit: the limit
+--       (2 is one string because Redis answers NOAUTH only to commands of up to ten arguments.)
 -- Replies:
---   n > 0                   held, n is the fencing token, or the first of a block
---   {0, ms left, value,     somebody else holds it; ms left is -1 where the key never expires
---    place, TIME, fence,    1 is the first in line, 0 not in it; TIME in µs; the fence or ''
---    deaf[, inside]}        how many hold it, where several may; deaf is why a waiter that named its inbox will not be told: 1, nobody listens there as far as
---                           this server knows; 2, it lets no script publish; else 0
---   -1                      this tenure was already undone
---   -2                      the token space (2^53) is used up
+--   n > 0  held; n is the fencing token, or the first of a block
+--   -1     this tenure was undone before
+--   -2     the token space (2^53) is used up
+--   {0, left, value, place, time, fence, deaf[, holders]}  somebody else holds the lock:
+--          left     of its lease, in ms; -1 if the key never expires; of several leases, until the first may end
+--          value    of the lock
+--          place    in line: 1 is the first, 0 is outside
+--          time     TIME, in µs
+--          fence    the fence, or ''
+--          deaf     why a waiter that named an inbox will not be notified: 1, this server knows no subscriber of the inbox;
+--                   2, this server lets no script publish; else 0
+--          holders  how many hold the lock, if several may
+--   an error if the lock, its fence or its line is of another type
 
 local limit = several and tonumber(ARGV[3]) or 1
 local entered = not several and KEYS[6]
@@ -25,7 +33,7 @@ local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*
 found = found or redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local holder, fence = found[1], found[2]
 if found[3] then return -1 end -- also where the lock still has this value: those who were let in go on under it
--- An error where that is of another type: before anything is written, which would stay for a lease.
+-- This fails if the hash is of another type. It must fail before anything is written, which would stay for a lease.
 if entered then redis.call('HGET', entered, 'of') end
 
 if entered and holder then
@@ -37,8 +45,8 @@ if entered and holder then
 end
 
 if holder == ARGV[1] then
-  -- Asked before, and the answer got lost or is still on its way, or granted meanwhile: the same token, never a
-  -- shorter lease.
+  -- Asked before, and the answer was lost or is still on its way; or granted meanwhile. The token is the same, and the
+  -- lease never gets shorter.
   if redis.call('PTTL', KEYS[1]) < tonumber(lease) then
     redis.call('PEXPIRE', KEYS[1], lease)
   end
@@ -59,14 +67,14 @@ if several then
   if over then recount(at) end
 end
 
--- refuse answers that the lock is not to be had, after joining the line where that was asked for.
+-- refuse answers that somebody else holds the lock, after joining the line if that was asked for.
 local function refuse(left)
   local rank, deaf = 0, 0
   if place ~= '' then
     local entry, first, counted, inbox = string.match(place, '^(%d+) (%d+) (%d) (.+)$')
     if inbox ~= '-' and mute(now) then deaf = 2 end
     if not heard(inbox, counted) then deaf = 1 end
-    -- A waiter that cannot be told looks by itself, and is not passed over.
+    -- A waiter that cannot be notified looks on its own, and is not passed over.
     if deaf > 0 then inbox = '-' end
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
     local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' ' .. ms(limit) .. ' ' .. counted .. ' ' .. inbox
@@ -99,7 +107,8 @@ end
 if limit > 1 then
   local token, err = share(at, ARGV[1], limit, tonumber(lease), tonumber(life), tonumber(block))
   if not token then return err or -2 end
-  -- There may be room for those behind: the first to look after another library's lock had ended was alone.
+  -- There may be room for those behind. The end of another library's lock notifies nobody, and this owner is just the
+  -- first to look after it.
   if first then serve('', at) end
   settle(at)
   return token
@@ -110,8 +119,8 @@ local token, text, ahead = draw(at.fence, tonumber(block), now)
 if not token then return -2 end
 if first then text = text .. ' w' end
 
--- MGET reads keys of another type as missing. NX keeps such a lock from being overwritten, and GET such a
--- fence: it makes SET refuse them.
+-- MGET reads keys of another type as missing. NX keeps SET from overwriting such a lock, and GET makes SET refuse such
+-- a fence.
 if not at.value and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
   return redis.pcall('GET', KEYS[1])
 end

@@ -6,20 +6,20 @@ var (
 	//go:embed bundle.lua
 	bundleLua string
 
-	// BundleScript is called with as many keys as there are.
+	// BundleScript is called with any number of keys.
 	BundleScript = newScript(0, bundleLua)
 )
 
-// A Kind is what a call can be in a bundle.
+// A Kind is the part that a call can have in a bundle.
 type Kind int
 
 const (
-	Apart   Kind = iota // it goes by itself
+	Apart   Kind = iota // it goes separately
 	Forgets             // a Forget that leaves no tombstone
 	Takes               // an Acquire without a re-entry id
 )
 
-// KindOf tells how the call of s with args may travel.
+// KindOf returns how the call of s with args can travel.
 func KindOf(s *Script, args []any) Kind {
 	switch {
 	case s == ForgetScript && args[len(args)-1] == noTombstone:
@@ -30,10 +30,10 @@ func KindOf(s *Script, args []any) Kind {
 	return Apart
 }
 
-// Bundle is one call for several, given by their arguments.
+// Bundle returns one call for several, which are given by their arguments.
 func Bundle(forgets, takes [][]any) (*Script, []any) {
 	args := append(make([]any, 0, 4+4*len(forgets)+5*len(takes)), "evalsha", BundleScript.sha, 2*len(forgets)+3*len(takes))
-	const key, owner = 3, 8 // where they stand in a call
+	const key, owner = 3, 8 // where these are in a call
 	for _, f := range forgets {
 		args = append(args, f[key:key+2]...)
 	}
@@ -50,7 +50,8 @@ func Bundle(forgets, takes [][]any) (*Script, []any) {
 	return BundleScript, args
 }
 
-// ReadBundle reads the reply to a bundle of n: what each of them would have got, nil for one that has to go by itself.
+// ReadBundle reads the reply to a bundle of n calls. It returns the reply to each call, or nil for a call that has to
+// go separately.
 func ReadBundle(val any, n int) ([]any, bool) {
 	replies, ok := val.([]any)
 	if !ok || len(replies) != n {

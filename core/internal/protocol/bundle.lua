@@ -1,16 +1,18 @@
--- Several calls of forget.lua and acquire.lua in one, where each is the common case: what fastforget.lua and fast.lua do,
--- with one look at all keys and one at the clock.
+-- Several calls of forget.lua and acquire.lua in one, each of them in its common case. This does what fastforget.lua
+-- and fast.lua do, with one look at all keys and one at the clock.
+-- KEYS: of each forget its lock and fence, then of each acquire its lock, fence and tombstone
+-- ARGV: 1 how many forgets there are; then of each forget its owner and token; then of each acquire its owner and plan
+--       (ARGV 2 of acquire.lua)
+-- Reply: an array of what each call would have got separately, in this order; 0 for a call in any other case. For that call
+--       nothing was done, and it has to go separately.
 --
--- A proxy that spreads keys over several servers may send this to the server of the first key alone, where the others have
--- nothing to look for. There it does nothing to them: it frees only what this server has as held, and takes only a lock
--- whose fence this server has, which acquire.lua has made, or this script where there was one before.
+-- A key may occur twice. An acquire after a forget still finds the lock held, NX refuses a second acquire, and a forget
+-- that comes twice gets the reply 1 twice.
 --
--- KEYS  of each forget its lock and fence, then of each acquire its lock, fence and tombstone
--- ARGV  how many forgets; of each its owner and token; of each acquire its owner and plan
---
--- Returns what each would have returned by itself, in this order; 0 where its case is another, and nothing was done, so that
--- it has to go by itself. A key may occur twice: behind a forget an acquire finds the lock held, behind an acquire NX refuses
--- it, and a forget that comes twice is told twice that it freed the lock.
+-- A proxy that spreads keys over several servers may send this to the server of the first key alone, which has nothing
+-- under the keys of the others. The script does nothing to those keys. It frees only a lock that this server has as
+-- held. It takes only a lock whose fence this server has: acquire.lua made that fence, or this script did where there
+-- was one before.
 local found, replies, freed = redis.call('MGET', unpack(KEYS)), {}, {}
 local forgets, k, a = tonumber(ARGV[1]), 1, 2
 for i = 1, forgets do

@@ -19,34 +19,35 @@ var (
 	WithdrawScript = newScript(2, withdrawLua)
 )
 
-// Window is which ticks are accepted: how far ahead of the server's clock and behind it, and how far apart.
+// Window bounds the ticks that are accepted: how far ahead of the server's clock, how far behind it, and how far apart.
 type Window struct{ Ahead, Behind, Gap time.Duration }
 
-// Claim is a call of claim.lua, for a tick in µs.
+// Claim returns a call of claim.lua, for a tick in µs.
 func Claim(room []any, n *Names, tick int64, claimant string, w Window) (*Script, []any) {
 	return claimScript.args(room, n.Mark(), tick, claimant, w.Ahead.Microseconds(), w.Behind.Microseconds(), w.Gap.Microseconds())
 }
 
-// Claimed is what a call of claim.lua comes to.
+// Claimed is the result of a claim.
 type Claimed struct {
 	Code ClaimCode
 	Now  int64 // the server's TIME in µs, with ClaimEarly and ClaimLate
 }
 
-// ClaimCode is what the first element of a reply of claim.lua or tick.lua says.
+// ClaimCode is the first element of a reply of claim.lua or tick.lua.
 type ClaimCode int64
 
 const (
 	ClaimGranted ClaimCode = 1
 	ClaimTaken   ClaimCode = 0
 	ClaimEarly   ClaimCode = -1 // the tick is too far ahead of the server's clock
-	ClaimLate    ClaimCode = -2 // or behind it
+	ClaimLate    ClaimCode = -2 // the tick is too far behind it
 	ClaimGone    ClaimCode = -3 // withdrawn before
 	ClaimYoung   ClaimCode = -5 // the master started a short time ago
 	ClaimOther   ClaimCode = 2  // this very tick is another claimant's
 )
 
-// ReadClaimed reads a reply of claim.lua, or what several masters came to, which is a Claimed already.
+// ReadClaimed reads a reply of claim.lua. The result of several masters is a Claimed already, which it returns as it
+// is.
 func ReadClaimed(val any) (c Claimed, ok bool) {
 	switch r := val.(type) {
 	case Claimed:
@@ -62,8 +63,8 @@ func ReadClaimed(val any) (c Claimed, ok bool) {
 	return c, false
 }
 
-// TickPlan is the second argument of tick.lua; with guard the master is not to be believed where it started a short time
-// ago.
+// TickPlan returns the second argument of tick.lua. With guard, a master that started a short time ago refuses the
+// ticks that it may have granted before.
 func TickPlan(tick int64, w Window, guard bool) string {
 	n := 0
 	if guard {
@@ -72,12 +73,12 @@ func TickPlan(tick int64, w Window, guard bool) string {
 	return fmt.Sprintf("%d %d %d %d %d", tick, w.Ahead.Microseconds(), w.Behind.Microseconds(), w.Gap.Microseconds(), n)
 }
 
-// Tick is a call of tick.lua, which is claim.lua on one of several masters.
+// Tick returns a call of tick.lua, which is claim.lua for one of several masters.
 func Tick(room []any, n *Names, gone, claimant, plan string) (*Script, []any) {
 	return TickScript.args(room, n.Mark(), gone, claimant, plan)
 }
 
-// Withdraw takes back what Tick did.
+// Withdraw returns a call that takes back what Tick did.
 func Withdraw(room []any, n *Names, gone, claimant string) (*Script, []any) {
 	return WithdrawScript.args(room, n.Mark(), gone, claimant, tombstoneLife)
 }
@@ -85,9 +86,9 @@ func Withdraw(room []any, n *Names, gone, claimant string) (*Script, []any) {
 // Ticked is a reply of tick.lua.
 type Ticked struct {
 	Claimed
-	Tick     int64  // that the mark has, with ClaimTaken
-	Claimant string // and for whom
-	Young    int64  // for how many ms more it is, with ClaimYoung; -1 unknown
+	Tick     int64  // the tick of the mark, with ClaimTaken
+	Claimant string // the claimant of the mark, with ClaimTaken
+	Young    int64  // with ClaimYoung: for how many ms more the master is too young; -1 unknown
 }
 
 // ReadTicked reads a reply of tick.lua.

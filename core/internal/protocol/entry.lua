@@ -1,12 +1,12 @@
--- Re-entry across processes; in front of the scripts that a call with a re-entry id uses, which name it as their
--- last key.
--- That is a hash of those who hold a lock together, because they named the same re-entry id:
---   of       the value of the lock that this is about: the owner id of the first of them, which may be gone
---   id       their re-entry id
---   token    their fencing token
---   @owner   until when each of them holds it, by TIME in ms
--- A set of ids instead of a counter, which a command that is sent twice would count twice. One who dies without
--- leaving counts no longer than its own lease. The hash is written whenever the lock is prolonged and lives as long.
+-- Re-entry across processes. This is in front of the scripts of a call with a re-entry id, which have this hash as
+-- their last key. The hash has the owners that hold a lock together because they named the same re-entry id:
+--   of      the value of the lock that the hash is about: the owner id of the first holder, which may be gone
+--   id      their re-entry id
+--   token   their fencing token
+--   @owner  until when that owner holds the lock, by TIME in ms
+-- It is a set of owners and no counter, which would count a command twice that is sent twice. An owner that dies
+-- without leaving counts no longer than its own lease. The hash is written whenever the lock is prolonged, and lives as
+-- long.
 
 local entries = KEYS[#KEYS]
 
@@ -15,7 +15,7 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- prolong lets owner hold the lock, and the lock last, for at least lease ms more. It returns what owner has.
+-- prolong lets owner hold the lock, and the lock last, for at least lease ms more. It returns how many ms owner has.
 local function prolong(owner, lease)
   local now, field = clock(), '@' .. owner
   local till = math.max(tonumber(redis.call('HGET', entries, field) or 0), now + lease)
@@ -29,7 +29,7 @@ local function prolong(owner, lease)
   return till - now
 end
 
--- enroll begins the hash of a lock that owner has just got.
+-- enroll makes owner a holder of a lock that it has just got, and begins the hash if it is about an earlier lock.
 local function enroll(holder, owner, id, token, lease)
   if redis.call('HGET', entries, 'of') ~= holder then
     redis.call('DEL', entries)
@@ -46,15 +46,16 @@ local function admit(holder, owner, id, lease)
   return tonumber(e[3])
 end
 
--- remains returns for how long owner holds the lock, 0 if it does not; nothing if the hash is not about this lock.
+-- remains returns for how many ms owner holds the lock, 0 or less if it does not; nothing if the hash is not about this
+-- lock.
 local function remains(holder, owner)
   local e = redis.call('HMGET', entries, 'of', '@' .. owner)
   if e[1] ~= holder then return end
   return e[2] and e[2] - clock() or 0
 end
 
--- depart takes owner out, and everyone whose lease is over. It returns whether it was in, and whether others still are;
--- nothing if the hash is not about this lock. The lock lives on for as long as the longest lease of the others: it may
+-- depart takes owner out, and every owner whose lease has expired. It returns whether owner was in, and whether others
+-- still are; nothing if the hash is not about this lock. The lock lives on for the longest lease of the others. It may
 -- have lived for that of owner, which does not need it any more.
 local function depart(holder, owner)
   if redis.call('HGET', entries, 'of') ~= holder then return end

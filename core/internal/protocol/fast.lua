@@ -1,8 +1,8 @@
--- The common case of acquire.lua, in front of it: the lock is free, nobody waits for it and the fence is whole. Anything
--- else falls through to what is behind, with nothing done but reading. It has a quarter of the instructions, as nothing is
--- taken apart that need not be.
+-- The common case of acquire.lua, in front of it: the lock is free, nobody waits for it, and the fence is whole. KEYS,
+-- ARGV and the reply are those of acquire.lua. In any other case this script only reads, and acquire.lua behind it does
+-- the work. This takes a quarter of the instructions, because nothing is taken apart without need.
 --
--- A fence that ends in digits says that nobody waits: see fence.lua. One with losses goes the long way.
+-- A fence that ends in digits says that nobody waits: see fence.lua. A fence with losses is left to acquire.lua.
 local found, several
 if not KEYS[6] then
   found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
@@ -12,7 +12,7 @@ if not KEYS[6] then
     if last and #last < 17 and #since < 17 and since ~= '0' and block == '1' then
       local time = redis.call('TIME')
       local token = time[1] * 1000000 + time[2]
-      -- By their values: as texts, tokens would fall where the number of digits grows.
+      -- Compared as numbers: compared as texts, tokens would fall when the number of digits grows.
       if tonumber(last) < token and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
         local text = time[1] .. string.rep('0', 6 - #time[2]) .. time[2]
         redis.call('SET', KEYS[2], text .. ' ' .. text .. ' ' .. since, 'PX', life)

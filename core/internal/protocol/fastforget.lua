@@ -1,8 +1,9 @@
--- The common case of forget.lua, in front of it: the lock is held by this owner with this token, nobody waits for it and
--- no acquire is under way. Anything else falls through to what is behind, with nothing done but reading. A replica that
--- lags behind refuses the DEL, or else what is behind.
+-- The common case of forget.lua, in front of it: this owner holds the lock with this token, nobody waits for it, and no
+-- acquire is under way. KEYS, ARGV and the reply are those of forget.lua. In any other case this script only reads, and
+-- forget.lua behind it does the work. A Redis replica that lags behind refuses the DEL here, or else a write of
+-- forget.lua.
 --
--- On one of several masters, with ARGV[5], only the line tells that nobody waits: fences have no mark there.
+-- On one of several masters, with ARGV[5], only the line shows that nobody waits: fences have no mark for that there.
 local several
 if ARGV[4] == '0' then
   local found = redis.call('MGET', KEYS[1], KEYS[2])

@@ -1,5 +1,6 @@
--- The common case of vote.lua, in front of it: the lock is free, kept for nobody, and the fence is whole and knows of no
--- losses. Anything else falls through to what is behind, with nothing done but reading.
+-- The common case of vote.lua, in front of it: the lock is free and kept for nobody, and the fence is whole and knows
+-- of no losses. KEYS, ARGV and the reply are those of vote.lua. In any other case this script only reads, and vote.lua
+-- behind it does the work.
 local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 if found[2] and not found[1] and not found[3] and redis.pcall('HGET', KEYS[5], 'next') == false then
   local last, since = string.match(found[2], '^(%d+) 0 (%d+)$')

@@ -1,23 +1,24 @@
--- Shared by the scripts that read a fence; prepended to each of them.
+-- Shared by the scripts that read a fence, and prepended to each of them.
 --
--- The fence of a lock is one string of decimal numbers:
+-- The fence of a lock is one string of decimal numbers and up to two marks:
 --   last live since lost... s w
 --   last   the largest token ever issued
 --   live   the token of the latest tenure while nobody has released it, else 0
 --   since  every token from here to last is accounted for
 --   lost   tokens in that range whose tenure ended without a release, oldest first, at most 8
---   s      only if several may have held the lock since: there is a hash, see held.lua. Their tokens are live nowhere here
---   w      only if somebody may wait in line: an acquire that joins it marks the fence, if there is one, and a script that
---          writes a new one looks at the line. So without it nobody waits, and fast.lua and fastforget.lua need not look.
--- A tenure is recorded as lost when the next one begins and finds it unreleased. Losses are rare, so a
--- few numbers tell "released" from "lost" for every token since `since`, however many tenures came and
--- went: a list of the released ones would have to be as long as the traffic between two resends.
+--   s      only if several may have held the lock since an owner had it alone: there is a hash, see held.lua. The tokens of
+--          several holders are never live here
+--   w      only if somebody may wait in line. An acquire that joins the line marks the fence, if there is one, and a script
+--          that writes a new fence looks at the line. So without w nobody waits: fast.lua and fastforget.lua need not look
+-- A tenure is recorded as lost when the next one begins and finds it unreleased. Losses are rare. So a few numbers tell
+-- "released" from "lost" for every token since `since`, however many tenures there were. A list of the released ones
+-- would have to be as long as the traffic between two resends.
 --
--- A fence may be forgotten only once TIME alone gives larger tokens: it lives longer by as much as its last
--- token is ahead of the clock.
+-- A fence may be forgotten only once TIME alone gives larger tokens. So it lives longer by as much as its last token is
+-- ahead of the clock.
 
--- recall takes a fence apart, into strings: most numbers are written back as they were. `lost` has a space
--- in front of each number. Without a fence, or with a damaged one, there is no history: 2^53 has 16 digits.
+-- recall takes a fence apart, into strings: most numbers are written back as they were. `lost` has a space in front of
+-- each number. Without a fence, or with a damaged one, there is no history. (2^53 has 16 digits.)
 local function recall(fence)
   if fence then
     if string.sub(fence, -2) == ' w' then fence = string.sub(fence, 1, -3) end
@@ -31,8 +32,8 @@ local function recall(fence)
   return '0', '0', '0', ''
 end
 
--- record adds a token to those that were lost. Where they get too many the first goes, and with it the claim to know about
--- tokens that old.
+-- record adds a token to those that were lost. If there are too many, the oldest is dropped, and with it the claim to
+-- know about tokens that old.
 local function record(since, lost, token)
   lost = lost .. ' ' .. token
   local _, n = string.gsub(lost, '%d+', '')
@@ -43,8 +44,8 @@ local function record(since, lost, token)
   return since, lost
 end
 
--- enter writes into a fence that a tenure has the tokens from token on, block of them; of several that hold the lock together
--- none is live. It returns the new fence, and by how many ms its last token is ahead of the clock.
+-- enter records in a fence that a tenure has block tokens, from token on. If several hold the lock together, none of
+-- these is live. It returns the new fence, and by how many ms its last token is ahead of the clock.
 local function enter(fence, token, block, now, several)
   local last, live, since, lost = recall(fence)
   local reserved = math.max(token + block - 1, tonumber(last))
@@ -55,16 +56,17 @@ local function enter(fence, token, block, now, several)
   return string.format('%.0f', reserved) .. ' ' .. (several and '0' or text) .. ' ' .. since .. lost, ahead
 end
 
--- marks are what is behind the numbers, with a space in front of each letter.
+-- marks returns what is behind the numbers, with a space in front of each letter.
 local function marks(fence) return string.match(fence or '', '[ sw]*$') end
 
--- marked tells whether there may be a hash of several holders.
+-- marked reports whether there may be a hash of several holders.
 local function marked(fence) return string.find(marks(fence), 's', 1, true) ~= nil end
 
--- unmark takes that off.
+-- unmark takes the mark for that hash off.
 local function unmark(fence) return fence and (string.gsub(fence, ' s', '', 1)) end
 
--- lose records in a fence that a tenure which it has not as the live one ended without a release. It keeps the marks.
+-- lose records that a tenure ended without a release, if it is not the one that the fence has as live. It keeps the
+-- marks.
 local function lose(fence, token)
   local last, live, since, lost = recall(fence)
   if last == '0' or token == '0' or tonumber(token) < tonumber(since) or tonumber(token) > tonumber(last) then return fence end

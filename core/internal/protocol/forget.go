@@ -16,7 +16,7 @@ var (
 	YieldScript  = newScript(5, fastForgetLua+fenceLua+lineLua+nudgeLua+forgetLua)
 )
 
-// Forget is a call of forget.lua; the token is 0 where it was never learned. With tainted an acquire may still be under
+// Forget returns a call of forget.lua. token is 0 if it was never learned. With tainted an acquire may still be under
 // way, and forget.lua leaves a tombstone.
 func Forget(room []any, key any, n *Names, owner *string, token *int64, tainted bool) (*Script, []any) {
 	life := noTombstone
@@ -32,8 +32,8 @@ func Forget(room []any, key any, n *Names, owner *string, token *int64, tainted 
 	return ForgetScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life)
 }
 
-// Yield is Forget on one of several masters, where it also takes the waiter out of the line; "-" to tell nobody that the
-// lock is free.
+// Yield is Forget on one of several masters. It also takes waiter out of the line. If waiter is "-", it notifies nobody
+// that the lock is free.
 func Yield(room []any, key any, n *Names, owner *string, token *int64, tainted bool, waiter string) (*Script, []any) {
 	life := noTombstone
 	if tainted {
@@ -42,7 +42,7 @@ func Yield(room []any, key any, n *Names, owner *string, token *int64, tainted b
 	return YieldScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life, waiter)
 }
 
-// Resign takes a waiter out of the line of one of several masters.
+// Resign returns a call that takes a waiter out of the line of one of several masters.
 func Resign(n *Names, waiter string) (*Script, []any) {
 	return YieldScript.args(nil, n.Lock, n.Fence, n.Tombstone(waiter), n.Line, n.Waits, waiter, 0, fenceLife, noTombstone, "")
 }
@@ -51,7 +51,7 @@ func Resign(n *Names, waiter string) (*Script, []any) {
 type Forgotten int64
 
 const (
-	NotHeld  Forgotten = 0 // it ended without a release, or never began
+	NotHeld  Forgotten = 0 // the tenure ended without a release, or never began
 	Released Forgotten = 1 // by this call
 	Already  Forgotten = 2 // by an earlier one
 	Unknown  Forgotten = 3 // it is not held, and nothing is recorded of it

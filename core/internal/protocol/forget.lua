@@ -1,19 +1,22 @@
--- Ends a tenure: release, leaving the line, and the undoing of an acquisition whose outcome is unknown. The lock, if
--- that leaves it free, goes to the next in line.
--- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua; 6 with a re-entry id: see entry.lua; behind
---       permit.lua see held.lua
--- ARGV: 1 owner, 2 token or 0 where the client never learned it, 3 how long the fence lives on, in ms,
---       4 life of the tombstone in ms, 0 for none
---       5 on one of several masters: the id of the waiter whose turn this was; - to tell nobody that the lock is free
+-- Ends a tenure: releases the lock, leaves the line, or undoes an acquire whose outcome is unknown. If that leaves the
+-- lock free, the lock goes to the next in line. fastforget.lua is in front of this script and answers the common case.
+-- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua
+--       6 with a re-entry id: see entry.lua; with a limit, behind permit.lua: see held.lua
+-- ARGV: 1 owner
+--       2 token, or 0 if the client never learned it
+--       3 how long the fence lives on, in ms
+--       4 life of the tombstone, in ms; 0 to leave none
+--       5 only on one of several masters: the id of the waiter whose turn this was; - to notify nobody that the lock is free
 -- Replies:
---   1   it was held and is not any more
---   2   this tenure was released before
---   0   not held, or not with this token any more: it ended without a release, or never began
---   3   not held, and nothing is recorded of it
+--   1  this owner held the lock, and no longer does
+--   2  this tenure was released before
+--   0  not held, or no longer with this token: the tenure ended without a release, or never began
+--   3  not held, and nothing is recorded of this tenure
+--   an error if Redis refuses to write, as a Redis replica does
 --
--- GETEX without options reads like GET but counts as a write, so that a replica refuses it: GET on a
--- replica that lags behind would report a loss that did not happen. The lock goes first: after a write
--- Redis does not refuse the rest for want of memory.
+-- GETEX without options reads like GET but counts as a write, so that a Redis replica refuses it. GET on a replica that
+-- lags behind would report a loss that did not happen. The lock is deleted first: after one write, Redis does not
+-- refuse the rest for lack of memory.
 
 local holder = redis.pcall('GETEX', KEYS[1])
 local wrong = false
@@ -24,7 +27,7 @@ end
 
 local held, left = holder == ARGV[1], false
 if KEYS[6] and not several and holder then
-  -- A hash that has become of another type says nothing, and keeps nobody from letting go.
+  -- A hash that has become of another type says nothing, and must not keep anybody from a release.
   local token = redis.pcall('HGET', KEYS[6], 'token')
   local ok, was, others = pcall(depart, holder, ARGV[1])
   if ok and was ~= nil then
@@ -51,12 +54,12 @@ if not ARGV[5] and (several or holder and string.sub(holder, 1, 1) == '=') then
 end
 
 if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[4]) end
--- An owner that was granted the lock is no longer in line. A line of another type must not keep anybody from letting go.
+-- An owner that was granted the lock is no longer in line. A line of another type must not keep anybody from a release.
 local idle = false
 if not held and not had then
   local ok, was = pcall(leave, ARGV[1])
-  -- A waiter of several masters that is not in line any more changes nothing. To tell the next one again would have
-  -- each of many messages to the dead answered with one more, for as long as there are any.
+  -- A waiter of several masters that is no longer in line changes nothing. If the next one were notified again, each of
+  -- many messages to the dead would be answered with one more, for as long as there are any.
   idle = ok and not was and string.sub(ARGV[1], 1, 1) == '~'
 end
 if ARGV[5] then pcall(leave, ARGV[5]) end
@@ -66,7 +69,7 @@ if left then return left end
 local token, fence, unknown = ARGV[2], nil, false
 if at.now then
   fence = at.fence or false
-  -- The hash knows the rest of what became of tenures with a limit. A server that lost it cannot tell.
+  -- The hash knows what else happened to tenures with a limit. A server that lost the hash does not know.
   unknown = several and not had and not was and marked(fence) and redis.call('EXISTS', hash) == 0
   if at.s or not at.value and not wrong then pcall(serve, '', at) end
   settle(at)
@@ -81,8 +84,8 @@ local last, live, since, lost = recall(fence)
 local after, life = fence, false -- the fence when this tenure is over; false: it lives as long as it did
 if held then
   if live == token and live ~= '0' then
-    -- The rule. The fence has the life that the acquisition gave it, a minute more than a lease; what is
-    -- left of that is enough, but for a hold that comes to its end in the very seconds in which it runs out.
+    -- The usual case. The fence has the life that the acquire gave it, a minute more than a lease. What is left of that
+    -- is enough, except for a hold that ends in the very seconds in which the fence expires.
     after = last .. ' 0 ' .. since .. lost
   else
     if tonumber(token) > tonumber(last) then last = token end
@@ -116,8 +119,8 @@ if held then
       redis.call('SET', KEYS[2], after, 'KEEPTTL')
     end
   end
-  -- An acquire of this tenure that was late may have got the lock again, with another token, after the one that is named
-  -- was lost.
+  -- A late acquire of this tenure may have got the lock again, with another token, after the tenure lost the token that
+  -- is named here.
   return string.find(lost .. ' ', ' ' .. token .. ' ', 1, true) and 0 or 1
 end
 

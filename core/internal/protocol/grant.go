@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Grant is a message of grant.lua to an inbox: the lock is somebody's who waited in line. Of nudge.lua it is that the lock
-// is free on one of several masters, and the owner is the id of the waiter.
+// Grant is a message to an inbox. From grant.lua it says that Owner, which waited in line, now holds the lock. From
+// nudge.lua it says that the lock is free on one of several masters, and Owner is the id of the waiter.
 type Grant struct {
 	Owner string
 	Token int64
@@ -14,7 +14,7 @@ type Grant struct {
 	Key   string
 }
 
-// ReadGrant reads a message, a line each for owner, token, time and key.
+// ReadGrant reads a message: owner, token, time and key, one on each line.
 func ReadGrant(text string) (g Grant, ok bool) {
 	parts := strings.SplitN(text, "\n", 4)
 	if len(parts) != 4 {

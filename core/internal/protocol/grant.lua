@@ -1,23 +1,26 @@
--- On one server the first in line is granted the lock; behind line.lua. What is to be known of a waiter is
--- "expiry lease life block limit counted inbox":
---   expiry  the moment by TIME, in ms, from which the entry counts as dead unless it was refreshed
---   lease   that a grant begins with, in ms: short, so that a grant nobody notices costs little
---   life    of the fence after a grant, in ms
---   block   how many tokens a grant reserves
---   limit   how many may hold the lock together, see held.lua
+-- Grants the lock to the first in line, on one server; behind line.lua. What the hash of the line has for each waiter
+-- is "expiry lease life block limit counted inbox":
+--   expiry          from when on the entry counts as dead unless it was refreshed, by TIME in ms
+--   lease           the first lease of a grant, in ms: short, so that a grant that nobody notices costs little
+--   life            of the fence after a grant, in ms
+--   block           how many tokens a grant reserves
+--   limit           how many may hold the lock together, see held.lua
+--   counted, inbox  see line.lua
+-- In addition it has, under `mute`, until when this server counts as one that lets no script publish, by TIME in ms.
+-- Some managed services let none.
+--
+-- The message to an inbox has four lines: owner, token, TIME in µs, and lock.
 
--- and under `mute`, the moment until which this server counts as one that lets no script publish, by TIME in ms; some
--- managed services do not.
-
--- mute tells whether it does: then those who named an inbox are not told, and learn with their next look that they are to
--- look by themselves.
+-- mute reports whether this server counts as one of those. Then waiters that named an inbox are not notified. Their
+-- next look makes them look on their own.
 local function mute(now)
   local till = redis.call('HGET', KEYS[5], 'mute')
   return till and now < (tonumber(till) or 0) * 1000
 end
 
 
--- grant makes the lock, which is free, an owner's alone. It returns its token, or nothing, and what takes it back.
+-- grant gives the lock, which is free, to an owner alone. It returns the token, and a function that takes the grant
+-- back; or nothing.
 local function grant(at, owner, lease, life, block)
   abandon(at)
   local token, text, ahead = draw(at.fence, block, at.now)
@@ -42,10 +45,11 @@ local function grant(at, owner, lease, life, block)
   end
 end
 
--- serve lets in the waiters that may enter, in their order, until one may not: it stops there, and tells so. It passes over
--- those that cannot be told: a lost connection is made again, and a waiter that does not come back expires. It stops at owner
--- self, which asks and thus is at hand. It returns how many got in, at most 64: the next script that looks goes on; whether one in
--- line may not enter; and, if the lock was granted to one alone, its lease.
+-- serve lets in the waiters that may enter, in their order, up to the first that may not, and reports that one. It
+-- passes over waiters that cannot be notified: a lost connection is made again, and a waiter that does not come back
+-- expires. It stops at owner self, which is asking and needs no message. It returns how many got in, at most 64, as the
+-- next script that looks goes on; whether a waiter in line may not enter; and, if one owner alone was granted the lock,
+-- its lease in ms.
 local function serve(self, at)
   local i, n = 0, 0
   while n < 64 do
@@ -72,8 +76,8 @@ local function serve(self, at)
         token, undo = share(at, owner, tonumber(limit), tonumber(lease), tonumber(life), tonumber(block))
       end
       if not token then return n end
-      -- Only now, as it is true. Line feeds separate what a label, which may have spaces, is part of: it has no control
-      -- characters.
+      -- Only now that it is true. Line feeds separate the parts, because a label, which is in the owner id, may have
+      -- spaces. It has no control characters.
       local sent = inbox ~= '-' and
         redis.pcall('PUBLISH', inbox, owner .. string.format('\n%.0f\n%.0f\n', token, at.now) .. KEYS[1])
       if type(sent) ~= 'table' or not sent.err then
@@ -81,7 +85,7 @@ local function serve(self, at)
         n = n + 1
         if limit == '1' then return n, true, tonumber(lease) end
       else
-        -- It would have the lock and not know. So it has not got it, and keeps its place.
+        -- The waiter would have the lock and not know it. So it does not get the lock, and keeps its place.
         undo()
         redis.call('HSET', KEYS[5], 'mute', string.format('%.0f', math.floor(at.now / 1000) + 600000))
         i = i + 1

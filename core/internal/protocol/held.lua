@@ -1,33 +1,45 @@
--- Several holders of one lock; behind fence.lua and line.lua. Each names a limit: how many may hold the lock while it does,
--- itself included. An owner may enter if it and all inside then still are no more than the least of their limits. An owner without
--- a limit may stand for any number of readers of its process, so that it is never inside with one that names a limit. While several may hold
--- the lock, its value is = and the owner id that began with it, whose tenure may be over, and hash is a hash:
---   of      the value of the lock that it is about
---   cap     "cap many next": the least limit inside, how many named it, and a moment before which no lease inside ends
---   @owner  "ends limit token" of each inside; moments are by TIME, in ms
--- A hash of owners instead of a counter, which a command that is sent twice would count twice; one that died counts until its
--- lease is over. The hash outlives the lock, and a fence with the mark s says that there is one: until the next owner alone, or
--- the next session, has recorded all that are in it as lost, it names all that were inside.
+-- Several holders of one lock; behind fence.lua and line.lua.
 --
--- `at` is what a script knows of the lock: its value, nil if it is free; s, what the hash says, if that is about it, and the entry of
--- the script's owner; the fence, and as what it is stored; and now, by TIME in µs.
+-- Each holder names a limit: how many may hold the lock while it does, itself included. An owner may enter if it and
+-- all that are inside are then no more than the least of their limits. An owner without a limit may stand for any
+-- number of readers of its process. So it is never inside together with one that names a limit.
+--
+-- While several may hold the lock, its value is = and the owner id that began with it, whose tenure may have ended, and
+-- `hash` names a hash:
+--   of      the value of the lock that the hash is about
+--   cap     "cap many next": the least limit inside, how many named it, and a moment before which no lease inside ends
+--   @owner  "ends limit token" of each owner inside
+-- Moments are by TIME, in ms.
+--
+-- It is a hash of owners and no counter, which would count a command twice that is sent twice. An owner that has died
+-- counts until its lease has expired. The hash outlives the lock, and the mark s of a fence says that there is one. It
+-- names all that were inside, until the next owner alone, or the next owner that begins such a hash, has recorded all
+-- of them as lost.
+--
+-- `at` is what a script knows of the lock:
+--   value          of the lock; nil if it is free
+--   s              what the hash says, if it is about this lock
+--   entry          that of the script's owner
+--   fence, stored  the fence, and the fence as it is stored
+--   now            TIME, in µs
 
--- The scripts of an owner that names a limit have the hash as a key. Those of one that does not come upon it, and so know its name:
--- they have ten arguments at most, see acquire.lua, and it costs them nothing.
+-- The scripts of an owner that names a limit have the hash as a key. The scripts of other owners derive its name and
+-- may find the hash there. That costs them nothing. With one more key an acquire would have more than ten arguments,
+-- see acquire.lua.
 local hash = several and KEYS[#KEYS] or string.sub(KEYS[2], 1, -6) .. 'held'
 local keep = 120000 -- how long the hash outlives the lock, in ms: longer than a fence, which may still know the tokens
 
 local function ms(n) return string.format('%.0f', n) end
 
--- draw takes the next token from a fence and reserves those behind it. It returns the token, the new fence, and by
--- how many ms its last token is ahead of the clock; nothing if the token space is used up.
+-- draw takes the next token from a fence and reserves those behind it. It returns the token, the new fence, and by how
+-- many ms the last token of the fence is ahead of the clock; nothing if the token space is used up.
 local function draw(fence, block, now, several)
   local token = math.max(recall(fence) + 1, now)
   if token > 9007199254740992 - block then return end
   return token, enter(fence, token, block, now, several)
 end
 
--- inside looks at the hash if the value of the lock says that there is one, and at the entry of owner there.
+-- inside reads the hash, and the entry of owner there, if the value of the lock says that there is a hash.
 local function inside(at, owner)
   if not at.value or string.sub(at.value, 1, 1) ~= '=' then return end
   local h = redis.pcall('HMGET', hash, 'of', 'cap', '@' .. owner)
@@ -42,21 +54,21 @@ local function header(s) return ms(s.cap) .. ' ' .. ms(s.many) .. ' ' .. ms(s.ne
 
 local function note(s) redis.call('HSET', hash, 'cap', header(s)) end
 
--- read takes an entry apart; a damaged one ended long ago.
+-- read takes an entry apart. A damaged entry reads as one that ended long ago.
 local function read(entry)
   local ends, limit, token = string.match(entry or '', '^(%d+) (%d+) (%d+)$')
   return tonumber(ends or 0), tonumber(limit or 1), token or '0'
 end
 
--- bury records tokens as lost, the smallest first: the fence forgets the first ones first.
+-- bury records tokens as lost, the smallest first, because a fence forgets the first ones first.
 local function bury(fence, tokens)
   table.sort(tokens, function(a, b) return tonumber(a) < tonumber(b) end)
   for _, token in ipairs(tokens) do fence = lose(fence, token) end
   return fence
 end
 
--- recount goes through the hash: it takes out the dead, whose tokens the fence records as lost, and counts anew. If nobody is
--- left the lock is free.
+-- recount goes through the hash and counts anew. It takes out the dead, whose tokens the fence records as lost. If
+-- nobody is left, the lock is free.
 local function recount(at)
   local s, now, all, dead = {n = 0}, math.floor(at.now / 1000), redis.call('HGETALL', hash), {}
   for i = 1, #all, 2 do
@@ -86,13 +98,13 @@ local function recount(at)
   end
 end
 
--- roomy tells whether those inside leave room for one of that limit.
+-- roomy reports whether those inside leave room for an owner with that limit.
 local function roomy(s, limit)
   local none = 1048576 -- no limit
   return s.n < math.min(s.cap, limit) and (s.cap == none) == (limit == none)
 end
 
--- admits tells whether an owner of that limit may enter.
+-- admits reports whether an owner with that limit may enter.
 local function admits(at, limit)
   if not at.value then return true end
   if not at.s or roomy(at.s, limit) then return at.s ~= nil end
@@ -101,7 +113,7 @@ local function admits(at, limit)
   return not at.value or roomy(at.s, limit)
 end
 
--- abandon is for a hash that is about no lock any more: all that were inside lost it.
+-- abandon is for a hash that is no longer about a lock: all that were inside have lost it.
 local function abandon(at)
   if not marked(at.fence) then return end
   local all, lost = redis.call('HGETALL', hash), {}
@@ -116,13 +128,15 @@ local function abandon(at)
   at.fence = unmark(at.fence)
 end
 
--- settle stores the fence if it has changed since it was stored: what is found dead on the way is recorded at the end.
+-- settle stores the fence if it has changed since it was stored. So what a script finds dead on its way is recorded at
+-- the end.
 local function settle(at)
   if at.fence and at.fence ~= at.stored then redis.call('SET', KEYS[2], at.fence, 'KEEPTTL') end
   at.stored = at.fence
 end
 
--- sustain makes the lock last for lease ms at least, and the hash longer than that and than the fence, of which life is left.
+-- sustain makes the lock last for at least lease ms. The hash lasts longer than that, and longer than the fence, which
+-- has life ms left.
 local function sustain(lease, life)
   local left = redis.call('PTTL', KEYS[1])
   if left < lease then
@@ -133,8 +147,8 @@ local function sustain(lease, life)
   if redis.call('PTTL', hash) < life then redis.call('PEXPIRE', hash, ms(life)) end
 end
 
--- share lets owner in with a lease from now on, and reserves block tokens. It returns its token, and what takes that back; or nothing, and an error reply
--- if there is one.
+-- share lets owner in, with a lease from now on, and reserves block tokens. It returns the token, and a function that
+-- takes this back; or nothing, and an error reply if there is one.
 local function share(at, owner, limit, lease, life, block)
   if not at.value then abandon(at) end
   local token, fence, ahead = draw(at.fence, block, at.now, true)
@@ -181,8 +195,8 @@ local function share(at, owner, limit, lease, life, block)
   end
 end
 
--- again lengthens the lease of an owner inside to lease ms, if it is shorter. It returns its token and what is left; or nothing
--- if it is not inside, and true if it was until its lease was over.
+-- again lengthens the lease of an owner inside to lease ms, if it is shorter. It returns the token and how many ms are
+-- left. For an owner that is not inside it returns nothing, and true if the owner was inside until its lease expired.
 local function again(at, owner, lease)
   if not at.entry then return end
   local ends, limit, token = read(at.entry)
@@ -196,8 +210,8 @@ local function again(at, owner, lease)
   return tonumber(token), ends - now
 end
 
--- part takes an owner out. It returns the token that it had; or nothing if it was not inside, and the token if it had been. A hash
--- that has become of another type says nothing, and keeps nobody from letting go.
+-- part takes an owner out and returns its token. For an owner that is not inside it returns nothing, and the token if
+-- the owner had been. A hash that has become of another type says nothing, and must not keep anybody from a release.
 local function part(at, owner)
   local entry = at.entry
   if not at.s then entry = redis.pcall('HGET', hash, '@' .. owner) end
@@ -217,7 +231,7 @@ local function part(at, owner)
   end
   redis.call('HDEL', hash, '@' .. owner)
   if limit ~= s.cap then
-    -- neither the least nor how many named it changes
+    -- neither the least limit nor how many named it changes
   elseif s.many > 1 then
     s.many = s.many - 1
     note(s)

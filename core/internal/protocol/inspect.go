@@ -9,7 +9,7 @@ var (
 	InspectScript = newScript(4, fenceLua+inspectLua)
 )
 
-// Inspect is a call of inspect.lua.
+// Inspect returns a call of inspect.lua.
 func Inspect(room []any, n *Names) (*Script, []any) {
 	return InspectScript.args(room, n.Lock, n.Fence, n.Line, n.Held)
 }
@@ -17,20 +17,21 @@ func Inspect(room []any, n *Names) (*Script, []any) {
 // Inspected is a reply of inspect.lua.
 type Inspected struct {
 	Value   string // of the lock
-	Left    int64  // of the lease, in ms; NoExpiry or Free
+	Left    int64  // what is left of the lease, in ms; or NoExpiry or Free
 	Token   int64
 	Waiting int64
-	Holders int64 // that hold it together; 0 where one holds it alone
-	Limit   int64 // the least of theirs
+	Holders int64 // how many hold it together; 0 if one holds it alone
+	Limit   int64 // the least of their limits
 }
 
-// What Inspected.Left is without a lease.
+// What Inspected.Left is if no lease runs.
 const (
 	NoExpiry = -1
 	Free     = -2
 )
 
-// ReadInspected reads a reply of inspect.lua, or what several masters came to, which is an Inspected already.
+// ReadInspected reads a reply of inspect.lua. The result of several masters is an Inspected already, which it returns
+// as it is.
 func ReadInspected(val any) (i Inspected, ok bool) {
 	if i, ok = val.(Inspected); ok {
 		return i, true

@@ -1,8 +1,16 @@
 -- Reports the holder of a lock, and how many wait for it.
 -- KEYS: 1 lock, 2 fence, 3 line, 4 see held.lua
--- Reply: {value or '', ms left (-1: never expires, -2: free), token or 0, how many wait}; and where several may hold it, how many
--- do, and the least of their limits; ms left is then until the first of their leases ends. The key stays for the longest that
--- there was: without a lease that lasts the lock is free, as the next look of an owner makes it.
+-- ARGV: none
+-- Reply: {value, left, token, waiting[, holders, limit]}
+--   value    of the lock, or ''
+--   left     of the lease, in ms; -1 never expires, -2 free; of several leases, until the first of them ends
+--   token    of the holder if it is alone, or else the last one issued; 0 if none is known
+--   waiting  how many wait
+--   holders  how many hold the lock, if several may
+--   limit    the least of their limits, if several may
+--
+-- The key of several holders stays for the longest lease that there was. If no lease is left in the hash the lock is
+-- free, because the next look of an owner makes it so.
 
 local holder = redis.call('GET', KEYS[1])
 local last, live = recall(redis.call('GET', KEYS[2]))

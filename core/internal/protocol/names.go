@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// MaxKey is how long a stored key may be, in bytes, prefix included.
+// MaxKey is how long a stored key may be, in bytes, including the prefix.
 const MaxKey = 512
 
 // companion begins every suffix that turns a lock's key into that of its fence or of a tombstone.
@@ -16,39 +16,39 @@ const tombstone = "gone:"
 // Names are the Redis keys of one lock.
 type Names struct {
 	Lock  string
-	Fence string // like all companions in the same Cluster slot as Lock
+	Fence string // like all companions, in the same Cluster slot as Lock
 	Line  string // the waiters, in order
-	Waits string // what is known of each
-	Held  string // its holders where several hold it, see held.lua
+	Waits string // what is known of each waiter
+	Held  string // its holders if several hold it, see held.lua
 	Entry string // its holders with a re-entry id, see entry.lua; "" without a re-entry id
 	Gone  string // the tombstone of one owner; "" without one
 
 	Several bool // the owner named a limit above 1
 }
 
-// base is what companions begin with.
+// base returns what companions begin with.
 func (n *Names) base() string { return strings.TrimSuffix(n.Fence, "fence") }
 
-// Tombstone is that of an owner.
+// Tombstone returns the key of an owner's tombstone.
 func (n *Names) Tombstone(owner string) string { return n.base() + tombstone + owner }
 
-// Owner is whose the tombstone is.
+// Owner returns the owner whose tombstone n has.
 func (n *Names) Owner() string { return n.Gone[len(n.base())+len(tombstone):] }
 
-// Mark is the key of the last tick that was claimed.
+// Mark returns the key of the last tick that was claimed.
 func (n *Names) Mark() string { return n.base() + "mark" }
 
 // Enter gives the lock a hash of the holders that share it by a re-entry id.
 func (n *Names) Enter() { n.Entry = n.base() + "entry" }
 
-// A Key is a stored key that was checked.
+// A Key is a stored key that has been checked.
 type Key struct {
 	Lock          string
-	before, after string // what companions have around it before their suffix
+	before, after string // what a companion has before and after the lock's key, without its suffix
 }
 
-// CheckKey checks a stored key. A Cluster hashes what stands between the first '{' and the next '}', if anything does, else
-// the whole key; companions must land in the same slot:
+// CheckKey checks a stored key. Redis Cluster hashes what is between the first '{' and the next '}', if there is
+// anything, else the whole key. Companions must be in the same slot:
 //
 //	order:42       {order:42}:~fence       the key becomes the tag
 //	{shop}order    {shop}order:~fence      its own tag stays the first
@@ -92,13 +92,13 @@ func NameKeys(key string) (Names, error) {
 	return k.Names(), nil
 }
 
-// Names are those of k.
+// Names returns the names for k, without an owner.
 func (k *Key) Names() Names { return k.names("", "", "") }
 
-// names are for an owner whose id has three parts; a random part of "" is for no owner.
+// names returns the names for an owner whose id has three parts, or for none if random is "".
 func (k *Key) names(random, colon, label string) Names {
 	before, key, after := k.before, k.Lock, k.after
-	// One string for all of them, as they are made for each owner.
+	// One string for all of them, because they are made for each owner.
 	all := before + key + after + "fence" + before + key + after + "line" + before + key + after + "wait" + before + key + after + "held" +
 		before + key + after + tombstone + random + colon + label
 	n := len(before) + len(key) + len(after)

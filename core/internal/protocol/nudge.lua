@@ -1,13 +1,17 @@
--- On several masters none can grant the lock alone: each tells the first in line that it is free here, and keeps it for
--- that one for a moment, so that the same one may get it on most of them; behind line.lua, in place of grant.lua. What is to be
--- known of an id that waits is "expiry reserve counted inbox":
---   expiry   the moment by TIME, in ms, from which the entry counts as dead unless it was refreshed
---   reserve  for how long the lock is kept for it, in ms
--- and under `next`, "id until": for whom the lock is kept, until then by TIME in ms. That is for fairness, and nothing
--- depends on it.
+-- Notifies the first in line, on several masters; behind line.lua, in place of grant.lua. No master can grant the lock
+-- alone. Each notifies its first waiter that the lock is free here, and keeps the lock for that waiter for a moment, so
+-- that the same waiter may get it on most masters. What the hash of the line has for each id is "expiry reserve counted
+-- inbox":
+--   expiry          from when on the entry counts as dead unless it was refreshed, by TIME in ms
+--   reserve         how long the lock is kept for the waiter, in ms
+--   counted, inbox  see line.lua
+-- In addition it has, under `next`, "id until": for whom the lock is kept, and until when by TIME in ms. That is for
+-- fairness, and nothing depends on it.
+--
+-- The message to an inbox has four lines: id, 0, TIME in µs, and lock.
 
--- serve tells the first in line that is alive and can be told. It returns nothing, as forget.lua takes it: nobody has
--- been granted anything.
+-- serve notifies the first in line that is alive and can be notified. It returns nothing, which tells forget.lua that
+-- nobody has been granted anything.
 local function serve(_, at)
   local now = at.now
   local i = 0
@@ -31,7 +35,7 @@ local function serve(_, at)
   end
 end
 
--- enqueue puts an id in line by when it began to wait, with which it begins: so that all masters have the same order.
+-- enqueue puts an id in line by when it began to wait, with which the id begins. So all masters have the same order.
 local function enqueue(id)
   local i, after = -1, nil
   local last = redis.call('LINDEX', KEYS[4], i)
@@ -46,7 +50,7 @@ local function enqueue(id)
   end
 end
 
--- kept returns for how many ms the lock is kept for another than id, or nothing.
+-- kept returns for how many ms the lock is kept for an id other than this, or nothing.
 local function kept(id, now)
   local next = redis.call('HGET', KEYS[5], 'next')
   if not next then return end

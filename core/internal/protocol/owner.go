@@ -23,7 +23,7 @@ type exhausted struct{}
 func (exhausted) Error() string   { return "fencing tokens have reached 2^53" }
 func (exhausted) Permanent() bool { return true }
 
-// RandomID is 128 random bits as text without punctuation but - and _.
+// RandomID returns 128 random bits as text without punctuation except - and _.
 func RandomID() string {
 	random := randomID()
 	return string(random[:])
@@ -36,8 +36,8 @@ func randomID() (text [22]byte) {
 	return text
 }
 
-// colon is what separates the random part of an owner id from the label behind it: some lock libraries compare only the
-// beginning of a value with theirs, and a label may be somebody's whole value.
+// colon returns what separates the random part of an owner id from the label behind it. Some lock libraries compare
+// only the beginning of a value with theirs, and a label may be somebody's whole value.
 func colon(label string) string {
 	if label == "" {
 		return ""
@@ -45,16 +45,16 @@ func colon(label string) string {
 	return ":"
 }
 
-// Owned are the names of k for an owner that is new: 128 random bits and the label.
+// Owned returns the names of k for a new owner. Its id is 128 random bits and the label.
 func (k *Key) Owned(label string) Names {
 	random := randomID()
 	return k.names(string(random[:]), colon(label), label)
 }
 
-// Anew gives n another owner with that label.
+// Anew gives n a new owner with that label.
 func (n *Names) Anew(label string) { n.Gone = n.Tombstone(RandomID() + colon(label) + label) }
 
-// LabelOf takes the label out of a lock's value, if it has the form of ours: anybody can write values.
+// LabelOf returns the label in a lock's value, if the value has the form of ours: anybody can write values.
 func LabelOf(value string) string {
 	random, label, ok := strings.Cut(value, ":")
 	if !ok || !ValidLabel(label) {

@@ -1,8 +1,10 @@
-// Package protocol is what holdfast and Redis say to each other, and nothing else: the names of the keys of a lock, the Lua
-// scripts, the arguments of each, and every reply and message as a Go value. It keeps no state and sends nothing.
+// Package protocol is what holdfast and Redis say to each other, and nothing else: the names of the keys of a lock, the
+// Lua scripts, the arguments of each script, and every reply and message as a Go value. It keeps no state and sends
+// nothing.
 //
-// Each script is in a .lua file, whose head tells its keys, arguments and replies. The Go file that embeds it has the
-// function that makes a call of it and the one that reads its reply, which refuses a field that it does not know.
+// Each script is in a .lua file, whose head lists its keys, arguments and replies. The Go file that embeds the script
+// has the function that makes a call of it, and the function that reads its reply and refuses a field that it does not
+// know.
 package protocol
 
 import (
@@ -13,12 +15,13 @@ import (
 )
 
 const (
-	// FenceLife is how long a fence outlives the lease, so that a resent release finds how its tenure ended.
+	// FenceLife is how long a fence outlives the lease, so that a resent release can still find out how its tenure
+	// ended.
 	FenceLife = time.Minute
-	// TombstoneLife covers the time a command can be under way after its sender gave up on it: go-redis'
-	// write timeout and the kernel's retransmissions on an orphaned connection.
+	// TombstoneLife covers how long a command can be under way after its sender has abandoned it: the write timeout of
+	// go-redis and the kernel's retransmissions on an orphaned connection.
 	TombstoneLife = time.Minute
-	// EntryLife is how long a waiter in line is believed to be alive after a look.
+	// EntryLife is how long a waiter in line counts as alive after a look.
 	EntryLife = 5 * time.Second
 )
 
@@ -42,7 +45,8 @@ func newScript(keys int, text string) *Script {
 	return &Script{keys: keys, sha: hex.EncodeToString(sum[:]), text: text}
 }
 
-// bare drops the lines that only comment, and what indents the others: a server reads a script once, and miniredis each time.
+// bare drops lines that are only comments, and the indentation of the others. A server reads a script once, but
+// miniredis reads it each time.
 func bare(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -53,7 +57,7 @@ func bare(text string) string {
 	return b.String()
 }
 
-// args appends a whole EVALSHA command of the keys and then the arguments to room.
+// args appends a whole EVALSHA command to room: the keys, and then the arguments.
 func (s *Script) args(room []any, args ...any) (*Script, []any) {
 	return s, append(append(room, "evalsha", s.sha, s.keys), args...)
 }
@@ -69,12 +73,12 @@ func (s *Script) Text() string { return s.text.(string) }
 // Call is an EVALSHA command with any keys and arguments; for tests.
 func (s *Script) Call(args ...any) (*Script, []any) { return s.args(nil, args...) }
 
-// Runs tells whether a command runs s.
+// Runs reports whether a command runs s.
 func (s *Script) Runs(args []string) bool {
 	return len(args) > 1 && (args[1] == s.sha || args[1] == s.text)
 }
 
-// ScriptName is the script that a command runs, by the name of the calls that are made of it; "" for another command.
+// ScriptName returns the script that a command runs, by its name in Scripts; "" for another command.
 func ScriptName(args []string) string {
 	for _, s := range Scripts {
 		if s.Runs(args) {
@@ -84,7 +88,7 @@ func ScriptName(args []string) string {
 	return ""
 }
 
-// Scripts are all of them. Those with a re-entry id or a limit have the name of those without.
+// Scripts lists all scripts. A script for a re-entry id or a limit has the name of the one without.
 var Scripts = []struct {
 	Name string
 	*Script
@@ -95,7 +99,7 @@ var Scripts = []struct {
 	{"vote", VoteScript}, {"bundle", BundleScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
 }
 
-// fields are the elements of a reply, which are read one after the other.
+// fields holds the elements of a reply, which are read one after the other.
 type fields struct {
 	list []any
 	bad  bool // one was missing, or of another type
@@ -127,5 +131,5 @@ func (f *fields) text() string {
 	return s
 }
 
-// through tells whether all was there, and nothing else.
+// through reports whether all elements were there, and no others.
 func (f *fields) through() bool { return !f.bad && len(f.list) == 0 }

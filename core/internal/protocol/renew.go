@@ -18,7 +18,7 @@ var (
 	SustainScript = newScript(3, fenceLua+sustainLua)
 )
 
-// Renew is a call of renew.lua: it lengthens the lease to so many ms, if it is shorter. 0 asks what is left.
+// Renew returns a call of renew.lua. It lengthens the lease to that many ms if it is shorter. 0 asks what is left.
 func Renew(room []any, key any, n *Names, owner *string, lease *int64) (*Script, []any) {
 	if n.Entry != "" {
 		return prolongScript.args(room, key, &n.Entry, owner, lease)
@@ -29,8 +29,8 @@ func Renew(room []any, key any, n *Names, owner *string, lease *int64) (*Script,
 	return RenewScript.args(room, key, owner, lease)
 }
 
-// Sustain is a call of sustain.lua, which renews on one of several masters, and brings the lock back where the master has
-// forgotten it. fence is of the lock, gone of its attempt.
+// Sustain returns a call of sustain.lua, which renews on one of several masters and brings the lock back if the master
+// has forgotten it. fence is that of the lock, gone the tombstone of the attempt.
 func Sustain(room []any, key any, fence, gone, owner *string, lease time.Duration, token int64, block int) (*Script, []any) {
 	ms := lease.Milliseconds()
 	var digits [96]byte
@@ -41,8 +41,8 @@ func Sustain(room []any, key any, fence, gone, owner *string, lease time.Duratio
 	return SustainScript.args(room, key, fence, gone, owner, string(plan))
 }
 
-// ReadLeft reads a reply of renew.lua or sustain.lua: what the lease has left in ms; 0 where it is not the caller's any
-// more, and less where the key never expires.
+// ReadLeft reads a reply of renew.lua or sustain.lua: what is left of the lease in ms, 0 if the lock is no longer the
+// caller's, or less than 0 if the key never expires.
 func ReadLeft(val any) (ms int64, ok bool) {
 	ms, ok = val.(int64)
 	return ms, ok

@@ -1,10 +1,13 @@
--- Lengthens a lease that is still this owner's; never shortens one.
--- KEYS: 1 lock; 2 with a re-entry id: see entry.lua; behind permit.lua 2 fence, 3 see held.lua
--- ARGV: 1 owner, 2 lease in ms; 0 asks without changing anything
+-- Lengthens a lease that is still this owner's. Never shortens one.
+-- KEYS: 1 lock
+--       with a re-entry id: 2 see entry.lua
+--       with a limit, behind permit.lua: 2 fence, 3 see held.lua
+-- ARGV: 1 owner
+--       2 lease in ms, or 0 to ask without changing anything
 -- Replies:
---   n > 0   held, for another n ms
---   0       not held by this owner
---   -1      held, and the key never expires (only where asked with 0: somebody made it persistent)
+--   n > 0  held, for another n ms
+--   0      not held by this owner
+--   -1     held, and the key never expires: only if ARGV 2 is 0, and somebody made the key persistent
 --
 -- GETEX for the reason given in forget.lua.
 
@@ -20,7 +23,7 @@ if KEYS[3] then
   inside(at, ARGV[1])
   local token, left = again(at, ARGV[1], lease)
   if not token then return 0 end
-  -- The fence outlives each of them by a minute, so that it knows how it ended.
+  -- The fence outlives each lease by a minute, so that it knows how the lease ended.
   local life = redis.call('PTTL', KEYS[2])
   if life >= 0 and life < left + keep / 2 then redis.call('PEXPIRE', KEYS[2], ms(left + keep / 2)) end
   return left
@@ -34,7 +37,7 @@ if holder ~= ARGV[1] then return 0 end
 
 local left = redis.call('PTTL', KEYS[1])
 if lease == 0 then return left end
--- Also where that changes nothing: a WAIT behind it is about this write.
+-- Even if that changes nothing: a WAIT behind it is about this write.
 lease = math.max(left, lease)
 redis.call('PEXPIRE', KEYS[1], lease)
 return lease

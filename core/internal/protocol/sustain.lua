@@ -1,12 +1,13 @@
--- Lengthens a lease on one of several masters, and takes the lock back where the server has forgotten it; never
--- shortens one.
+-- Lengthens a lease on one of several masters, and takes the lock back if the server has forgotten it. Never shortens a
+-- lease.
 -- KEYS: 1 lock, 2 fence, 3 tombstone of this owner
--- ARGV: 1 owner, 2 "lease token block life": lease in ms, 0 asks without changing anything; else see vote.lua
--- Replies: as those of renew.lua
+-- ARGV: 1 owner
+--       2 "lease token block life": lease in ms, or 0 to ask without changing anything; for the others see vote.lua
+-- Replies: those of renew.lua
 --
--- A server that has forgotten the lock may be in quarantine and counts all the same: nobody else can have got it there
--- meanwhile, or the key were not free. Its fence is raised, or a tenure with a lower token could follow this one
--- through it. GETEX for the reason given in forget.lua.
+-- A server that has forgotten the lock may be in quarantine, and counts all the same: the key would not be free if
+-- somebody else had got the lock there meanwhile. Its fence is raised. Otherwise a tenure with a lower token could
+-- follow this one, with the vote of this server. GETEX for the reason given in forget.lua.
 
 local lease, token, block, life = string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+)$')
 local holder = redis.pcall('GETEX', KEYS[1])
@@ -28,8 +29,8 @@ if holder then
   local last, _, since, lost = recall(fence)
   fence = last .. ' 0 ' .. since .. lost -- a proposal of its own that came to nothing
 else
-  -- Also where a later token was recorded: by a rival that did not get most masters. A holder that may have lost the
-  -- lock asks first.
+  -- Even if a later token was recorded, which is that of a rival that did not get most masters. A holder that may have
+  -- lost the lock asks first.
   if found[2] or not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then return 0 end
 end
 local time = redis.call('TIME')

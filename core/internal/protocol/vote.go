@@ -19,12 +19,12 @@ var (
 	VoteScript = newScript(5, startedLua+fastVoteLua+fenceLua+lineLua+nudgeLua+voteLua)
 )
 
-// Vote is a call of vote.lua; gone is the tombstone of the attempt.
+// Vote returns a call of vote.lua. gone is the tombstone of the attempt.
 func Vote(room []any, key any, n *Names, gone, owner, plan *string) (*Script, []any) {
 	return VoteScript.args(room, key, &n.Fence, gone, &n.Line, &n.Waits, owner, plan)
 }
 
-// Proposal is what vote.lua is asked for.
+// Proposal is what a call of vote.lua asks for.
 type Proposal struct {
 	Token      int64
 	Lease      time.Duration
@@ -32,12 +32,12 @@ type Proposal struct {
 	Quarantine time.Duration
 	Behind     time.Duration // how far a token may be behind the master's clock
 	Passed     time.Duration // since the attempt began
-	Ahead      time.Duration // how far it may be ahead
-	Started    bool          // the master is to tell when it started
+	Ahead      time.Duration // how far a token may be ahead of it
+	Started    bool          // the master is to report the id of its run
 	Place      string        // see VotePlace
 }
 
-// Plan is the second argument of vote.lua.
+// Plan returns the second argument of vote.lua.
 func (p Proposal) Plan() string {
 	started := int64(0)
 	if p.Started {
@@ -55,12 +55,13 @@ func (p Proposal) Plan() string {
 	return string(append(text, p.Place...))
 }
 
-// VotePlace is what vote.lua needs to know of a waiter: its id, for how long a free lock is kept for it, and its inbox.
+// VotePlace returns what vote.lua needs to know of a waiter: its id, how long a free lock is kept for it, and its
+// inbox.
 func VotePlace(waiter string, reserve time.Duration, inbox string) string {
 	return fmt.Sprint(" ", waiter, " ", EntryLife.Milliseconds(), " ", reserve.Milliseconds(), " 1 ", inbox)
 }
 
-// VoteCode is what a master says.
+// VoteCode is the first element of a reply of vote.lua.
 type VoteCode int64
 
 const (
@@ -68,7 +69,7 @@ const (
 	VoteHeld      VoteCode = 0
 	VoteGone      VoteCode = -1 // the attempt was undone
 	VoteExhausted VoteCode = -2
-	VoteLow       VoteCode = -3 // a token must be larger
+	VoteLow       VoteCode = -3 // the token must be larger than N
 	VoteHigh      VoteCode = -4
 	VoteYoung     VoteCode = -5 // the master started a short time ago
 )
@@ -76,9 +77,9 @@ const (
 // Voted is a reply of vote.lua.
 type Voted struct {
 	Code  VoteCode
-	N     int64  // the token that is recorded, or must be exceeded; how many ms too young
-	Value string // of the lock, where it is held
-	Left  int64  // of its lease, in ms
+	N     int64  // the last token: recorded, issued or to be exceeded; with VoteYoung, for how many ms more
+	Value string // of the lock, if it is held
+	Left  int64  // what is left of its lease, in ms
 }
 
 // ReadVoted reads a reply of vote.lua.
@@ -95,8 +96,8 @@ func ReadVoted(val any) (v Voted, ok bool) {
 	return v, !f.bad
 }
 
-// ReadServer reads what each reply of vote.lua and tick.lua tells of the server: its TIME in µs, and the id of its run, ""
-// where it was not asked for.
+// ReadServer reads what each reply of vote.lua and tick.lua says about the server: its TIME in µs and the id of its
+// run, which is "" if it was not asked for.
 func ReadServer(val any) (at int64, run string, ok bool) {
 	f := fieldsOf(val)
 	_ = f.next()

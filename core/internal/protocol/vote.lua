@@ -1,32 +1,41 @@
--- Takes the lock on one of several masters for a token that the client proposes.
+-- Takes the lock on one of several masters, for a token that the client proposes. fastvote.lua is in front of this
+-- script and answers the common case.
 -- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua and nudge.lua
 -- ARGV: 1 owner
---       2 "token lease life block quarantine behind fresh ahead asked", and to be told " id entry reserve counted inbox" behind it:
+--       2 "token lease life block quarantine behind fresh ahead asked"; to wait in line, followed by
+--         " id entry reserve counted inbox":
 --         token       the first of a block
 --         lease       in ms
---         life        of the fence in ms, longer than the lease
+--         life        of the fence, in ms; longer than the lease
 --         block       how many tokens to reserve
---         quarantine  for how long after its start the server does not vote, in ms; 0: it does at once
---         behind      a token that is older than TIME by this or more is refused, in µs,
---         fresh       the same where the server knows of no token: as long as the client has been asking
---         ahead       and one that is ahead by more, in µs
---         asked       1 to be told the id of the server's run
---         id          of the waiter in line; entry: how long its place is kept, in ms; the others see nudge.lua
--- Replies: {code, TIME in µs, id of the run or '', n, ...}
---   1                   held, and n is recorded as the token: this one, or a higher one of the same owner
---   0, value, ms left   somebody else holds it, or value is '' and it is kept for the waiter that was told; n is the last token issued
---   -1                  this tenure was already undone
---   -2                  the token space (2^53) is used up
---   -3                  the token must be larger than n
---   -4                  the token is too far ahead of TIME
---   -5                  the server may have forgotten a lock: for n ms more; -1 if it does not tell
+--         quarantine  how long after its start the server does not vote, in ms; 0: it votes at once
+--         behind      a token is refused that is behind TIME by this or more, in µs
+--         fresh       the same if the server knows of no token, in µs: as long as the client has been asking
+--         ahead       a token is refused that is ahead of TIME by more than this, in µs
+--         asked       1 to report the id of the server's run
+--         id          of the waiter in line
+--         entry       how long its place is kept, in ms
+--         reserve, counted, inbox: see nudge.lua and line.lua
+-- Replies: {code, TIME in µs, id of the run or '', n, ...}, with these codes and what follows n:
+--   1               held, and n is recorded as the token: this one, or a higher one of the same owner
+--   0, value, left  somebody else holds the lock, for left ms, or -1 if the key never expires; or value is '', and the lock
+--                   is kept for the waiter that was notified, for left ms; n is the last token issued
+--   -1              this tenure was undone before
+--   -2              the token space (2^53) is used up
+--   -3              the token must be larger than n
+--   -4              the token is too far ahead of TIME
+--   -5              the server may have forgotten a lock, and does not vote for n ms more; n is -1 if it does not report its
+--                   start
+--   an error if the lock, its fence or its line is of another type
 --
 -- Why the bounds: a server that has forgotten its fence cannot know the last token. It does not vote for a quarantine,
--- which is longer than ahead + behind. No token that it took before was more than `ahead` above TIME then, so all are
--- more than `behind` below TIME now. The same bounds keep a client whose clock is wrong from burning the token space.
+-- which is longer than ahead + behind. Before it forgot, it took no token that was more than `ahead` above TIME. So all
+-- of those are more than `behind` below TIME when it votes again. The same bounds keep a client whose clock is wrong
+-- from using up the token space.
 --
--- A server that was flushed has forgotten its fence and votes. It takes no token that was over, by its own clock, when the
--- client began to ask, and all were then that it took before, but for what they were ahead: see Masters.proposal.
+-- A server that was flushed has forgotten its fence and votes. It takes no token that its own clock had passed when the
+-- client began to ask. By then its clock had passed all tokens that it took before, except those that were ahead of it:
+-- see Masters.proposal.
 
 local proposed, lease, life, block, quarantine, behind, fresh, ahead, asked, place =
   string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) ?(.*)$')
@@ -44,7 +53,7 @@ if found[3] then return reply(-1, last) end
 
 local id, entry, rest = string.match(place, '^(%S+) (%d+) (.+)$')
 
--- refuse answers that value has the lock, after joining the line where that was asked for.
+-- refuse answers that value has the lock, after joining the line if that was asked for.
 local function refuse(value, left)
   if id then
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
@@ -60,13 +69,13 @@ if holder and holder ~= ARGV[1] then return refuse(holder, redis.call('PTTL', KE
 
 local token = tonumber(proposed)
 if holder then
-  -- Asked before: the answer got lost or is on its way, or this is the higher token that most agree on.
+  -- Asked before: the answer was lost or is on its way, or this is the higher token that most masters agree on.
   if redis.call('PTTL', KEYS[1]) < tonumber(lease) then redis.call('PEXPIRE', KEYS[1], lease) end
   if tonumber(live) >= token then return reply(1, live) end
   fence = last .. ' 0 ' .. since .. lost -- the lower one was its own
 else
   if quarantine ~= '0' then
-    -- One second less, for the floors.
+    -- One second less, because the times are floored.
     local left = up and quarantine - (up - 1) * 1000
     if not up or left > 0 then return reply(-5, left or -1) end
   end
@@ -79,7 +88,7 @@ if token <= effective then return reply(-3, string.format('%.0f', effective)) en
 if token > now + ahead then return reply(-4, last) end
 if token > 9007199254740992 - block then return reply(-2, last) end
 
--- As in acquire.lua: NX keeps a lock of another type from being overwritten, and GET such a fence.
+-- As in acquire.lua: NX keeps SET from overwriting a lock of another type, and GET makes SET refuse such a fence.
 if not holder and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
   return redis.pcall('GET', KEYS[1])
 end
@@ -89,6 +98,6 @@ if type(old) == 'table' and old.err then
   if not holder then redis.call('DEL', KEYS[1]) end
   return old
 end
--- It stays in line until it releases: its turn may have come to nothing on the others.
+-- The waiter stays in line until it releases: its turn may have come to nothing on the other masters.
 if id then redis.call('HDEL', KEYS[5], 'next') end
 return reply(1, proposed)

@@ -1,7 +1,10 @@
 -- Takes back what tick.lua did for a claimant.
 -- KEYS: 1 mark, 2 tombstone of this claimant
--- ARGV: 1 claimant, 2 life of the tombstone in ms, 0 for none
--- Replies: 1 if it was there, else 0
+-- ARGV: 1 claimant
+--       2 life of the tombstone, in ms; 0 to leave none
+-- Replies:
+--   1  the claimant had the mark
+--   0  it had not
 
 if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], '1', 'PX', ARGV[2]) end
 local mark = redis.call('GET', KEYS[1])

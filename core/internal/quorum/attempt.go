@@ -14,36 +14,37 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/single"
 )
 
-// maxRounds bounds how often an attempt raises its token: once is enough unless others raise theirs meanwhile.
+// maxRounds bounds how often an attempt raises its token. Once is enough unless others raise theirs meanwhile.
 const maxRounds = 4
 
-// What became of an attempt: decided, and then its owner's, or left, and then its own.
+// The state of an attempt. A decided attempt is its owner's. An attempt that was left undoes itself.
 const (
 	attemptRuns int32 = iota
 	attemptDecided
 	attemptLeft
 )
 
-// attempt is one look at several masters: it tries to get the lock on most of them.
+// attempt is one look at several masters. It tries to get the lock on most of them.
 //
-// Its token is proposed, since no master can know what the others have issued. A master takes it if it is larger than
-// all that it has recorded, and records it; else it says how large it must be. Two majorities have a master in common, so
-// a later token is larger than an earlier one, if a lock counts only those masters that recorded the very token that it
-// ends up with: the token that is raised for one master must be confirmed by the others. Counting the answers to a
-// lower one, or taking the largest of what each master counts up, tokens fall.
+// It proposes a token, because no master can know what the others have issued. A master takes the token if it is larger
+// than all that the master has recorded, and records it. Otherwise it answers how large the token must be. Two
+// majorities have a master in common. So a later token is larger than an earlier one, as long as a lock counts only
+// those masters that recorded the very token that it ends up with. If the token has to be raised for one master, the
+// others must therefore confirm the raised one. Tokens would fall if the lock counted the answers to a lower one, or
+// took the largest of what each master counts up.
 type attempt struct {
 	o     *Owner
 	q     *Masters
 	id    string
 	parts []*part // by master
 	votes []vote
-	place string // in the plan, where it waits in line
+	place string // its place in line, for the plan; "" if it does not wait
 	state atomic.Int32
 
 	token   int64
 	began   time.Duration
-	seen    int64  // the largest that a master told of
-	mayHave uint64 // the masters that a renewal may have brought the lock back on; guarded by the owner's mutex
+	seen    int64  // the largest token that a master reported
+	mayHave uint64 // the masters on which a renewal may have brought the lock back; guarded by the owner's mutex
 
 	answers chan answer
 	undone  sync.Once
@@ -53,19 +54,19 @@ type attempt struct {
 type part struct {
 	single.Tenure
 	waiter   string // see forget.lua
-	renewals int    // that were not answered
+	renewals int    // how many were not answered
 }
 
 // vote is what is known of one master.
 type vote struct {
-	call    *redisconn.Call // the latest, unanswered; else nil
-	granted int64           // the token that it recorded; 0: none
-	low     bool            // it would grant a higher one
-	held    bool            // it has it for another, or keeps it for another
+	call    *redisconn.Call // the latest, while it is unanswered; else nil
+	granted int64           // the token that the master recorded; 0: none
+	low     bool            // it would grant a higher token
+	held    bool            // another client holds the lock there, or the master keeps the lock for one
 	value   string
 	left    int64
 	err     error
-	young   int64 // with err: it will not vote for so many ms, -1: as long as it does not tell its age
+	young   int64 // with err: for how many ms the master will not vote; -1: unknown, it does not report its age
 }
 
 func newAttempt(o *Owner) *attempt {
@@ -82,7 +83,7 @@ func newAttempt(o *Owner) *attempt {
 	return a
 }
 
-// run asks all masters at once and returns as soon as most have granted, or as soon as most cannot any more.
+// run asks all masters at once. It returns as soon as most have granted, or as soon as most no longer can.
 func (a *attempt) run(ctx context.Context) single.Verdict {
 	q := a.q
 	if err := q.Dependent(); err != nil {
@@ -97,13 +98,13 @@ func (a *attempt) run(ctx context.Context) single.Verdict {
 		if v, decided := a.round(ctx); decided {
 			return v
 		}
-		// Larger than the block that some recorded, and than the clocks of the others, which have gone on.
+		// Larger than the block that some masters recorded, and than the clocks of the others, which have gone on.
 		a.token = max(a.token+int64(a.o.want.Block), a.seen+1, q.proposal())
 	}
 	return a.failure(errContested)
 }
 
-// round proposes one token. It is undecided where a higher one is needed.
+// round proposes one token. It is undecided if a higher one is needed.
 func (a *attempt) round(ctx context.Context) (v single.Verdict, decided bool) {
 	q := a.q
 	timer := q.env.Timers.Get(q.Patience(a.o.want.TTL))
@@ -119,17 +120,17 @@ func (a *attempt) round(ctx context.Context) (v single.Verdict, decided bool) {
 			return a.failure(nil), true
 		case granted+open+higher < q.need && (open == 0 || a.clear()):
 			return a.failure(nil), true
-		case granted+open+higher < q.need: // but which client has the lock, or whether that can be told, depends on the others
+		case granted+open+higher < q.need: // but the rest decide which client holds the lock, or whether that can be known
 		case granted+open < q.need:
 			return v, false
 		case granted+higher >= q.need && !hurried:
 			// Those that have answered are enough, with a higher token. The others may hang: they get as long again as
 			// those took.
-			hurried = true // to raise
+			hurried = true // to raise the token
 			timer.Reset(min(q.Patience(a.o.want.TTL), max(time.Millisecond, q.env.Now().Mono-began)))
 		case !hurried && !pressed && a.contended():
-			// Some of those that refused may be free again in a moment: better to ask them anew than to wait for one that
-			// hangs.
+			// Some of those that refused may be free again in a moment. It is better to ask them anew than to wait for
+			// one that hangs.
 			pressed = true
 			timer.Reset(min(q.Patience(a.o.want.TTL), a.usual()) - (q.env.Now().Mono - began))
 		}
@@ -152,7 +153,7 @@ func (a *attempt) round(ctx context.Context) (v single.Verdict, decided bool) {
 
 var errContested = errors.New("the masters do not agree on a token")
 
-// propose asks all masters that may grant the token and have not.
+// propose asks all masters that may grant the token and have not yet.
 func (a *attempt) propose(ctx context.Context) {
 	plan := a.plan()
 	for i, p := range a.parts {
@@ -162,15 +163,15 @@ func (a *attempt) propose(ctx context.Context) {
 		}
 		c := &redisconn.Call{Urgent: v.call != nil}
 		if v.call != nil {
-			p.Leave(v.call) // it may still be answered; then a.count takes it
+			p.Leave(v.call) // it may still be answered; then count takes the answer
 		}
 		if !m.Responsive(a.q.Patience(a.o.want.TTL)) {
-			v.call, v.err = nil, redisconn.ErrSilence // as it has been, for many before
+			v.call, v.err = nil, redisconn.ErrSilence // it has not answered many commands before
 			continue
 		}
 		p.Prepare(c)
 		c.Then = func(any, error) {
-			a.q.seen(m, c) // also of one that comes after the decision
+			a.q.seen(m, c) // even if it comes after the decision
 			a.answers <- answer{i, c}
 		}
 		v.call, v.low = c, false
@@ -178,7 +179,7 @@ func (a *attempt) propose(ctx context.Context) {
 	}
 }
 
-// plan is the second argument of vote.lua.
+// plan returns the second argument of vote.lua.
 func (a *attempt) plan() string {
 	q, want := a.q, &a.o.want
 	return protocol.Proposal{
@@ -187,13 +188,13 @@ func (a *attempt) plan() string {
 	}.Plan()
 }
 
-// count takes an answer into account.
+// count evaluates an answer.
 func (a *attempt) count(r answer) {
 	v, p := &a.votes[r.i], a.parts[r.i]
 	if v.call == r.call {
 		v.call = nil
 	} else if r.call.Err != nil {
-		return // an older one; the latest is still to come
+		return // of an older call; the answer to the latest is still to come
 	}
 	m := a.q.all[r.i]
 	voted, err := p.read(r.call)
@@ -204,7 +205,7 @@ func (a *attempt) count(r answer) {
 	n := voted.N
 	switch voted.Code {
 	case protocol.VoteGranted:
-		if left := m.suspected() - a.q.env.Now().Mono; left > 0 { // by the clock of the server it is older than that
+		if left := m.suspected() - a.q.env.Now().Mono; left > 0 { // it has started anew, though by its own clock it is old enough
 			v.err, v.young, v.granted = errYoung, max(left.Milliseconds(), 1), 0
 			return
 		}
@@ -217,7 +218,7 @@ func (a *attempt) count(r answer) {
 			v.err = errSkewed
 			return
 		}
-		v.low = n >= a.token // or it answers a lower proposal than the latest
+		v.low = n >= a.token // otherwise it answers an earlier, lower proposal
 		a.seen = max(a.seen, n)
 	case protocol.VoteHigh:
 		v.err = errSkewed
@@ -232,11 +233,12 @@ func (a *attempt) count(r answer) {
 
 var (
 	errUndone = errors.New("the attempt was undone")
-	errYoung  = errors.New("it started a short time ago and may have forgotten a lock")
+	errYoung  = errors.New("it started too recently and may have forgotten a lock")
 	errSkewed = errors.New("its clock is too far from ours or from that of the other masters")
 )
 
-// sum is how many masters have granted the token, have not answered, and would grant a higher one.
+// sum counts the masters that have granted the token, those that have not answered, and those that would grant a higher
+// one.
 func (a *attempt) sum() (granted, open, higher int) {
 	for i := range a.votes {
 		switch v := &a.votes[i]; {
@@ -251,7 +253,7 @@ func (a *attempt) sum() (granted, open, higher int) {
 	return granted, open, higher
 }
 
-// clear tells whether the refusals alone, or the failures alone, rule a majority out.
+// clear reports whether the refusals alone, or the failures alone, rule out a majority.
 func (a *attempt) clear() bool {
 	held, failed := 0, 0
 	for i := range a.votes {
@@ -275,7 +277,7 @@ func (a *attempt) contended() bool {
 	return false
 }
 
-// usual is how long those that have not answered may well take, by how long they took the last time.
+// usual returns how long the masters that have not answered may well take, by how long their latest answers took.
 func (a *attempt) usual() (d time.Duration) {
 	for i := range a.votes {
 		if a.votes[i].call == nil {
@@ -290,8 +292,7 @@ func (a *attempt) usual() (d time.Duration) {
 	return d
 }
 
-// success lets the stragglers go on: the more masters have the lock, the better. A release looks what came of
-// them.
+// success lets late calls go on: the more masters have the lock, the better. A release looks at their answers.
 func (a *attempt) success() single.Verdict {
 	for i, p := range a.parts {
 		if c := a.votes[i].call; c != nil {
@@ -301,7 +302,7 @@ func (a *attempt) success() single.Verdict {
 	return single.Verdict{Token: a.token}
 }
 
-// late is for masters that did not answer in time.
+// late marks the masters that did not answer in time.
 func (a *attempt) late() {
 	for i := range a.votes {
 		if v := &a.votes[i]; v.call != nil {
@@ -310,7 +311,7 @@ func (a *attempt) late() {
 	}
 }
 
-// failure is what an attempt tells that did not get the lock.
+// failure returns the verdict of an attempt that did not get the lock.
 func (a *attempt) failure(err error) single.Verdict {
 	q := a.q
 	var held *vote
@@ -349,11 +350,11 @@ func (a *attempt) failure(err error) single.Verdict {
 	}
 }
 
-// undo ends an attempt that failed, or that nobody wants any more, in the background on every master that may have
-// granted it, also where the answer did not come. A master that refused is left alone.
+// undo ends an attempt that failed, or that nobody wants any more. It does so in the background, on every master that
+// may have granted the attempt, even if the answer did not come. It leaves alone a master that refused.
 //
-// The next in line is told, unless waiter is "-": where somebody has most of the masters, others would only look in
-// vain, undo, and have the next one told.
+// The masters notify the next in line, unless waiter is "-". If somebody has most of the masters, others would only
+// look in vain, undo, and have the next one notified.
 func (a *attempt) undo(waiter string) {
 	a.undone.Do(func() {
 		for _, p := range a.parts {
@@ -363,10 +364,10 @@ func (a *attempt) undo(waiter string) {
 	})
 }
 
-// Take is read for an answer that nobody waited for.
+// Take is read for an answer that no call has waited for.
 func (p *part) Take(c *redisconn.Call) { _, _ = p.read(c) }
 
-// read takes an answer of vote.lua into account, and returns it.
+// read evaluates an answer of vote.lua and returns it.
 func (p *part) read(c *redisconn.Call) (protocol.Voted, error) {
 	if !p.Took(c) {
 		return protocol.Voted{}, c.Err
@@ -382,7 +383,7 @@ func (p *part) read(c *redisconn.Call) (protocol.Voted, error) {
 	return v, nil
 }
 
-// Free makes c a release.
+// Free makes c a release of this part.
 func (p *part) Free(c *redisconn.Call, tainted bool) {
 	c.Set(protocol.Yield(c.Room[:0], p.Key, &p.Names, &p.ID, &c.Number, tainted, p.waiter))
 }

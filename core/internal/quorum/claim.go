@@ -13,12 +13,14 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// claimRounds is how many node timeouts a claim goes on for: the last attempt and its withdrawal take one each.
+// claimRounds is how many node timeouts a claim goes on for. Its last attempt and the withdrawal of that take one more
+// each.
 const claimRounds = rounds - 2
 
-// Claim returns what tries until most masters have the mark for one attempt, or most of them have it for another.
+// Claim returns a function that tries until most masters have the mark of one of its attempts, or most have that of
+// another claimant.
 func (q *Masters) Claim(names protocol.Names, tick int64, ttl time.Duration, w protocol.Window) func(context.Context) *redisconn.Call {
-	mine := map[string]bool{} // the claimants of this call, which sends none again before its answer
+	mine := map[string]bool{} // the claimants of this call; its attempts do not overlap
 	return func(ctx context.Context) *redisconn.Call {
 		c := redisconn.NewSum(q.env)
 		q.env.Go(func() {
@@ -31,7 +33,7 @@ func (q *Masters) Claim(names protocol.Names, tick int64, ttl time.Duration, w p
 				}
 				p := newPoll(q, names, ttl, mine)
 				decided := p.run(ctx, tick, w)
-				err = q.Dependent() // by these answers
+				err = q.Dependent() // which these answers may have shown
 				if p.raised >= q.need && err == nil {
 					c.Answer(protocol.Claimed{Code: protocol.ClaimGranted}, nil)
 					return
@@ -51,7 +53,7 @@ func (q *Masters) Claim(names protocol.Names, tick int64, ttl time.Duration, w p
 	}
 }
 
-// poll is one attempt to raise a mark on most of several masters.
+// poll is one attempt to raise a mark on most masters.
 type poll struct {
 	q        *Masters
 	names    protocol.Names
@@ -61,13 +63,13 @@ type poll struct {
 	mine     map[string]bool
 
 	raised int
-	by     map[string]int             // refusals, by claimant that has the mark
-	out    map[protocol.ClaimCode]int // and by the bounds of the window
-	now    int64                      // of a master that the tick is out of the window for
+	by     map[string]int             // refusals, by the tick and the claimant of the mark
+	out    map[protocol.ClaimCode]int // refusals for being outside of the window
+	now    int64                      // the clock of a master for which the tick is outside of the window
 	errs   []error
 	young  Young
-	open   []bool // whether a master has not answered
-	unsure []bool // whether it may have raised the mark
+	open   []bool // the masters that have not answered
+	unsure []bool // the masters that may have raised the mark
 }
 
 func newPoll(q *Masters, names protocol.Names, ttl time.Duration, mine map[string]bool) *poll {
@@ -80,7 +82,7 @@ func newPoll(q *Masters, names protocol.Names, ttl time.Duration, mine map[strin
 	return p
 }
 
-// run waits for the answers that matter, and reports whether another attempt could only tell the same.
+// run waits for the answers that matter, and reports whether another attempt could only have the same result.
 func (p *poll) run(ctx context.Context, tick int64, w protocol.Window) (decided bool) {
 	plan := protocol.TickPlan(tick, w, p.q.Quarantine > 0)
 	need, rest := p.q.need, len(p.q.all)-p.q.need
@@ -114,7 +116,8 @@ func (p *poll) count(i int, c *redisconn.Call) {
 		p.raised++
 		p.unsure[i] = true
 	case v.Code == protocol.ClaimTaken:
-		if p.mine[v.Claimant] || v.Claimant == "-" { // an earlier attempt of this call, perhaps, or of one that has withdrawn: it has no tick
+		// The mark of an earlier attempt of this call, or of an attempt that has withdrawn, is no claim.
+		if p.mine[v.Claimant] || v.Claimant == "-" {
 			fail(errOwnMark)
 			return
 		}
@@ -133,9 +136,10 @@ func (p *poll) count(i int, c *redisconn.Call) {
 	}
 }
 
-var errOwnMark = errors.New("an attempt that came to nothing has its mark there")
+var errOwnMark = errors.New("a failed attempt has left its mark there")
 
-// taken tells whether most masters have the mark for one other claimant. Of different ones, none may get it.
+// taken reports whether most masters have the mark of one other claimant. If their claimants differ, perhaps none of
+// those gets the tick.
 func (p *poll) taken() bool {
 	for _, n := range p.by {
 		if n >= p.q.need {
@@ -145,8 +149,8 @@ func (p *poll) taken() bool {
 	return false
 }
 
-// withdraw takes the mark back where it was raised or may have been, and waits for a moment: the next attempt would
-// find this one in its way.
+// withdraw takes the mark back on each master that has raised it or may have. It waits a moment for that, or the next
+// attempt would find this one in its way.
 func (p *poll) withdraw() {
 	var known sync.WaitGroup
 	for i, m := range p.q.all {
@@ -175,7 +179,7 @@ func (p *poll) withdraw() {
 	p.q.env.Await(context.Background(), through, p.q.Patience(p.ttl))
 }
 
-// verdict is what an attempt that failed tells.
+// verdict returns the result of an attempt that failed.
 func (p *poll) verdict() (any, error) {
 	rest := len(p.q.all) - p.q.need
 	for _, code := range []protocol.ClaimCode{protocol.ClaimEarly, protocol.ClaimLate} {

@@ -7,13 +7,13 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
-// Young are masters that did not vote, as they had started a short time before and may have forgotten a lock.
+// Young names the masters that did not vote because they had started a short time before and may have forgotten a lock.
 type Young struct {
 	Names []string
-	Until time.Time // when all of them vote again; zero where one does not tell since when it is up
+	Until time.Time // when all of them vote again; zero if one does not report how long it has been up
 }
 
-// reason is why there was no majority, though nobody has the lock as far as is known.
+// reason returns why there was no majority, although nobody is known to hold the lock.
 func (a *attempt) reason(err error) error {
 	young, texts := &Young{}, []error{}
 	var until time.Duration
@@ -59,7 +59,7 @@ func (e *memberError) Node() string { return e.name }
 type Failure struct {
 	*Young
 	all  []error
-	need int // how many failures rule a majority out
+	need int // how many failures rule out a majority
 }
 
 func (e *Failure) Error() string {
@@ -72,16 +72,16 @@ func (e *Failure) Error() string {
 
 func (e *Failure) Unwrap() []error { return e.all }
 
-// AllYoung tells whether nothing but their age speaks against the masters that did not vote.
+// AllYoung reports whether the masters that did not vote failed only because of their age.
 func (e *Failure) AllYoung() bool { return len(e.all) == len(e.Young.Names) }
 
-// OfMasters tells whether it names any.
+// OfMasters reports whether the failure names any master.
 func (e *Failure) OfMasters() bool {
 	_, ok := e.all[0].(*memberError)
 	return ok
 }
 
-// Permanent: most masters refuse for good.
+// Permanent reports whether so many masters refuse for good that there can be no majority.
 func (e *Failure) Permanent() bool {
 	n := 0
 	for _, err := range e.all {

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
-// Inspect tells what most masters say of each of some locks. It waits for all of them also where a majority is enough: the
-// next call would come upon those that hang once more.
+// Inspect returns what most masters say about each of several locks. It waits for all masters, even if a majority has
+// answered: so sweep learns which masters hang, and the next call does not wait for them again.
 func (q *Masters) Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call {
 	out, by := make([]*redisconn.Call, len(names)), redisconn.Batch{}
 	for i := range names {
@@ -35,11 +35,11 @@ func (q *Masters) Inspect(ctx context.Context, names []protocol.Names, ttl time.
 	return out
 }
 
-// survey collects the answers to inspect.
+// survey collects the masters' answers about one lock.
 type survey struct {
 	need           int
 	answered       int
-	lefts          map[string][]int64 // by the value of the lock, "" where it is free
+	lefts          map[string][]int64 // by the value of the lock, "" if it is free
 	tokens         map[string]int64
 	token, waiting int64
 	errs           []error
@@ -67,11 +67,11 @@ func (v *survey) count(name string, c *redisconn.Call) {
 		r.Value = ""
 	}
 	v.lefts[r.Value] = append(v.lefts[r.Value], r.Left)
-	v.tokens[r.Value] = max(v.tokens[r.Value], r.Token) // others may have proposed larger ones, and lost
+	v.tokens[r.Value] = max(v.tokens[r.Value], r.Token) // other clients may have proposed larger ones, and lost
 	v.token, v.waiting = max(v.token, r.Token), max(v.waiting, r.Waiting)
 }
 
-// verdict is what most of those that answered say.
+// verdict returns what most masters say.
 func (v *survey) verdict() (any, error) {
 	for value, lefts := range v.lefts {
 		if value != "" && len(lefts) >= v.need {

@@ -8,10 +8,10 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 )
 
-// nudgeGrace is how long a waiter gives the other masters, at most, once the first told it that the lock is free.
+// nudgeGrace is the longest that a waiter gives the other masters, once the first has reported that the lock is free.
 const nudgeGrace = 50 * time.Millisecond
 
-// Open opens the inboxes in which waiters are told, and returns a channel that is closed when one is opened anew.
+// Open opens the inboxes for waiters, and returns a channel that is closed the next time that most of them are up.
 func (q *Masters) Open() <-chan struct{} {
 	for _, m := range q.all {
 		m.inbox.Open()
@@ -21,14 +21,14 @@ func (q *Masters) Open() <-chan struct{} {
 	return q.news
 }
 
-// Up tells whether most masters can tell them.
+// Up reports whether most inboxes are up.
 func (q *Masters) Up() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.up
 }
 
-// Close is for when no one will wait any more.
+// Close is called when no call will wait any more.
 func (q *Masters) Close() {
 	for _, m := range q.all {
 		m.inbox.Close()
@@ -53,7 +53,8 @@ func (q *Masters) turned() {
 	q.up = up
 }
 
-// expect makes o known, so that masters can tell it that the lock is free, and reports whether most of them can.
+// expect makes o known if most masters can notify it, and reports whether they can. Then they can report to o that the
+// lock is free.
 func (q *Masters) expect(o *Owner) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,13 +70,14 @@ func (q *Masters) unexpect(o *Owner) {
 	q.mu.Unlock()
 }
 
-// nudged is told that a lock is free on one master. Once it is on most, or a moment after the first, the waiter
-// looks. If it looked at once, it would find the lock held where the release has not arrived yet.
+// nudged receives the message that a lock is free on master i. The waiter looks once the lock is free on most masters,
+// or a moment after the first message. If it looked at once, it would find the lock held on masters that the release
+// has not reached yet.
 func (q *Masters) nudged(i int, waiter string, names protocol.Names) {
 	q.mu.Lock()
 	o := q.waiters[waiter]
 	q.mu.Unlock()
-	if o == nil { // it has given up, or got the lock without this master
+	if o == nil { // it has abandoned its wait, or got the lock without this master
 		q.resign(i, names, waiter)
 		return
 	}
@@ -105,8 +107,8 @@ func (o *Owner) rouse() {
 	}
 }
 
-// resign takes a waiter out of the line of one master; the next one is told, if the lock is free there. It is sent once:
-// a place that stays expires.
+// resign takes a waiter out of the line of one master, which then notifies the next one if the lock is free there. The
+// command is sent once: a place that stays expires.
 func (q *Masters) resign(i int, names protocol.Names, waiter string) {
 	if m := q.all[i]; m.Responsive(minPatience) {
 		m.Send(q.env.Gate.Over, new(redisconn.Call).Set(protocol.Resign(&names, waiter)))

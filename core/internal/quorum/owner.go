@@ -15,65 +15,65 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// An Owner has, or may come to have, a lock on several masters: on each a tenure under one owner id. It has the lock if it
-// is on a majority, for the lease less the time since before the first command was sent and a margin for drift. A
-// client without a majority releases the key on every master.
+// An Owner holds, or may come to hold, a lock on several masters. It has a tenure on each, all under one owner id. It
+// holds the lock if most masters have it, for the lease less a margin for drift and less the time since before the
+// first command was sent. A client without a majority releases the key on every master.
 //
-// Each look is an attempt with an id of its own, so that what is late of one cannot touch the next. The three rules of
-// single.Tenure hold for each master; the fourth is about those that have forgotten a lock:
+// Each look is an attempt with an owner id of its own, so that nothing late of one attempt can touch the next. The
+// three rules of single.Tenure hold for each master. The fourth is about masters that have forgotten a lock:
 //
-//  4. A renewal may bring the lock back on a master, so it counts like an acquire: none is sent once a release was, or
-//     the hold is lost, and where one was not answered before, the release leaves a tombstone.
+//  4. A renewal may bring the lock back on a master, so it counts like an acquire. None is sent once a release has been sent
+//     or the hold is lost. If a renewal before was not answered, the release leaves a tombstone.
 type Owner struct {
 	q     *Masters
 	names protocol.Names
 	want  single.Want
 
-	waiter string // its id in the lines; of the first attempt
-	blamed uint64 // the masters whose failure was told
-	seen   int64  // the largest token that any master told of
+	waiter string // its id in the lines, made with the first attempt that waits
+	blamed uint64 // the masters whose failure was reported
+	seen   int64  // the largest token that any master reported
 
-	look *attempt // the latest
-	won  *attempt // whose tenures it has
+	look *attempt // the latest attempt
+	won  *attempt // the attempt whose tenures it has
 	wake chan protocol.Grant
 
 	mu        sync.Mutex    // guards what follows
-	took      time.Duration // by the latest attempt
-	nudges    uint64        // the masters that told it that the lock is free, since the last look
+	took      time.Duration // how long the latest attempt took
+	nudges    uint64        // the masters that reported the lock free since the last look
 	timed     bool          // a timer will wake it
-	lined     bool          // it stands in line somewhere
-	longest   time.Duration // lease that was asked for
-	forgetful bool          // rule 4
+	lined     bool          // it stands in line on some master
+	longest   time.Duration // the longest lease that was asked for
+	forgetful bool          // no renewal may be sent any more: rule 4
 	releasing *release
 }
 
-// Own is a new owner; each attempt has an owner id of its own.
+// Own returns a new owner. Each of its attempts has an owner id of its own.
 func (q *Masters) Own(names protocol.Names, want single.Want) *Owner {
 	return &Owner{q: q, names: names, want: want, wake: make(chan protocol.Grant, 1)}
 }
 
-// ID is the value of the lock, once it has it.
+// ID is the value of the lock, once the owner has it.
 func (o *Owner) ID() string { return o.won.id }
 
-// Try begins an attempt, which c tells the end of.
+// Try begins an attempt. c is answered when the attempt ends.
 func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, _ time.Duration) (told bool) {
 	a := newAttempt(o)
 	o.look = a
 	if o.waiter == "" && waits && o.q.Up() {
-		// Not an owner id: to give up a place in line must not free a lock.
+		// Not an owner id: abandoning a place in line must not free a lock.
 		o.waiter = fmt.Sprintf("~%016d%s", o.q.now(), a.id[:22])
 	}
 	o.mu.Lock()
 	o.nudges = 0
 	select {
-	case <-o.wake: // by what was told before
+	case <-o.wake: // an earlier message
 	default:
 	}
 	o.mu.Unlock()
 	told = waits && o.waiter != "" && o.q.expect(o)
 	if told {
 		o.lined = true
-		// The lock is kept for it for about as long as it needs to be told and to ask.
+		// The lock is kept for this waiter for about as long as it takes to be notified and to ask.
 		reserve := min(max(3*o.took+10*time.Millisecond, 20*time.Millisecond), o.q.Patience(o.want.TTL))
 		a.place = protocol.VotePlace(o.waiter, reserve, o.q.Inbox)
 	}
@@ -85,7 +85,7 @@ func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, _ time.D
 		} else if v.Token == 0 {
 			quiet := "-"
 			if v.Split {
-				quiet = "" // clients that were in each other's way may not all know
+				quiet = "" // none of these clients holds the lock, and not all of them may know
 			}
 			a.undo(quiet)
 		}
@@ -94,17 +94,17 @@ func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, _ time.D
 	return told
 }
 
-// Leave stops listening to an attempt: it undoes itself.
+// Leave stops listening to an attempt, which then undoes itself.
 func (o *Owner) Leave(*redisconn.Call) {
 	if !o.look.state.CompareAndSwap(attemptRuns, attemptLeft) {
-		o.look.undo("") // again does no harm where it has failed
+		o.look.undo("") // to undo a failed attempt again does no harm
 	}
 }
 
-// Read takes the end of an attempt into account.
+// Read evaluates the end of an attempt.
 func (o *Owner) Read(c *redisconn.Call) single.Verdict {
 	v := c.Val.(single.Verdict)
-	for i, m := range o.q.all { // of each once, as the wait may be long
+	for i, m := range o.q.all { // each master's failure once, because the wait may be long
 		if err := o.look.votes[i].err; err != nil && o.blamed&(1<<i) == 0 {
 			o.blamed |= 1 << i
 			v.Errs = append(v.Errs, &memberError{m.name, err})
@@ -121,20 +121,20 @@ func (o *Owner) Read(c *redisconn.Call) single.Verdict {
 	return v
 }
 
-// Wake tells that the lock may be free.
+// Wake returns the channel that signals when the lock may be free.
 func (o *Owner) Wake() <-chan protocol.Grant { return o.wake }
 
-// Accept never has a lock: masters only tell that they are free.
+// Accept never has a lock: masters only report that a lock is free.
 func (o *Owner) Accept(protocol.Grant, timing.Instant) (token int64, at timing.Instant, d time.Duration) {
 	return 0, at, 0
 }
 
-// Onward tells whether another call may go on with it: not once it was granted, as another attempt would find the lock in
-// its own way.
+// Onward reports whether another call may go on with the owner. Once the owner was granted the lock it may not, as
+// another attempt would find the lock in its own way.
 func (o *Owner) Onward() bool { return o.lined && o.won == nil }
 
-// End is for an owner that ended without a release: nothing may bring it back, and what a renewal that is under way still
-// does is undone, but not before left is over.
+// End is for an owner that ended without a release. Nothing may bring the lock back. What a renewal under way still
+// does is undone, but not before left has passed.
 func (o *Owner) End(left time.Duration) {
 	o.q.unexpect(o)
 	o.mu.Lock()
@@ -161,8 +161,8 @@ func (o *Owner) Undo(time.Duration) {
 	}
 }
 
-// Renew asks all masters for a lease of at least d, or, with 0, what is left: in a batch, or else at once. It returns nil
-// where the lock is lost or being released.
+// Renew asks all masters for a lease of at least d or, with 0, for what is left of it. The calls go into batch. Without
+// a batch they are sent at once. Renew returns nil if the lock is lost or being released.
 func (o *Owner) Renew(ctx context.Context, d time.Duration, batch redisconn.Batch) *redisconn.Call {
 	sum := &tally{call: redisconn.NewSum(o.q.env), need: o.q.need, left: len(o.q.all), all: len(o.q.all)}
 	calls := make([]*redisconn.Call, len(o.q.all))
@@ -182,8 +182,9 @@ func (o *Owner) Renew(ctx context.Context, d time.Duration, batch redisconn.Batc
 	return sum.call
 }
 
-// renewal is the call to one master, which counts for sum; nil where there must be none. One of a batch goes out again
-// where it fails: the connection may have died with the server that is back now, and has forgotten the lock.
+// renewal returns the call to one master, whose answer sum counts; nil if there must be none. A call of a batch goes
+// out again if it fails: its connection may have died with the server, which may be back by now and have forgotten the
+// lock.
 func (o *Owner) renewal(ctx context.Context, i int, d time.Duration, sum *tally, batched, again bool) *redisconn.Call {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -218,15 +219,15 @@ func (o *Owner) renewal(ctx context.Context, i int, d time.Duration, sum *tally,
 	return c.Set(protocol.Sustain(c.Room[:0], p.Key, &o.names.Fence, &p.Names.Gone, &p.ID, d, o.won.token, o.want.Block))
 }
 
-// tally counts the answers to a renewal, and tells once what they come to: the lease that most masters have at least;
-// 0 as soon as most cannot have it; a failure as soon as neither can come about any more.
+// tally counts the answers to a renewal and answers its call, once: with the lease that most masters have at least,
+// with 0 as soon as most cannot have the lock, or with a failure as soon as neither is possible.
 type tally struct {
 	call *redisconn.Call
 
 	mu     sync.Mutex // guards what follows
 	all    int
 	need   int
-	left   int     // to come
+	left   int     // answers to come
 	ours   []int64 // how long each lease is
 	others int
 	err    error
@@ -276,8 +277,8 @@ func (s *tally) count(val any, err error) (any, error, bool) {
 	return nil, nil, false
 }
 
-// release is the release of an owner under way: on each master that may have the lock, until it is known to be free
-// there or the longest lease is over.
+// release is the release of an owner under way. On each master that may have the lock it goes on until the lock is
+// known to be free there, or until the longest lease has ended.
 type release struct {
 	env   *timing.Env
 	limit time.Duration
@@ -295,7 +296,7 @@ type release struct {
 	done     chan struct{} // closed when outcome is set
 }
 
-// release begins it, once.
+// release begins the release, once.
 func (o *Owner) release() *release {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -316,7 +317,7 @@ func (o *Owner) release() *release {
 		}
 		p.Tainted = p.Tainted || p.renewals > 0 // rule 4
 		if !p.Settle() {
-			r.add(single.Lost, nil) // it refused, and was not asked again
+			r.add(single.Lost, nil) // this master refused, and was not asked again
 			if o.lined {
 				o.q.resign(i, o.names, o.waiter)
 			}
@@ -338,12 +339,12 @@ func (o *Owner) release() *release {
 	return r
 }
 
-// ask is the first release that goes to one master. The lane that brings the answer counts it; a goroutine goes on only after
-// an error, or without an answer in time.
+// ask is the first release that goes to one master. The lane that brings the answer counts it. A goroutine goes on only
+// after an error, or if no answer came in time.
 type ask struct {
 	*part
 	call  *redisconn.Call
-	taken atomic.Bool // somebody sees to it
+	taken atomic.Bool // set by whoever deals with the answer, or with the lack of one
 }
 
 func (r *release) answered(a *ask, val any, err error) {
@@ -358,7 +359,7 @@ func (r *release) answered(a *ask, val any, err error) {
 	}
 }
 
-// chase sees to those that have not been answered.
+// chase deals with the asks that have not been answered.
 func (r *release) chase() {
 	for _, a := range r.asks {
 		if !a.taken.Swap(true) {
@@ -405,15 +406,15 @@ func (r *release) add(outcome single.Outcome, cause error) {
 	close(r.done)
 }
 
-// Release frees the lock on all masters, and waits for most of them for at most a node timeout; the rest goes on in the
+// Release frees the lock on all masters. It waits for most of them, for at most a node timeout. The rest goes on in the
 // background.
 func (o *Owner) Release(ctx context.Context, limit time.Duration) (single.Outcome, error) {
 	o.q.unexpect(o)
 	return o.outcome(ctx, o.release(), limit)
 }
 
-// Pass is Release for a caller that goes on. All masters have been sent their commands when it returns; told is called, once,
-// when the outcome is known.
+// Pass is Release for a caller that goes on. When it returns, the commands for all masters have been sent. told is
+// called, once, when the outcome is known.
 func (o *Owner) Pass(limit time.Duration, told func(single.Outcome, error)) {
 	o.q.unexpect(o)
 	r := o.release()

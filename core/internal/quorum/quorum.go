@@ -1,5 +1,5 @@
-// Package quorum is a lock on several independent Redis masters, of which most have to agree. The algorithm is that of the
-// Redis documentation, "Distributed Locks with Redis".
+// Package quorum is a lock on several independent Redis masters, most of which have to agree. The algorithm is that of
+// the Redis documentation, "Distributed Locks with Redis".
 package quorum
 
 import (
@@ -18,70 +18,71 @@ import (
 )
 
 const (
-	// tokenBehind and tokenAhead are how far a proposed token may be from the clock of a master, which is as much as
-	// the clocks of most masters may differ. See vote.lua.
+	// tokenBehind and tokenAhead are how far a proposed token may be behind and ahead of the clock of a master. That is
+	// also how much the clocks of most masters may differ. See vote.lua.
 	tokenBehind = 2 * time.Second
 	tokenAhead  = 2 * time.Second
 
-	// tokenLead is by how much a proposed token is ahead of the clocks of the masters when it gets there, as far as can
-	// be told: enough for requests to take longer than the one before. tokenSpread is how far the clock of a master may be
-	// ahead of most, and its requests take longer, for it to be counted in.
+	// tokenLead is how far a proposed token should be ahead of the clocks of the masters when it gets there, which can
+	// only be estimated. It leaves room for requests that take longer than the one before. tokenSpread bounds the
+	// masters that proposal takes into account: those whose clock is ahead of most, or whose requests take longer, by
+	// no more than that.
 	tokenLead   = 10 * time.Millisecond
 	tokenSpread = time.Second
 
 	minPatience = 50 * time.Millisecond
 	maxPatience = time.Second
-	// rounds is how many node timeouts a call may take: clients that ask at once get in each other's way.
+	// rounds is how many node timeouts a call may take, because clients that ask at once get in each other's way.
 	rounds = 5
 )
 
-// Config is how masters are used.
+// Config says how to use the masters.
 type Config struct {
-	Quarantine  time.Duration // for how long after its start a master does not vote; 0: it does at once
-	NodeTimeout time.Duration // 0: by the TTL
-	Inbox       string        // the channel on which masters tell that a lock is free
+	Quarantine  time.Duration // how long after its start a master does not vote; 0: it votes at once
+	NodeTimeout time.Duration // 0: derived from the TTL
+	Inbox       string        // the channel on which masters report that a lock is free
 	Report      func(key string, err error)
 }
 
-// Covered is the longest lease that a quarantine of d covers: beside the lease, the bounds on tokens have to pass, see
-// vote.lua, and clocks run apart.
+// Covered returns the longest lease that a quarantine of d covers. The quarantine must outlast the lease, the bounds on
+// tokens (see vote.lua), and clocks that run apart.
 func Covered(d time.Duration) time.Duration {
 	return (d - tokenBehind - tokenAhead - time.Second) * 100 / 101
 }
 
-// Masters are the several.
+// Masters are the masters of one Locker, and what the Locker knows about them.
 type Masters struct {
 	Config
 	env      *timing.Env
 	all      []*member
 	need     int // a majority
 	twins    atomic.Pointer[string]
-	twinning sync.Mutex // one search for twins at a time, or one that saw less could have the last word
+	twinning sync.Mutex // one search for twins at a time: a search that saw less must not have the last word
 
 	mu      sync.Mutex // guards what follows
 	waiters map[string]*Owner
-	up      bool // most inboxes are
+	up      bool // most inboxes are up
 	news    chan struct{}
 }
 
-// member is one of them.
+// member is one master.
 type member struct {
 	*redisconn.Conn
 	name  string // its address
 	inbox *single.Inbox
-	told  atomic.Int64 // when a failing renewal was reported last
+	told  atomic.Int64 // when a failing renewal was last reported
 
 	offset atomic.Int64 // its clock minus ours, in µs
-	lag    atomic.Int64 // its clock when a request gets there minus ours when it is sent, in µs
+	lag    atomic.Int64 // its clock when a request gets there, minus ours when the request is sent, in µs
 	known  atomic.Bool  // both were measured
-	took   atomic.Int64 // the latest answer to a look, from its sending on
+	took   atomic.Int64 // how long its latest answer took
 
 	mu      sync.Mutex
-	run     string        // the id of its run
-	suspect time.Duration // until then, by our own clock, it does not count: it started anew while we knew it
+	run     string        // the id of the server's run
+	suspect time.Duration // until then, by our own clock, its votes do not count: it started anew while we knew it
 }
 
-// New is the masters behind clients.
+// New returns the masters behind clients.
 func New(clients []*redis.Client, env *timing.Env, c Config) *Masters {
 	q := &Masters{Config: c, env: env, need: len(clients)/2 + 1, waiters: map[string]*Owner{}, news: make(chan struct{})}
 	for i, client := range clients {
@@ -89,9 +90,9 @@ func New(clients []*redis.Client, env *timing.Env, c Config) *Masters {
 		m.inbox = single.NewInbox(m.Conn, c.Inbox, func(g protocol.Grant, names protocol.Names) { q.nudged(i, g.Owner, names) })
 		told := false
 		m.inbox.Failed = func(err error, was bool) {
-			if was || !told { // once for an outage: the other masters go on
+			if was || !told { // once for each outage: the other masters go on
 				told = true
-				q.Report("", fmt.Errorf("holdfast: %s does not tell waiters, as SUBSCRIBE failed: %w", m.name, err))
+				q.Report("", fmt.Errorf("holdfast: %s cannot notify waiters, because SUBSCRIBE failed: %w", m.name, err))
 			}
 		}
 		m.inbox.Turned = q.turned
@@ -100,7 +101,8 @@ func New(clients []*redis.Client, env *timing.Env, c Config) *Masters {
 	return q
 }
 
-// report tells whether a failing renewal is to be told of, at now: once in a while for all locks, not to drown the rest.
+// report decides whether to report a renewal that fails at now: once in a while for all locks, so as not to drown the
+// rest.
 func (m *member) report(now, while time.Duration) bool {
 	last := m.told.Load()
 	return (last == 0 || int64(now)-last >= int64(while)) && m.told.CompareAndSwap(last, int64(now))
@@ -112,7 +114,7 @@ func (q *Masters) Several() bool { return true }
 // Many is true: one may hang while the others serve.
 func (q *Masters) Many() bool { return true }
 
-// Patience is for how long one master is waited for while too few of the others have answered.
+// Patience is how long to wait for one master while too few of the others have answered.
 func (q *Masters) Patience(ttl time.Duration) time.Duration {
 	if q.NodeTimeout > 0 {
 		return q.NodeTimeout
@@ -120,10 +122,10 @@ func (q *Masters) Patience(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, minPatience), maxPatience)
 }
 
-// Allowance is for all that one call may need.
+// Allowance is how long all that one call needs may take.
 func (q *Masters) Allowance(ttl time.Duration) time.Duration { return rounds * q.Patience(ttl) }
 
-// Same tells whether o uses the same clients, in whatever order.
+// Same reports whether o uses the same clients, in whatever order.
 func (q *Masters) Same(o *Masters) bool {
 	if len(q.all) != len(o.all) {
 		return false
@@ -136,14 +138,14 @@ func (q *Masters) Same(o *Masters) bool {
 	return true
 }
 
-// answer is one of a master.
+// answer is the answer of one master.
 type answer struct {
 	i    int
 	call *redisconn.Call
 }
 
-// ask sends each master what call makes, and hands the answers to count until it has enough or all have come. Some have not
-// where ctx has ended, or a node timeout is over.
+// ask sends each master what call makes, and passes the answers to count. It returns when count has enough, when all
+// answers have come, when ctx has ended, or after a node timeout.
 func (q *Masters) ask(ctx context.Context, ttl time.Duration, call func(i int, c *redisconn.Call), count func(i int, c *redisconn.Call) (enough bool)) {
 	answers := make(chan answer, len(q.all))
 	for i, m := range q.all {
@@ -154,7 +156,7 @@ func (q *Masters) ask(ctx context.Context, ttl time.Duration, call func(i int, c
 			answers <- answer{i, c}
 		}
 		if !m.Responsive(q.Patience(ttl)) {
-			c.Err = redisconn.Unsent{Err: redisconn.ErrSilence} // as it has been, for many before
+			c.Err = redisconn.Unsent{Err: redisconn.ErrSilence} // it has not answered many commands before
 			answers <- answer{i, c}
 			continue
 		}
@@ -176,20 +178,20 @@ func (q *Masters) ask(ctx context.Context, ttl time.Duration, call func(i int, c
 	}
 }
 
-// seen notes what an answer of vote.lua or tick.lua that just came tells about the server: which run of it that is, and
-// what its clock said.
+// seen notes what a new answer of vote.lua or tick.lua says about the server: which run of the server it is, and its
+// clock.
 func (q *Masters) seen(m *member, c *redisconn.Call) {
 	at, run, ok := protocol.ReadServer(c.Val)
 	if c.Err != nil || !ok {
 		return
 	}
 	now := q.env.Now()
-	// The answer was made half-way between sending and now, more or less.
+	// The answer was made about half-way between sending and now.
 	m.took.Store(int64(now.Mono - c.At.Mono))
 	m.offset.Store(at - (now.Wall-int64(now.Mono-c.At.Mono)/2)/int64(time.Microsecond))
 	lag, was := at-c.At.Wall/int64(time.Microsecond), m.lag.Load()
 	if more := lag - was; m.known.Load() && more > 0 && more <= (now.Mono-c.At.Mono).Microseconds() {
-		lag = was + more/4 // this one took longer: most do not
+		lag = was + more/4 // this request took longer, which most do not
 	}
 	m.lag.Store(lag)
 	m.known.Store(true)
@@ -210,14 +212,14 @@ func (q *Masters) seen(m *member, c *redisconn.Call) {
 	}
 }
 
-// suspected is until when, by our own clock, the votes of m do not count.
+// suspected returns until when, by our own clock, the votes of m do not count.
 func (m *member) suspected() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.suspect
 }
 
-// runs is the run of each master, "" where it has not told.
+// runs returns the run of each master, "" if it is not known.
 func (q *Masters) runs() []string {
 	runs := make([]string, len(q.all))
 	for i, m := range q.all {
@@ -235,7 +237,7 @@ func (q *Masters) findTwins() {
 	runs := q.runs()
 	for i, run := range runs {
 		if o := slices.Index(runs[:i], run); run != "" && o >= 0 {
-			text := fmt.Sprintf("%s and %s are one server: independent masters are needed", q.all[o].name, q.all[i].name)
+			text := fmt.Sprintf("%s and %s are the same server: NewRedLock needs independent masters", q.all[o].name, q.all[i].name)
 			q.twins.Store(&text)
 			return
 		}
@@ -243,14 +245,15 @@ func (q *Masters) findTwins() {
 	q.twins.Store(nil)
 }
 
-// TwinsError is the error of all calls once two clients turned out to lead to one server: its votes count twice.
+// TwinsError is the error of all calls once two clients have turned out to lead to one server, whose votes would count
+// twice.
 type TwinsError string
 
 func (e TwinsError) Error() string { return string(e) }
 
 func (TwinsError) Permanent() bool { return true }
 
-// Dependent is a TwinsError, where two clients lead to one server.
+// Dependent returns a TwinsError if two clients lead to one server.
 func (q *Masters) Dependent() error {
 	if text := q.twins.Load(); text != nil {
 		return TwinsError(*text)
@@ -258,8 +261,8 @@ func (q *Masters) Dependent() error {
 	return nil
 }
 
-// now is the wall clock in µs as most masters have it. A client whose own clock is wrong would propose tokens that
-// none of them takes.
+// now returns the wall clock of most masters, in µs. A client that went by its own clock would propose tokens that no
+// master takes if that clock is wrong.
 func (q *Masters) now() int64 {
 	wall := q.env.Now().Wall / int64(time.Microsecond)
 	offsets := q.measured(func(m *member) int64 { return m.offset.Load() })
@@ -269,7 +272,7 @@ func (q *Masters) now() int64 {
 	return wall + offsets[len(offsets)/2]
 }
 
-// measured is what was measured of the masters, in order of size.
+// measured returns what was measured of each master, in ascending order.
 func (q *Masters) measured(of func(*member) int64) (all []int64) {
 	for _, m := range q.all {
 		if m.known.Load() {
@@ -280,14 +283,17 @@ func (q *Masters) measured(of func(*member) int64) (all []int64) {
 	return all
 }
 
-// proposal is the token to propose next: what the clocks of the masters will be when it gets there, and a little more.
+// proposal returns the token to propose next: what the clocks of the masters will show when it gets there, and a little
+// more.
 //
 // A master that knows of no token takes none that its own clock had passed when the client began to ask. So tokens rise
-// also where all masters forget everything while they go on, which no quarantine covers, unless the next one is asked for
-// so soon that the last one is still ahead of those clocks. That is by tokenLead, by as much as its requests got there
-// sooner than the ones before, from which the client estimates, and by as much as the clocks of the masters differ.
+// even if all masters forget everything while they go on running, which no quarantine covers. The exception is a token
+// that is asked for so soon that the token before is still ahead of those clocks. That token is ahead by tokenLead, by
+// as much as its requests got there sooner than the earlier ones that the client estimates from, and by as much as the
+// clocks of the masters differ.
 //
-// It goes by the clock that is ahead most, or that master would take no part where it knows of no token.
+// The proposal goes by the clock that is furthest ahead. Otherwise the master with that clock would take no part while
+// it knows of no token.
 func (q *Masters) proposal() int64 {
 	lags := q.measured(func(m *member) int64 { return m.lag.Load() })
 	at := q.env.Now().Wall/int64(time.Microsecond) + tokenLead.Microseconds()
@@ -301,6 +307,6 @@ func (q *Masters) proposal() int64 {
 	return at + lags[len(lags)-1]
 }
 
-// credible tells whether most masters may take a token as large as this. One whose clock is far ahead of theirs asks
-// for more.
+// credible reports whether most masters can take a token as large as this. A master whose clock is far ahead of theirs
+// asks for larger ones.
 func (q *Masters) credible(token int64) bool { return token <= q.now()+tokenAhead.Microseconds() }

@@ -9,20 +9,20 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 )
 
-// apartFor is for how long calls go by themselves after the server refused a bundle, which it may do to one where it serves
-// each of its calls: keys of several slots, or one that an ACL forbids.
+// apartFor is how long calls go separately after the server refused a bundle. A server may refuse a bundle although it
+// would serve each of its calls: if the keys are in several slots, or if an ACL forbids one of them.
 const apartFor = 10 * time.Second
 
-// newFor is for how long acquires go by themselves after most of those in a bundle had to: where keys are used once, each is
-// new to the server.
+// newFor is how long acquires go separately after most of those in a bundle had to: if each key is used once, every key
+// is new to the server.
 const newFor = 100 * time.Millisecond
 
-// bundled sends those of calls that can be in one script call, which costs the server half of what a pipeline of them does, and
-// answers those that this settles. It returns the rest, which are as if they had not been sent.
+// bundled sends the calls that can share one script call, which costs the server half as much as a pipeline of them. It
+// answers the calls that this settles, and returns the rest, which are as if they had not been sent.
 //
-// Where no answer comes each of them may have been carried out, as with a pipeline. An error reply that is harmless came
-// before anything was done. Any other may be a proxy's, which takes no keys of several servers, or come from the middle of
-// the script: each of the calls is unknown then, and its caller asks again, by itself.
+// If no answer comes, each of the bundled calls may have been carried out, as with a pipeline. A harmless error reply
+// came before anything was done. Any other error reply may be from a proxy, which accepts no keys of several servers,
+// or from the middle of the script. Then the outcome of each call is unknown, and its caller asks again, separately.
 func (n *Conn) bundled(calls []*Call) (rest []*Call) {
 	now := n.Env.Now().Mono
 	if now < time.Duration(n.apart.Load()) {
@@ -48,7 +48,7 @@ func (n *Conn) bundled(calls []*Call) (rest []*Call) {
 		if Harmless(err) {
 			return calls
 		}
-		err = fmt.Errorf("several locks in one command: %s", text) // no reply to one call, which could be for good
+		err = fmt.Errorf("several locks in one command: %s", text) // not a reply to one of the calls, which could be permanent
 	}
 	together := append(forgets, takes...)
 	replies, ok := protocol.ReadBundle(val, len(together))
@@ -56,7 +56,7 @@ func (n *Conn) bundled(calls []*Call) (rest []*Call) {
 		err = protocol.ErrReply
 	}
 	rest = by[protocol.Apart]
-	left := 0 // acquires
+	left := 0 // acquires that have to go separately
 	for i, c := range together {
 		switch {
 		case err != nil:

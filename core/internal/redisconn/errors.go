@@ -11,15 +11,15 @@ import (
 // ErrSilence stands for an answer that did not come in time.
 var ErrSilence = errors.New("no answer in time")
 
-// fleeting error replies: the server could not serve right now. The client follows MOVED and ASK itself;
+// fleeting are the error replies of a server that could not serve right now. The client follows MOVED and ASK itself;
 // they get here while a Cluster reshards.
 var fleeting = []string{
 	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY", "NOREPLICAS",
 	"MISCONF", "OOM", "UNBLOCKED", "ERR max number of clients",
 }
 
-// ReplyText is the text of an error reply, with the code in front; "" for any other error. Redis before 7
-// wraps an error from inside a script: "ERR Error running script (call to f_1f...): @user_script:12: OOM ...".
+// ReplyText returns the text of an error reply, with the code in front; "" for any other error. Redis before 7 wraps an
+// error from inside a script: "ERR Error running script (call to f_1f...): @user_script:12: OOM ...".
 func ReplyText(err error) string {
 	var reply redis.Error
 	if !errors.As(err, &reply) {
@@ -34,9 +34,9 @@ func ReplyText(err error) string {
 	return s
 }
 
-// Permanent tells whether asking again can only fail again: a refusal for a reason that does not pass by
-// itself (WRONGTYPE, NOAUTH, NOPERM, a broken script, ...), a closed client, or an error that says so by a method
-// Permanent.
+// Permanent reports whether asking again can only fail again. That is so if Redis refused for a reason that does not
+// pass on its own (WRONGTYPE, NOAUTH, NOPERM, a broken script, ...), if the client is closed, or if the error says so
+// by a method Permanent.
 func Permanent(err error) bool {
 	var known interface{ Permanent() bool } // of another package
 	if errors.As(err, &known) {
@@ -54,9 +54,8 @@ func Permanent(err error) bool {
 	return text != ""
 }
 
-// Harmless tells whether a command that failed with err certainly changed nothing: it was never sent, or
-// Redis refused it with a code that comes before the first write. A general ERR may come from the middle of
-// a script.
+// Harmless reports whether a command that failed with err certainly changed nothing: it was never sent, or Redis
+// refused it with a code that comes before the first write. A general ERR may come from the middle of a script.
 func Harmless(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
 		return true

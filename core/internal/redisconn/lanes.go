@@ -8,51 +8,51 @@ import (
 )
 
 const (
-	// MinLanes is how many commands or pipelines go-redis is given at a time at least. Where a server is near, more cost
-	// more than they bring: of many callers' commands several travel together, which costs client and server one system
-	// call each instead of one for each command.
+	// MinLanes is the least number of commands or pipelines that go-redis is given at a time. If the server is near,
+	// more would cost more than they bring: several commands of many callers travel together, and that costs client and
+	// server one system call each instead of one for each command.
 	MinLanes = 3
-	// lanePace is by how much round-trip time there is one lane more. A caller that finds all of them away waits for the
-	// next that comes back, which is a part of a round trip as small as there are many.
+	// lanePace is the round-trip time for which there is one more lane. A caller that finds all lanes away waits for
+	// the next one that comes back. The more lanes there are, the smaller a part of a round trip that is.
 	lanePace = 20 * time.Microsecond
-	// paceWindow is for how long the fastest answer counts as the round-trip time, or up to twice as long: the others had
-	// to wait for something else.
+	// paceWindow is how long the fastest answer counts as the round-trip time; it may count for up to twice as long.
+	// The other answers had to wait for something else.
 	paceWindow = time.Second
 	// laneBatch is how many commands share a pipeline: with more, the first would wait long for the last.
 	laneBatch = 16
-	// laneStall is for how long all lanes may be away before commands go past them: where a round trip takes that
-	// long there is little to gain from sharing it.
+	// laneStall is how long all lanes may be away before commands go past them. If a round trip takes that long,
+	// sharing it gains little.
 	laneStall = 10 * time.Millisecond
-	// LaneRest is for how long the goroutine of a lane waits for more: go-redis needs a stack that grows several times
-	// on a new one.
+	// LaneRest is how long the goroutine of an idle lane waits for more. On a new goroutine, the stack that go-redis
+	// needs has to grow several times.
 	LaneRest = 100 * time.Millisecond
 )
 
-// lanes take commands to Redis, each one, or several together, at a time. A command goes out at once while a lane is free;
-// else it waits, without a goroutine, for the first that comes back, which takes along what has gathered by then: as one
-// command where it can, see bundled.
-// So nothing ever waits for more to come, and a caller that is alone pays nothing.
+// lanes take commands to Redis, each lane one command, or several together, at a time. A command goes out at once while
+// a lane is free. Otherwise it waits, without a goroutine, for the first lane that comes back. That lane takes along
+// what has gathered by then, as one command if possible, see bundled. So no command ever waits for more commands to
+// come, and a lone caller pays nothing.
 //
-// Where all lanes hang, the few that wait already do so until their callers lose patience and send again, past the
-// lanes; later ones go past them at once. A client for many servers has none: one of those may hang for long while the
-// others serve.
+// If all lanes hang, the few commands that already wait do so until their callers lose patience and send again, past
+// the lanes. Later commands go past the lanes at once. A client for many servers has no lanes, because one of its
+// servers may hang for long while the others serve.
 type lanes struct {
-	most int // as many as the client may have connections, less some for its other users
+	most int // the number of connections that the client may have, less some for its other users
 
 	mu      sync.Mutex       // guards what follows
-	fastest [2]time.Duration // answer in this window and in the one before
-	turned  time.Duration    // when this one began
+	fastest [2]time.Duration // the fastest answer in this window and in the one before
+	turned  time.Duration    // when this window began
 	busy    int
-	moved   time.Duration // when a lane went out last
+	moved   time.Duration // when a lane last went out
 	queue   []*Call
-	resting []*lane // that rested last at the end
+	resting []*lane // the lane that began to rest last is at the end
 }
 
-// lane is the goroutine of one.
-type lane struct{ next chan *Call } // capacity 1: a caller that takes a resting lane may write one
+// lane is the goroutine of one lane.
+type lane struct{ next chan *Call } // capacity 1: whoever takes a resting lane writes to it once
 
-// Send sends c and returns it at once. The context's values reach go-redis' hooks; its end stops what has not been
-// sent yet, and may or may not stop the rest.
+// Send sends c and returns it at once. The context's values reach the hooks of go-redis. When the context ends, a
+// command that has not been sent yet is not sent. One that has been sent may or may not be stopped.
 func (n *Conn) Send(ctx context.Context, c *Call) *Call {
 	c.signals = &n.signals
 	var known bool
@@ -84,16 +84,16 @@ func (n *Conn) Send(ctx context.Context, c *Call) *Call {
 	return c
 }
 
-// depart counts c as under way from now on; answer ends that.
+// depart counts c as under way from now on. answer ends that.
 func (n *Conn) depart(ctx context.Context, c *Call) {
 	c.Ctx, c.At = ctx, n.Env.Now()
 	n.Env.Gate.Join()
 	if n.under.Add(1) == 1 {
-		n.heard.Store(int64(c.At.Mono)) // there was nothing to hear before
+		n.heard.Store(int64(c.At.Mono)) // before, there was nothing to hear
 	}
 }
 
-// width is how many lanes there may be now.
+// width returns how many lanes there may be now.
 func (l *lanes) width() int {
 	trip := l.fastest[0]
 	if last := l.fastest[1]; trip == 0 || last > 0 && last < trip {
@@ -102,7 +102,7 @@ func (l *lanes) width() int {
 	return max(MinLanes, min(l.most, MinLanes+int(trip/lanePace)))
 }
 
-// measured notes how long an answer took that came at now.
+// measured notes that an answer took d and came at now.
 func (l *lanes) measured(d, now time.Duration) {
 	if now-l.turned > paceWindow {
 		l.turned, l.fastest = now, [2]time.Duration{0, l.fastest[0]}
@@ -112,7 +112,7 @@ func (l *lanes) measured(d, now time.Duration) {
 	}
 }
 
-// enter takes the place of a lane, for a caller that sends its command itself.
+// enter takes the place of a lane for a caller that sends its command itself. It does so only if no lane is busy.
 func (l *lanes) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,8 +123,8 @@ func (l *lanes) enter() bool {
 	return true
 }
 
-// leave gives the place back. What has gathered meanwhile is for the lanes that are away: one caller at most has a place,
-// and nothing waits unless MinLanes are taken.
+// leave gives the place back. It sends nothing of what has gathered meanwhile. The lanes that are away do: only one
+// caller at a time has a place, and no command waits unless MinLanes are taken.
 func (l *lanes) leave(took, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,8 +165,8 @@ func (n *Conn) lane(c *Call) {
 	}
 }
 
-// await returns what comes while a lane rests; nil if that is nothing. It does not count as under way meanwhile:
-// Shutdown ends the rest, and does not wait for it.
+// await returns the call that comes while a lane rests, or nil if none comes. A resting lane does not count as under
+// way: Shutdown ends the rest, and does not wait for it.
 func (n *Conn) await(self *lane, timer *time.Timer) *Call {
 	timer.Reset(LaneRest)
 	select {
@@ -182,10 +182,11 @@ func (n *Conn) await(self *lane, timer *time.Timer) *Call {
 		l.resting = slices.Delete(l.resting, i, i+1)
 		return nil
 	}
-	return <-self.next // it was there already
+	return <-self.next // a call was there already
 }
 
-// take moves what waits to calls. Without any the lane is free, and rests. What was sent at at has come back.
+// take moves what waits to calls and reports whether anything did. If not, the lane is free, and rests. at is when it
+// sent what has come back.
 func (l *lanes) take(self *lane, calls *[]*Call, at *time.Duration, sent bool, now time.Duration) bool {
 	clear(*calls)
 	l.mu.Lock()
@@ -208,14 +209,14 @@ func (l *lanes) take(self *lane, calls *[]*Call, at *time.Duration, sent bool, n
 	return true
 }
 
-// Unsent is the failure of a command that never left, as nobody wanted it any more.
+// Unsent is the failure of a command that was never sent. Err is the reason.
 type Unsent struct{ Err error }
 
 func (u Unsent) Error() string { return u.Err.Error() }
 
 func (u Unsent) Unwrap() error { return u.Err }
 
-// drop answers a call that nobody wants any more, and reports whether that is so. Sent late, an acquire could
+// drop answers a call that nobody wants any more, and reports whether it did. An acquire that is sent late could
 // outlast its tombstone.
 func (n *Conn) drop(c *Call) bool {
 	err := c.Ctx.Err()
@@ -228,7 +229,7 @@ func (n *Conn) drop(c *Call) bool {
 	return err != nil
 }
 
-// doAll sends calls: the common ones in a bundle, the others in a pipeline, if there are several.
+// doAll sends calls. If there are several, the common ones go in a bundle and the others in a pipeline.
 func (n *Conn) doAll(calls []*Call) {
 	if len(calls) > 1 {
 		calls = n.bundled(calls)

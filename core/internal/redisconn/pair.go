@@ -17,8 +17,8 @@ func (n *Conn) Pair(ctx context.Context, key string, limit time.Duration, first,
 	if d := rdb.Options().ReadTimeout; d > 0 && d < limit {
 		rdb = rdb.WithTimeout(limit) // of the same pool
 	}
-	// Not a pipeline of the client: newer go-redis has a few connections just for those, which WAIT would keep
-	// from the renewals.
+	// Not a pipeline of the client: newer versions of go-redis have a few connections just for those, and a WAIT would
+	// keep them from the renewals.
 	conn := rdb.Conn()
 	defer conn.Close()
 	pipe := conn.Pipeline()
@@ -30,12 +30,12 @@ func (n *Conn) Pair(ctx context.Context, key string, limit time.Duration, first,
 		val2, err = cmd2.Result()
 	}
 	if cluster, ok := n.Client.(*redis.ClusterClient); ok && redis.HasErrorPrefix(err, "MOVED") {
-		cluster.ReloadState(ctx) // in the background; by itself it does so where it chose the node
+		cluster.ReloadState(ctx) // in the background; on its own it does so only for a node that it chose
 	}
 	return val1, val2, err
 }
 
-// Master is the one client behind n's that has a key.
+// Master returns the client of the one server behind n that has key.
 func (n *Conn) Master(ctx context.Context, key string) (*redis.Client, error) {
 	switch c := n.Client.(type) {
 	case *redis.ClusterClient:
@@ -43,6 +43,6 @@ func (n *Conn) Master(ctx context.Context, key string) (*redis.Client, error) {
 	case *redis.Ring:
 		return c.GetShardClientForKey(key)
 	default:
-		return c.(*redis.Client), nil // as check has it
+		return c.(*redis.Client), nil // check of the store has refused all other types
 	}
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Tries is how often a command is sent that nobody waits long for: the first may have met a connection that died while it
-// was idle.
+// Tries is how often a command is sent that nobody waits long for: the first try may have met a connection that died
+// while it was idle.
 const Tries = 3
 
-// A Sweep asks about many keys, some at a time, and does not ask again a server that did not answer: an outage is waited
-// for once.
+// A Sweep asks about many keys, some at a time. It does not ask a server again that did not answer, so that an outage
+// is waited for only once.
 type Sweep struct {
 	mu   sync.Mutex    // guards what follows, and the answers of calls
 	down map[any]error // why a server is not asked any more
 }
 
-// NewSweep is one that has asked nobody.
+// NewSweep returns a Sweep that has asked nobody.
 func NewSweep() *Sweep { return &Sweep{down: map[any]error{}} }
 
-// asking is one Ask. What comes when over is set has come too late.
+// asking is one Ask. An answer that comes when over is set is too late.
 type asking struct {
 	*Sweep
 	ctx  context.Context
@@ -31,8 +31,8 @@ type asking struct {
 	over bool
 }
 
-// Ask sends each connection its calls and returns when all were answered, d is over or ctx has ended. A call that was not
-// has neither Val nor Err.
+// Ask sends each connection its calls. It returns when all are answered, when d has passed, or when ctx has ended. A
+// call that was not answered has neither Val nor Err.
 func (s *Sweep) Ask(ctx context.Context, env *timing.Env, d time.Duration, by Batch) {
 	a := &asking{Sweep: s, ctx: ctx, open: map[any]bool{}}
 	done := make(chan struct{})
@@ -58,14 +58,14 @@ func (s *Sweep) Ask(ctx context.Context, env *timing.Env, d time.Duration, by Ba
 	}
 }
 
-// ask asks each server behind n by itself: a pipeline is through when all its servers are, and one that hangs must not keep
-// the answers of the others.
+// ask asks each server behind n separately. A pipeline returns when all its servers have answered, and one server that
+// hangs must not hold up the answers of the others.
 func (a *asking) ask(n *Conn, calls []*Call) {
 	by := map[any][]*Call{}
 	switch n.Client.(type) {
 	case *redis.ClusterClient, *redis.Ring:
 		for _, c := range calls {
-			var server any = n // which tells what is wrong, where nobody is known to have the slot
+			var server any = n // if no node is known to have the slot: the error of n says what is wrong
 			if one, err := n.Master(a.ctx, c.Args[3].(string)); err == nil {
 				server = one
 			}
@@ -122,7 +122,7 @@ func (a *asking) askServer(n *Conn, server any, calls []*Call) {
 	}
 }
 
-// put notes an answer, and reports whether any is still waited for.
+// put notes an answer, and reports whether answers are still waited for.
 func (a *asking) put(c *Call, val any, err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

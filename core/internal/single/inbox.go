@@ -16,61 +16,60 @@ import (
 )
 
 const (
-	// inboxPing is how often the connection of an inbox is tried out. One that is silent for two of them is made
-	// anew.
+	// inboxPing is how often an inbox checks its connection. A connection that stays silent for two checks is replaced.
 	inboxPing = 5 * time.Second
-	// inboxRetry is how long a refusal of SUBSCRIBE is taken for the last word.
+	// inboxRetry is how long an inbox waits before it tries again after SUBSCRIBE was refused.
 	inboxRetry = time.Minute
-	// muteRetry is how long a server counts as one that lets no script publish, also in grant.lua. Longer, as to find out
-	// anew costs a waiter up to two seconds.
+	// muteRetry is how long a server counts as one that lets no script publish, in grant.lua too. It is longer than
+	// inboxRetry, because finding out anew costs a waiter up to two seconds.
 	muteRetry = 10 * time.Minute
 )
 
-// An Inbox is the channel through which Redis tells a Locker that locks were granted to those of its calls that wait
-// in line. There is one for each server, with one connection, however many wait; it is opened when the first call has to
-// wait, and closed by Shutdown.
+// An Inbox is the channel on which Redis notifies a Locker that a call of its own, waiting in line, was granted the
+// lock. With several masters the message is that the lock is free. There is one inbox for each server, with one
+// connection, however many calls wait. It opens when the first call has to wait, and Shutdown closes it.
 //
-// Nothing depends on a message that comes: pub/sub forgets what it cannot deliver. A waiter also looks by
-// itself: at once when the connection was made again, and every two seconds or sooner as long as it stands. A
-// message that comes twice or late does no harm either: see Owner.Accept.
+// Nothing depends on the arrival of a message: pub/sub forgets what it cannot deliver. A waiter also looks on its own,
+// at once when the connection has been replaced, and every two seconds or sooner while it stands. A message that comes
+// twice or late does no harm either: see Owner.Accept.
 type Inbox struct {
 	conn    *redisconn.Conn
 	channel string
 	usable  bool // whether the client can subscribe where scripts publish
 
 	deliver func(g protocol.Grant, names protocol.Names)
-	Failed  func(err error, was bool) // is told why grants do not arrive, and whether they did before
-	Turned  func()                    // is told when that changes; may be nil
+	Failed  func(err error, was bool) // called with the reason why grants do not arrive, and whether they did before
+	Turned  func()                    // called when Up changes; may be nil
 
 	ctx   context.Context // ends with Close
 	Close context.CancelFunc
 
 	mu      sync.Mutex // guards all below; never held during I/O
 	running bool
-	wanted  time.Duration // when somebody last had it open
-	retry   time.Duration // not to be opened before: the server refused
+	wanted  time.Duration // when Open was last called
+	retry   time.Duration // the inbox does not open before that: the server refused
 	up      bool
-	news    chan struct{}           // closed, and made anew, when up becomes true
-	since   time.Duration           // when that was
-	drop    context.CancelCauseFunc // ends the connection that is up
-	again   time.Duration           // the server may be found not to know the inbox before that, to no effect
-	pause   time.Duration           // from one such effect to the next; 0: the server has known it since the last
-	mute    bool                    // it was told that scripts may not publish
+	news    chan struct{}           // closed, and replaced, when up becomes true
+	since   time.Duration           // when up became true
+	drop    context.CancelCauseFunc // ends the current connection
+	again   time.Duration           // until then, no new subscription if the server does not know the inbox
+	pause   time.Duration           // from one such subscription to the next; 0: the server has known the inbox since
+	mute    bool                    // that scripts may not publish was reported
 }
 
-// InboxName is a channel that nobody else has.
+// InboxName returns the name of a channel that nobody else has.
 func InboxName(prefix string) string { return prefix + "holdfast:inbox:" + protocol.RandomID() }
 
-// NewInbox is one that hands its messages to deliver.
+// NewInbox returns an Inbox that passes its messages to deliver.
 func NewInbox(conn *redisconn.Conn, channel string, deliver func(protocol.Grant, protocol.Names)) *Inbox {
 	in := &Inbox{conn: conn, channel: channel, deliver: deliver, news: make(chan struct{})}
-	_, ring := conn.Client.(*redis.Ring) // whose shards know nothing of each other's channels
+	_, ring := conn.Client.(*redis.Ring) // the shards of a Ring know nothing of each other's channels
 	in.usable = !ring
 	in.ctx, in.Close = context.WithCancel(context.Background())
 	return in
 }
 
-// Open sees to it that the inbox opens, and returns a channel that is closed when it does next.
+// Open makes the inbox open, if it is not, and returns a channel that is closed the next time it does.
 func (in *Inbox) Open() <-chan struct{} {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -82,14 +81,14 @@ func (in *Inbox) Open() <-chan struct{} {
 	return in.news
 }
 
-// Up tells whether grants can be expected to arrive.
+// Up reports whether grants can be expected to arrive.
 func (in *Inbox) Up() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.up
 }
 
-// set returns what was before.
+// set sets up and returns what it was before.
 func (in *Inbox) set(up bool) (was bool) {
 	in.mu.Lock()
 	was = in.up
@@ -109,7 +108,7 @@ func (in *Inbox) set(up bool) (was bool) {
 	return was
 }
 
-// run receives until the inbox is closed or refused, or fails while nobody waits.
+// run receives until the inbox is closed or refused, or until it fails while nobody waits.
 func (in *Inbox) run() {
 	const first = 10 * time.Millisecond
 	for pause := first; in.ctx.Err() == nil; {
@@ -118,7 +117,7 @@ func (in *Inbox) run() {
 		if in.failed(err) {
 			return
 		}
-		if in.conn.Env.Now().Mono-began >= time.Second { // it is not one that fails as soon as it is made
+		if in.conn.Env.Now().Mono-began >= time.Second { // a connection that does not fail as soon as it is made
 			pause = first
 		}
 		in.conn.Env.Await(in.ctx, nil, pause/2+rand.N(pause))
@@ -126,7 +125,7 @@ func (in *Inbox) run() {
 	}
 }
 
-// failed reports whether the inbox is not to be opened again for now.
+// failed deals with the end of a connection. It reports whether the inbox must not be opened again for now.
 func (in *Inbox) failed(err error) bool {
 	was := in.set(false)
 	if in.ctx.Err() != nil {
@@ -150,16 +149,17 @@ func (in *Inbox) failed(err error) bool {
 
 var (
 	errStalled     = errors.New("the connection went silent")
-	errUnsupported = errors.New("the client cannot")
-	errElsewhere   = errors.New("subscribing anew: the server that has the locks does not know the subscription, perhaps after a failover, or as a name or an address leads elsewhere now")
-	errMute        = errors.New("waiting by polling, which is slower: the server lets no script PUBLISH")
+	errUnsupported = errors.New("the client cannot subscribe")
+	errElsewhere   = errors.New("subscribing again: the server that has the locks does not know the subscription, perhaps because of a failover, or because a name or address now leads elsewhere")
+	errMute        = errors.New("waiters poll, which is slower, because the server lets no script PUBLISH")
 )
 
-// answered takes into account what the answer to a look that was sent at at says of the inbox, if it was open by then.
+// answered evaluates what the answer to a look says about the inbox. The look was sent at at; the inbox must have been
+// up by then.
 //
-// A server that knows nobody there may be another than the one that has the subscription: after a failover in which the
-// old master lives on, nothing else tells. So the inbox subscribes anew, and the waiters look when it has. Where that
-// does not help, as behind some proxies, it is done more and more rarely, and waiters look by themselves.
+// A server that knows no subscriber of the inbox may not be the server that has the subscription: after a failover in
+// which the old master lives on, nothing else shows that. So the inbox subscribes anew, and waiters look as soon as it
+// has. If that does not help, as behind some proxies, it is done more and more rarely, and waiters look on their own.
 func (in *Inbox) answered(at timing.Instant, deaf protocol.Deaf) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -180,7 +180,7 @@ func (in *Inbox) answered(at timing.Instant, deaf protocol.Deaf) {
 	}
 }
 
-// quiet tells whether err was told before, and not to be told again.
+// quiet reports whether err was reported before and must not be reported again.
 func (in *Inbox) quiet(err error) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -195,8 +195,9 @@ func (in *Inbox) quiet(err error) bool {
 	return false
 }
 
-// ended keeps go-redis from making a connection again that failed. It would do that at once, though the inbox was closed
-// meanwhile, and without telling what was missed. It looks at the context when it connects, and not when it reads.
+// ended keeps go-redis from replacing a connection that failed. It would do so at once, even if the inbox was closed
+// meanwhile, and without a word about what was missed. go-redis looks at this context when it connects, not when it
+// reads.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -215,7 +216,8 @@ func (in *Inbox) receive() error {
 		return err
 	}
 	err = sub.Subscribe(ctx, in.channel)
-	// Closing is what interrupts go-redis in a read. While it connects, the context does, and Close would wait.
+	// Closing the subscription interrupts go-redis in a read. While go-redis connects, the context does that, and Close
+	// would wait.
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { defer close(closed); _ = sub.Close() })
 	defer func() {
@@ -257,8 +259,8 @@ func (in *Inbox) receive() error {
 	}
 }
 
-// subscription makes one that nothing is sent for yet. Clients of the user's own making may be a Ring behind another
-// type, whose Subscribe panics, and it would do so on a goroutine where nobody can help it.
+// subscription returns a subscription for which nothing has been sent yet. A client of the user's own type may wrap a
+// Ring, whose Subscribe panics, and it would panic on a goroutine where nobody can recover.
 func (in *Inbox) subscription() (sub *redis.PubSub, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

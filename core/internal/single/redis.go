@@ -1,5 +1,5 @@
-// Package single is a lock on one Redis, which may be a Cluster or have a Sentinel: who owns it, how that one is told of a
-// grant, and how it is released.
+// Package single is a lock on one Redis, which may be a Cluster or have a Sentinel: who owns the lock, how the owner
+// learns of a grant, and how the lock is released.
 package single
 
 import (
@@ -16,59 +16,60 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis is the one that has all locks of a Locker.
+// Redis is the one Redis that has all locks of a Locker.
 type Redis struct {
 	*redisconn.Conn
 	inbox *Inbox
-	chans sync.Pool // of wake, to use again
+	chans sync.Pool // wake channels for reuse
 
 	mu      sync.Mutex                     // guards what follows; never held during I/O
-	waiting map[string]chan protocol.Grant // by owner: all that may be granted a lock through the inbox, until they are over
+	waiting map[string]chan protocol.Grant // by owner: each that may be granted a lock through the inbox, until it has ended
 	plans   map[planFor]*string
 }
 
-// New is the Redis behind client. Grants arrive on a channel that nobody else has; report is told why they do not.
+// New returns the Redis behind client. Grants arrive on channel, which nobody else may have. report is called with the
+// reason if they do not arrive.
 func New(client redis.UniversalClient, env *timing.Env, channel string, report func(error)) *Redis {
 	r := &Redis{Conn: redisconn.New(client, env), waiting: map[string]chan protocol.Grant{}, plans: map[planFor]*string{}}
 	r.inbox = NewInbox(r.Conn, channel, r.deliver)
 	r.inbox.Failed = func(err error, _ bool) {
 		if !errors.Is(err, errElsewhere) && !errors.Is(err, errMute) {
-			err = fmt.Errorf("waiting by polling, as SUBSCRIBE failed: %w", err)
+			err = fmt.Errorf("waiters poll, because SUBSCRIBE failed: %w", err)
 		}
 		report(fmt.Errorf("holdfast: %w", err))
 	}
 	return r
 }
 
-// Open opens the inbox in which waiters are told, and returns a channel that is closed when it is opened anew.
+// Open opens the inbox for waiters, and returns a channel that is closed the next time it opens.
 func (r *Redis) Open() <-chan struct{} { return r.inbox.Open() }
 
-// Up tells whether they can.
+// Up reports whether the inbox can receive grants.
 func (r *Redis) Up() bool { return r.inbox.Up() }
 
-// Close is for when no one will wait any more.
+// Close is called when no call will wait any more.
 func (r *Redis) Close() { r.inbox.Close() }
 
 // Several is false: no majority is needed.
 func (r *Redis) Several() bool { return false }
 
-// Patience is for how long one answer is waited for, and Allowance for all that one call may need.
+// Patience is how long to wait for one answer, and Allowance how long all that one call needs may take.
 func (r *Redis) Patience(ttl time.Duration) time.Duration  { return timing.Patience(ttl) }
 func (r *Redis) Allowance(ttl time.Duration) time.Duration { return timing.Patience(ttl) }
 
-// Same tells whether o uses the same client, as far as can be seen.
+// Same reports whether o uses the same client, as far as that can be seen.
 func (r *Redis) Same(o *Redis) bool {
 	return reflect.TypeOf(r.Client).Comparable() && r.Client == o.Client
 }
 
-// Waiting is how many owners may be told of a grant.
+// Waiting returns how many owners may receive a grant.
 func (r *Redis) Waiting() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.waiting)
 }
 
-// expect makes o known, so that it can be told through the inbox, if that is open, and reports whether it is.
+// expect makes o known to the inbox if that is up, and reports whether it is. Then a grant can reach o.
 func (r *Redis) expect(o *Owner) bool {
 	if !r.inbox.Up() {
 		return false
@@ -84,7 +85,7 @@ func (r *Redis) expect(o *Owner) bool {
 	return true
 }
 
-// unexpect is for an owner that is over: a grant for it is undone from now on.
+// unexpect is for an owner that has ended: from now on a grant to it is undone.
 func (r *Redis) unexpect(o *Owner) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,7 +101,7 @@ func (r *Redis) unexpect(o *Owner) {
 	o.wake = nil
 }
 
-// deliver hands a message to the owner that it is for.
+// deliver passes a message to the owner that it is for.
 func (r *Redis) deliver(g protocol.Grant, names protocol.Names) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,11 +117,11 @@ func (r *Redis) deliver(g protocol.Grant, names protocol.Names) {
 	wake <- g
 }
 
-// stray undoes a grant to an owner that is over, or that a delayed acquire put in line after it was over.
+// stray undoes a grant to an owner that has ended, or that a delayed acquire put in line after its end.
 func (r *Redis) stray(names protocol.Names, owner string) {
 	names.Gone = names.Tombstone(owner)
 	o := new(Owner)
-	o.Init(r, names, Want{TTL: grantLease, ReentryID: owner}) // others may have the lock under its id, if it had named one
+	o.Init(r, names, Want{TTL: grantLease, ReentryID: owner}) // had it named a re-entry id, others may hold the lock under its id
 	o.Tainted = true
 	r.Env.Go(func() { _, _ = o.Tenure.Release(r.Env.Gate.Over, grantLease) })
 }
@@ -133,7 +134,7 @@ type planFor struct {
 	told  bool
 }
 
-// plan is that argument. A Locker needs few of them and keeps them.
+// plan returns that argument. A Locker needs only a few different ones, and keeps them.
 func (r *Redis) plan(p planFor) *string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +156,7 @@ func (r *Redis) plan(p planFor) *string {
 	return &text
 }
 
-// Claim returns what sends a claim, and sends it again.
+// Claim returns a function that sends a claim, and sends the same claim again each time it is called.
 func (r *Redis) Claim(names protocol.Names, tick int64, _ time.Duration, w protocol.Window) func(context.Context) *redisconn.Call {
 	claimant := protocol.RandomID()
 	return func(ctx context.Context) *redisconn.Call {
@@ -164,7 +165,7 @@ func (r *Redis) Claim(names protocol.Names, tick int64, _ time.Duration, w proto
 	}
 }
 
-// Inspect asks for the holders of some locks. An answer that did not come in time has neither Val nor Err.
+// Inspect asks who holds each of several locks. A call whose answer did not come in time has neither Val nor Err.
 func (r *Redis) Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call {
 	calls := make([]*redisconn.Call, len(names))
 	for i := range names {

@@ -11,18 +11,18 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// ReleaseGrace is how long a release waits for Redis when its context has ended already: long enough for one round trip,
+// ReleaseGrace is how long a release waits for Redis if its context has already ended: long enough for one round trip,
 // so that a deferred Release after a cancelled request still reports what happened.
 const ReleaseGrace = 20 * time.Millisecond
 
-// A Tenure is one server-side ownership of a lock on one server, from the first acquire that is sent until it is released.
-// Three rules make lost, resent and delayed commands harmless:
+// A Tenure is the ownership of a lock on one server, from the first acquire that is sent until the release. Three rules
+// make lost, resent and delayed commands harmless:
 //
-//  1. The owner id names this tenure alone. Once a release was sent no acquire is sent under it any more, so that no
-//     late command of this tenure can act on another.
-//  2. No script lowers a time to live: a late renewal cannot cut a lease that was extended since.
-//  3. If the outcome of any acquire is unknown when the tenure ends, its release also leaves a tombstone: an acquire
-//     that is still on its way finds it and does nothing.
+//  1. The owner id names this tenure alone. Once a release has been sent, no acquire is sent under it any more. So no late
+//     command of this tenure can act on another.
+//  2. No script shortens a lease: a late renewal cannot cut a lease that was extended since.
+//  3. If the outcome of any acquire is unknown when the tenure ends, its release also leaves a tombstone. An acquire that is
+//     still on its way finds the tombstone and does nothing.
 type Tenure struct {
 	Conn  *redisconn.Conn
 	Names protocol.Names
@@ -35,42 +35,43 @@ type Tenure struct {
 	Tainted bool          // rule 3: an acquire failed in a way that leaves its outcome open
 	resent  bool          // a release went out and was not answered
 
-	Key     any // Names.Lock, or a pointer to it, which costs no allocation
+	Key     any // Names.Lock, or a pointer to it, which saves an allocation
 	is      Commands
-	pending []*redisconn.Call // acquires that nobody listens to any more and that may still be answered
+	pending []*redisconn.Call // acquires that no call waits for any more and that may still be answered
 }
 
-// Commands are what differs between a lock on one server and one of several.
+// Commands is what differs between a lock on one server and a lock on several.
 type Commands interface {
-	Take(c *redisconn.Call)               // an answered acquire into account
+	Take(c *redisconn.Call)               // evaluates an answered acquire
 	Free(c *redisconn.Call, tainted bool) // makes c a release
 }
 
-// Start makes t a tenure of the owner that names has, or else of a new one.
+// Start makes t a tenure of the owner that the tombstone in names belongs to, or of a new owner if names has no
+// tombstone.
 func (t *Tenure) Start(conn *redisconn.Conn, is Commands, names protocol.Names, label string, ttl time.Duration) {
 	if names.Gone == "" {
 		names.Anew(label)
 	}
 	t.Conn, t.is = conn, is
 	t.Names, t.ID, t.TTL, t.Key = names, names.Owner(), ttl, &t.Names.Lock
-	if conn.Many() { // go-redis finds the node by it
+	if conn.Many() { // go-redis picks the node by a key that is a string
 		t.Key = names.Lock
 	}
 }
 
-// Prepare has c go past whatever hangs, where something does.
+// Prepare makes c go past commands that hang, if there are any.
 func (t *Tenure) Prepare(c *redisconn.Call) { c.Urgent = c.Urgent || len(t.pending) > 0 || t.resent }
 
-// Leave stops listening to an acquire, which may be answered yet.
+// Leave stops listening to an acquire that may still be answered.
 func (t *Tenure) Leave(c *redisconn.Call) {
 	c.Leave()
 	t.pending = append(t.pending, c)
 }
 
-// Straggles is for an acquire that is still listened to, though nobody waits for it.
+// Straggles is Leave for an acquire that is still wanted: if it has not been sent yet, it is sent.
 func (t *Tenure) Straggles(c *redisconn.Call) { t.pending = append(t.pending, c) }
 
-// Took notes an answered acquire, and reports whether it tells anything.
+// Took notes an answered acquire, and reports whether there is a reply to read.
 func (t *Tenure) Took(c *redisconn.Call) bool {
 	if c.Err != nil && redisconn.Harmless(c.Err) {
 		return false
@@ -80,8 +81,8 @@ func (t *Tenure) Took(c *redisconn.Call) bool {
 	return c.Err == nil
 }
 
-// Settle looks at the acquires nobody listens to and reports whether Redis may hold, or come to hold, the lock for this
-// tenure.
+// Settle evaluates the acquires that no call waits for. It reports whether Redis may hold, or come to hold, the lock
+// for this tenure.
 func (t *Tenure) Settle() bool {
 	open := t.pending[:0]
 	for _, c := range t.pending {
@@ -95,8 +96,8 @@ func (t *Tenure) Settle() bool {
 	return t.Token > 0 || t.InLine || t.Tainted || len(open) > 0
 }
 
-// ends is when what the latest acquire may have brought about ends at the latest: its lease, or its place in line and the
-// lease of a grant.
+// ends returns the latest moment at which something that the latest acquire brought about can end: its lease, or its
+// place in line and the lease of a grant.
 func (t *Tenure) ends() time.Duration {
 	sent := t.Sent
 	for _, c := range t.pending {
@@ -105,19 +106,19 @@ func (t *Tenure) ends() time.Duration {
 	return sent + max(t.TTL, protocol.EntryLife+grantLease)
 }
 
-// Undo ends a tenure that nobody will use, in the background where Redis must be told.
+// Undo ends a tenure that nobody will use, in the background if Redis has to be asked.
 func (t *Tenure) Undo() {
 	if !t.Settle() {
 		return
 	}
 	t.Conn.Env.Go(func() {
-		// An answer that is about to come makes the tombstone, or the whole command, needless.
+		// An answer that is about to come makes the tombstone, or the whole command, unnecessary.
 		end := t.Conn.Env.Now().Mono + timing.Patience(t.TTL)
 		for _, c := range t.pending {
 			t.Conn.Env.Await(context.Background(), c.Done, end-t.Conn.Env.Now().Mono)
 		}
 		if t.Settle() {
-			// Once the last acquire's lease has run out there is nothing left to undo.
+			// Once the lease of the last acquire has ended, there is nothing left to undo.
 			_, _ = t.Release(t.Conn.Env.Gate.Over, t.ends()-t.Conn.Env.Now().Mono)
 		}
 	})
@@ -128,14 +129,14 @@ type Outcome int
 
 const (
 	Released Outcome = iota
-	Lost             // it had ended without a release
+	Lost             // the tenure had ended without a release
 	Unknown          // Redis did not confirm
 )
 
-var errForgotten = errors.New("an unanswered release, and no record of it")
+var errForgotten = errors.New("a release went unanswered, and Redis has no record of it")
 
-// Release frees the lock, whether or not Redis still has it as ours, and tries again where Redis fails to answer, until
-// limit is over or ctx ends. Beside Unknown it returns the last failure.
+// Release frees the lock, whether or not Redis still has it as ours. If Redis fails to answer, it tries again until
+// limit has passed or ctx ends. Together with Unknown it returns the last failure.
 func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, error) {
 	now := func() time.Duration { return t.Conn.Env.Now().Mono }
 	if ctx.Err() != nil {
@@ -148,7 +149,7 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 		}
 		c := t.send(ctx, min(timing.Patience(t.TTL), end-now()))
 		why := timing.Told
-		if c.Done != nil { // or it was run here
+		if c.Done != nil { // nil if it was run on this goroutine
 			why = t.Conn.Env.Await(ctx, c.Done, min(c.At.Mono+timing.Patience(t.TTL), end)-now())
 		}
 		if why == timing.Told {
@@ -172,12 +173,13 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 	}
 }
 
-// Pass is Release of a lock for a caller that goes on. It calls told, once, when the outcome is known: where the first try is
-// answered on the goroutine that brings the answer; only another try takes one of its own.
+// Pass is Release of a held lock for a caller that goes on. It calls told, once, when the outcome is known. If the
+// first try is answered, the goroutine that brings the answer calls told. Only another try takes a goroutine of its
+// own.
 func (t *Tenure) Pass(limit time.Duration, told func(Outcome, error)) {
 	env := t.Conn.Env
-	_ = t.Settle()        // for what was answered meanwhile; there is a lock
-	var taken atomic.Bool // somebody sees to it, and nobody else touches t
+	_ = t.Settle()        // evaluates answers that came meanwhile; that there is a lock is known
+	var taken atomic.Bool // set by whoever deals with the outcome; nobody else touches t
 	c, end := t.Freeing(), env.Now().Mono+limit
 	goOn := func() { told(t.Release(env.Gate.Over, end-env.Now().Mono)) }
 	late := time.AfterFunc(timing.Patience(t.TTL), func() {
@@ -208,10 +210,10 @@ func (t *Tenure) Pass(limit time.Duration, told func(Outcome, error)) {
 	t.Conn.Send(env.Gate.Over, c)
 }
 
-// Freeing is a release that is to be sent. Once it is, the answer goes to Released, and its absence, or the error, to
-// Unheard.
+// Freeing returns a release to be sent. Once it is sent, its answer goes to Released, and an error, or the lack of an
+// answer, to Unheard.
 func (t *Tenure) Freeing() *redisconn.Call {
-	c := &redisconn.Call{Number: t.Token} // which may change while c is under way
+	c := &redisconn.Call{Number: t.Token} // a copy: Token may change while c is under way
 	t.Prepare(c)
 	t.is.Free(c, t.Tainted || len(t.pending) > 0)
 	return c
@@ -233,7 +235,7 @@ func (t *Tenure) send(ctx context.Context, patience time.Duration) *redisconn.Ca
 	return t.Conn.Do(ctx, c, patience)
 }
 
-// Released is what the answer to a release means.
+// Released returns what the answer to a release means.
 func (t *Tenure) Released(val any) (Outcome, error) {
 	r, ok := protocol.ReadForgotten(val)
 	switch {
@@ -244,7 +246,7 @@ func (t *Tenure) Released(val any) (Outcome, error) {
 	case r == protocol.Unknown && t.resent: // an earlier one may have freed it before the fence was forgotten
 		return Unknown, errForgotten
 	}
-	// Where it was released before, it was not by us: the server fell back to a state from before this tenure, and another
-	// one came since.
+	// If the tenure was released before, it was not by us: the server fell back to a state from before this tenure, and
+	// another tenure has come since.
 	return Lost, nil
 }

@@ -12,7 +12,7 @@ type Env struct {
 	Gate   *Gate
 }
 
-// NewEnv is one whose clock begins now.
+// NewEnv returns an Env whose clock begins now.
 func NewEnv() *Env {
 	e := &Env{Gate: NewGate()}
 	e.Clock.Start()
@@ -30,16 +30,16 @@ func (e *Env) Go(f func()) {
 	}()
 }
 
-// Why a wait ended.
+// Why is the reason that a wait ended.
 type Why int
 
 const (
-	Told    Why = iota // what was waited for is there
-	Ended              // the context
-	Elapsed            // the time
+	Told    Why = iota // what the wait was for has happened
+	Ended              // the context has ended
+	Elapsed            // the time has passed
 )
 
-// Await waits for done, which may be nil, for at most d, if that is not Forever, unless ctx ends.
+// Await waits until done is signalled, ctx ends, or d has passed. done can be nil, and d can be Forever.
 func (e *Env) Await(ctx context.Context, done <-chan struct{}, d time.Duration) Why {
 	var over <-chan time.Time
 	if d < Forever {

@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// Server is a redis-server process on the loopback interface that keeps nothing, for what miniredis is not: a Sentinel
-// or a node of a Cluster. The tests of holdfast have internal/throwaway for theirs, which a copy of this could not import.
+// Server is a redis-server process on the loopback interface that keeps nothing. It is for what miniredis cannot be: a
+// Sentinel or a node of a Cluster. The tests of holdfast use internal/throwaway instead, which a copy of an example could
+// not import.
 type Server struct {
 	Addr string
 	dir  string
@@ -24,14 +25,14 @@ type Server struct {
 	done chan struct{} // closed when the process has ended
 }
 
-// StartServer starts the redis-server that HOLDFAST_REDIS_SERVER names, or else the one in PATH, or valkey-server, with
-// args behind its own.
+// StartServer starts the redis-server that HOLDFAST_REDIS_SERVER names, or else the redis-server or valkey-server in PATH.
+// It adds args to its own arguments.
 func StartServer(ctx context.Context, args ...string) (*Server, error) {
 	return start(ctx, "", append([]string{"--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"}, args...))
 }
 
-// StartSentinel starts a Sentinel that watches the master under the name "main", alone, and fails over when it has been
-// silent for a second. In earnest there are three, with more patience.
+// StartSentinel starts a single Sentinel that watches the master under the name "main", and fails over when the master has
+// not answered for a second. A real deployment has three, with more patience.
 func StartSentinel(ctx context.Context, master *Server) (*Server, error) {
 	host, port := master.HostPort()
 	return start(ctx, fmt.Sprintf("bind 127.0.0.1\nsentinel monitor main %s %s 1\n"+
@@ -44,7 +45,7 @@ func (s *Server) HostPort() (host, port string) {
 	return host, port
 }
 
-// start tries again where somebody else, a connection perhaps, takes the port before the server does.
+// start tries again if something else, perhaps a connection, takes the port before the server does.
 func start(ctx context.Context, sentinel string, args []string) (s *Server, err error) {
 	bin, err := find()
 	if err != nil {
@@ -79,7 +80,7 @@ func launch(ctx context.Context, bin, sentinel string, args []string) (_ *Server
 		return nil, err
 	}
 	args = append([]string{"--port", port, "--dir", s.dir}, args...)
-	if sentinel != "" { // it rewrites its configuration, so that it needs a file of its own
+	if sentinel != "" { // it rewrites its configuration, so it needs a file of its own
 		conf := s.dir + "/sentinel.conf"
 		if err := os.WriteFile(conf, []byte(sentinel), 0o600); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(s.dir))
@@ -90,7 +91,7 @@ func launch(ctx context.Context, bin, sentinel string, args []string) (_ *Server
 	dieWithParent(s.cmd)
 	started := make(chan error)
 	go func() {
-		// Dying with the parent means, to the kernel, with the thread that started it.
+		// To the kernel, dying with the parent means dying with the thread that started the child.
 		runtime.LockOSThread()
 		err := s.cmd.Start()
 		started <- err
@@ -109,7 +110,7 @@ func launch(ctx context.Context, bin, sentinel string, args []string) (_ *Server
 	return s, nil
 }
 
-// freePort stays below the ports that connections get. A node of a Cluster has the one that is 10000 higher as well.
+// freePort returns a port below those that connections get. A node of a Cluster also needs the port that is 10000 higher.
 func freePort() (string, error) {
 	var err error
 	for range 100 {
@@ -147,7 +148,7 @@ func (s *Server) await(ctx context.Context) error {
 	return err
 }
 
-// ask makes sure that it is this server that answers: another may have taken its port. It speaks to the socket itself, as
+// ask checks that this server answers, because another one might have taken its port. It uses a plain socket, because
 // go-redis would log each refused dial.
 func (s *Server) ask() error {
 	conn, err := net.DialTimeout("tcp", s.Addr, time.Second)

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel kill the child when this process dies, even where no clean-up of ours runs.
+// dieWithParent makes the kernel kill the child when this process dies, even if none of our clean-up runs.
 func dieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -1,5 +1,5 @@
-// Package backend starts the servers of the tour, and those of the examples of Sentinel and Cluster. The other examples start
-// theirs in plain sight.
+// Package backend starts the servers of the tour and of the examples sentinel and cluster. The other examples start their
+// servers in plain sight.
 package backend
 
 import (
@@ -11,20 +11,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisOptions are those of a client for a host:port or a redis:// URL.
+// RedisOptions returns the options of a client for a host:port or a redis:// URL.
 func RedisOptions(addr string) (*redis.Options, error) {
 	if !strings.Contains(addr, "://") {
 		return &redis.Options{Addr: addr}, nil
 	}
 	options, err := redis.ParseURL(addr)
 	if err != nil {
-		return nil, errors.New("not a redis:// URL") // its text may hold a password, and so does err
+		return nil, errors.New("not a redis:// URL") // not err itself: like the URL, it can contain a password
 	}
 	return options, nil
 }
 
-// Miniredis starts a Redis in this process. Its keys expire as time goes by: by default miniredis leaves that to the
-// caller, and the lease of a crashed holder would never end.
+// Miniredis starts a Redis in this process, whose keys expire as time goes by. By default miniredis leaves that to the
+// caller, and the lease of a crashed holder would never expire.
 func Miniredis() (*miniredis.Miniredis, error) {
 	server := miniredis.NewMiniRedis()
 	server.ClockTTL(true)

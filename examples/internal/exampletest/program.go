@@ -1,4 +1,4 @@
-// Package exampletest runs an example inside of a test and reads what it prints.
+// Package exampletest runs an example inside a test and reads what it prints.
 package exampletest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// patience only catches programs that hang: a loaded machine may take long for anything.
+// patience only catches programs that hang: a loaded machine can take long for anything.
 const patience = time.Minute
 
 // Redis starts a miniredis that ends with the test, and names it in REDIS_ADDR.
@@ -26,7 +26,7 @@ func Redis(t *testing.T) *miniredis.Miniredis {
 	return server
 }
 
-// Program is an example that runs.
+// Program is a running example.
 type Program struct {
 	t      testing.TB
 	cancel context.CancelFunc
@@ -38,7 +38,7 @@ type Program struct {
 	err  error         // of run, once done is closed
 }
 
-// Start begins run and ends it with the test at the latest.
+// Start begins run, and ends it at the end of the test at the latest.
 func Start(t testing.TB, run func(context.Context, io.Writer) error) *Program {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -57,7 +57,7 @@ func Start(t testing.TB, run func(context.Context, io.Writer) error) *Program {
 	return p
 }
 
-// Replicas is a program that consists of n runs of another.
+// Replicas returns a program that runs another one n times at once.
 func Replicas(n int, run func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, out io.Writer) error {
 		errs := make([]error, n)
@@ -70,7 +70,7 @@ func Replicas(n int, run func(context.Context, io.Writer) error) func(context.Co
 	}
 }
 
-// Write has the program print.
+// Write is how the program prints.
 func (p *Program) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *Program) Output() string {
 	return p.text.String()
 }
 
-// Await waits until the program has printed n lines that hold text, and returns them.
+// Await waits until the program has printed n lines that contain text, and returns them.
 func (p *Program) Await(n int, text string) []string {
 	p.t.Helper()
 	timeout := time.After(patience)
@@ -101,7 +101,7 @@ func (p *Program) Await(n int, text string) []string {
 		select {
 		case <-more:
 		case <-p.done:
-			// It may have printed just before its end.
+			// It might have printed just before its end.
 			if lines := matching(p.Output(), text); len(lines) >= n {
 				return lines
 			}
@@ -112,7 +112,7 @@ func (p *Program) Await(n int, text string) []string {
 	}
 }
 
-// matching returns the complete lines that hold text.
+// matching returns the complete lines that contain text.
 func matching(output, text string) (found []string) {
 	for line := range strings.Lines(output) {
 		if strings.HasSuffix(line, "\n") && strings.Contains(line, text) {
@@ -132,7 +132,7 @@ func (p *Program) Stop() {
 	p.Wait()
 }
 
-// Wait waits for the program to end by itself, which must be without an error, and returns what it has printed.
+// Wait waits for the program to end on its own, which must be without an error, and returns what it has printed.
 func (p *Program) Wait() string {
 	p.t.Helper()
 	if p.wait(); p.err != nil {
@@ -141,7 +141,7 @@ func (p *Program) Wait() string {
 	return p.Output()
 }
 
-// Err waits for the program to end by itself and returns its error.
+// Err waits for the program to end on its own and returns its error.
 func (p *Program) Err() error {
 	p.t.Helper()
 	p.wait()

@@ -1,3 +1,3 @@
-// Package readme holds the test that runs the Go code of the repository's README. It is in this module, which has all
-// that the code imports.
+// Package readme holds the test that runs the Go code of the repository's README. It is in this module because this module
+// requires everything that the code imports.
 package readme

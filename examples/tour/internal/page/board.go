@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// What the page is told. Times are in ms since 1970: those of replicas by their own clock, which on one machine is ours.
+// The types below are what the page receives. Times are in ms since 1970. Replicas use their own clock, which on one machine
+// is the same as ours.
 
-// picture is all there is to see but for the log.
+// picture is everything on the page except the log.
 type picture struct {
 	Now      int64     `json:"now"`
 	Lease    int64     `json:"lease"` // ms
@@ -18,46 +19,46 @@ type picture struct {
 	Lanes    []*lane   `json:"lanes"`
 	Products []product `json:"products"`
 	Payments lock      `json:"payments"`
-	Hands    []lock    `json:"hands"`              // of handKeys
-	Terms    []term    `json:"terms"`              // of the leader, and of the one before
-	Redis    string    `json:"redis,omitempty"`    // why it cannot be asked
-	Database string    `json:"database,omitempty"` // likewise
+	Hands    []lock    `json:"hands"`              // the locks of handKeys
+	Terms    []term    `json:"terms"`              // of the leader and of the previous one
+	Redis    string    `json:"redis,omitempty"`    // why it does not answer
+	Database string    `json:"database,omitempty"` // the same for the database
 }
 
-// lane is what a replica says of itself.
+// lane is what a replica reports about itself.
 type lane struct {
 	Name     string `json:"name"`
 	Pid      int    `json:"pid"`
 	State    string `json:"state"`              // starting, running, pausing, paused, ended
-	PausedAt int64  `json:"pausedAt,omitempty"` // of a paused one: what it says is of then
+	PausedAt int64  `json:"pausedAt,omitempty"` // when it was paused: its reports are from before
 	Rows     []row  `json:"rows"`               // one for each product
 	Hands    []row  `json:"hands"`              // one for each of handKeys
 }
 
-// row is what it does about the lock of a product, or about one that is taken by hand.
+// row is what a replica does about the lock of a product, or about a lock that is taken by hand.
 type row struct {
 	Product string `json:"product"`
-	Act     string `json:"act,omitempty"`   // by hand: what it is after
-	Phase   string `json:"phase"`           // "", waiting, held, lost: and still at work
-	Since   int64  `json:"since,omitempty"` // of the phase
+	Act     string `json:"act,omitempty"`   // for a lock taken by hand: the act
+	Phase   string `json:"phase"`           // "", waiting, held, or lost (but still at work)
+	Since   int64  `json:"since,omitempty"` // when the phase began
 	Until   int64  `json:"until,omitempty"` // the end of the lease; 0 until it is known
 	Token   int64  `json:"token,omitempty"`
-	Pay     string `json:"pay,omitempty"` // where a held one is with its payment: queued, pays, paid
+	Pay     string `json:"pay,omitempty"` // how far the holder's payment is: queued, pays, paid
 }
 
-// lock is what Redis says of one.
+// lock is what Redis says about a lock.
 type lock struct {
 	Name    string `json:"name"`
 	Held    bool   `json:"held"`
-	Holder  string `json:"holder"` // the label of one that is alone
+	Holder  string `json:"holder"` // the label of a holder that is alone
 	Holders int    `json:"holders"`
-	Limit   int    `json:"limit"` // 0 of readers, and where nobody holds it
+	Limit   int    `json:"limit"` // 0 for readers, and if nobody holds the lock
 	Token   int64  `json:"token"`
-	Until   int64  `json:"until"` // the end of the first lease
+	Until   int64  `json:"until"` // when the first lease ends
 	Waiting int    `json:"waiting"`
 }
 
-// product is what the servers say.
+// product is what Redis and the database say about a product.
 type product struct {
 	lock
 	Sold  int   `json:"sold"`
@@ -65,12 +66,12 @@ type product struct {
 	Fence int64 `json:"fence"` // the largest token that the database has seen
 }
 
-// term is the time for which a replica leads, by what the replicas say: to Redis its lock is one like any other.
+// term is the time for which a replica leads, as reported by replicas: to Redis the leader's lock is like any other.
 type term struct {
 	Name  string `json:"name"`
 	Token int64  `json:"token"`
 	Since int64  `json:"since"`
-	Ended string `json:"ended"` // how, as far as it is known
+	Ended string `json:"ended"` // how it ended, if known
 }
 
 // entry is a line of the log.
@@ -86,24 +87,24 @@ type entry struct {
 }
 
 const (
-	remembered  = 100 // lines of the log, for a page that is opened later
-	keptRefused = 50  // likewise of refused writes, which the other lines would soon push out
-	backlog     = 128 // messages that a page may be behind before it is dropped
-	mostWatched = 32  // pages
+	remembered  = 100 // how many lines of the log are kept for a page that is opened later
+	keptRefused = 50  // how many refused writes are kept, which other lines would soon push out of the log
+	backlog     = 128 // how many messages a page is allowed to be behind before it is dropped
+	mostWatched = 32  // how many pages can watch
 )
 
-// board has what the page shows, and tells the pages that watch of every change.
+// board holds what the page shows, and sends every change to the pages that watch.
 type board struct {
 	mu       sync.Mutex
 	picture  picture
 	log      []entry
 	refusals []entry
-	last     int // ID of the log
+	last     int // the last ID in the log
 	watchers map[*watcher]bool
 	closed   bool
 }
 
-// watcher is a page. It gets messages as they go over the wire, until it is dropped or the board is closed.
+// watcher is a page that watches. It receives messages in their wire format, until it is dropped or the board is closed.
 type watcher struct{ messages chan []byte }
 
 func newBoard(l live, replicas, products []string) *board {
@@ -129,7 +130,8 @@ func idle(products []string) []row {
 	return rows
 }
 
-// watch begins with all that there is. It returns nil when there are too many, or the board is closed.
+// watch adds a page, whose first message is everything so far. It returns nil if too many pages watch, or if the board is
+// closed.
 func (b *board) watch() *watcher {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,12 +174,12 @@ func (b *board) close() {
 func message(kind string, v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // no type here has anything that could not be written
+		panic(err) // every type here can be marshaled
 	}
 	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", kind, data)
 }
 
-// tell waits for nobody: a page that does not read as fast as things happen is dropped, and comes back by itself.
+// tell sends a message to all pages and does not wait. A page that reads too slowly is dropped, and reconnects on its own.
 func (b *board) tell(kind string, v any) {
 	m := message(kind, v)
 	for w := range b.watchers {
@@ -189,7 +191,7 @@ func (b *board) tell(kind string, v any) {
 	}
 }
 
-// change lets f change what is shown, and tells of it.
+// change lets f change the picture, and sends the new picture to the pages.
 func (b *board) change(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,7 +200,7 @@ func (b *board) change(f func()) {
 	b.tell("picture", &b.picture)
 }
 
-// note adds to the log, within change.
+// note adds a line to the log. It is called within change.
 func (b *board) note(e entry) {
 	b.last++
 	e.ID = b.last
@@ -223,7 +225,7 @@ func (b *board) lane(replica string) *lane {
 	return nil
 }
 
-// become says what became of a replica.
+// become sets the state of a replica and logs e.
 func (b *board) become(replica, state string, pid int, e entry) {
 	b.change(func() {
 		l := b.lane(replica)
@@ -239,7 +241,7 @@ func (b *board) become(replica, state string, pid int, e entry) {
 			}
 		case "running":
 			if t := b.term(); t != nil && t.Name == replica && t.Ended == "was paused" {
-				t.Ended = "" // it may find its lease gone, and says so then
+				t.Ended = "" // if it finds its lease gone, it reports that later
 			}
 		case "starting", "ended":
 			for _, rows := range [][]row{l.Rows, l.Hands} {
@@ -264,7 +266,7 @@ func (b *board) become(replica, state string, pid int, e entry) {
 	})
 }
 
-// term is that of the leader, nil if none has led.
+// term returns the term of the leader, or nil if no replica has led.
 func (b *board) term() *term {
 	if n := len(b.picture.Terms); n > 0 {
 		return &b.picture.Terms[n-1]
@@ -272,8 +274,8 @@ func (b *board) term() *term {
 	return nil
 }
 
-// endTerm says how a replica's term ended, that of a token or for 0 the present one. The replicas may tell of it later than
-// its successor tells of the next.
+// endTerm records how a replica's term ended: the term with that token, or for 0 the present one. A replica might report the
+// end later than its successor reports the next term.
 func (b *board) endTerm(replica string, token int64, how string) {
 	for i := range b.picture.Terms {
 		t := &b.picture.Terms[i]
@@ -289,13 +291,13 @@ func (b *board) refused() int {
 	return b.picture.Refused
 }
 
-// report takes a report of a replica.
+// report applies a report of a replica.
 func (b *board) report(replica string, r report) {
 	b.change(func() {
 		e := entry{At: r.At, Replica: replica, What: r.What, Product: r.Product, Token: r.Token, Current: r.Current}
 		took := (time.Duration(r.Elapsed) * time.Millisecond).String()
 		l := b.lane(replica)
-		at := &row{} // of no product: nothing to show but the log
+		at := &row{} // stands in if the report is about no lock: only the log shows it
 		for _, rows := range [][]row{l.Rows, l.Hands} {
 			for i := range rows {
 				if rows[i].Product == r.Product {

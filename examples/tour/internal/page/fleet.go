@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// fleet is the replicas of the page, with their customers.
+// fleet is the replicas of the page and their customers.
 type fleet struct {
 	servers  *shop.Servers
-	errOut   io.Writer // of the replicas
+	errOut   io.Writer // for the standard error of the replicas
 	live     live
 	products []string
 	board    *board
@@ -37,7 +37,7 @@ func newFleet(servers *shop.Servers, l live, replicas int, products []string, er
 	return f
 }
 
-// run returns when ctx has ended and all processes have.
+// run runs the fleet. It returns when ctx and all processes have ended.
 func (f *fleet) run(ctx context.Context) {
 	transport := &http.Transport{MaxIdleConnsPerHost: len(f.products)}
 	defer transport.CloseIdleConnections()
@@ -61,14 +61,14 @@ func (f *fleet) member(name string) *member {
 	return nil
 }
 
-// member is a replica that comes back when it has ended.
+// member is a replica that is started again when it has ended.
 type member struct {
 	fleet *fleet
 	name  string
 
 	mu             sync.Mutex
 	proc           *shop.Process // nil while none runs
-	pausing, still bool          // still: it is paused
+	pausing, still bool          // pausing: asked to pause; still: paused
 	killed         bool
 }
 
@@ -98,7 +98,7 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// set returns whether the process before was killed on purpose.
+// set replaces the process, and reports whether the previous one was killed on purpose.
 func (m *member) set(p *shop.Process) (killed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,13 +107,13 @@ func (m *member) set(p *shop.Process) (killed bool) {
 	return killed
 }
 
-// follow passes on what the process reports until it has ended, which it is made to when ctx ends.
+// follow passes on what the process reports until the process has ended. It ends the process when ctx ends.
 func (m *member) follow(ctx context.Context, p *shop.Process) error {
 	farewell := context.AfterFunc(ctx, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		_ = p.End()
-		m.pausing = false // too late to be stopped
+		m.pausing = false // too late for a pause
 		if m.still {
 			_ = p.Kill() // a stopped one cannot end itself
 		}
@@ -155,7 +155,7 @@ func (m *member) follow(ctx context.Context, p *shop.Process) error {
 
 var errNotNow = errors.New("not in the state for that")
 
-// pause has the replica say when a payment is under way; see halt.
+// pause makes the replica report when a payment is under way. halt then stops it.
 func (m *member) pause() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,7 +183,7 @@ func (m *member) halt(p *shop.Process) {
 		text = "paused (SIGSTOP) in the middle of a payment"
 		if err := p.Stop(); err != nil {
 			m.fleet.board.become(m.name, "running", 0, entry{What: "failed", Text: "not paused: " + err.Error()})
-			_ = p.Tell("resume") // or it is ending
+			_ = p.Tell("resume") // fails if the replica is ending
 			return
 		}
 	}
@@ -197,7 +197,7 @@ func (m *member) resume() error {
 	if !m.still {
 		return errNotNow
 	}
-	// Before it goes on, so that what it reports then comes later.
+	// Log it before the replica goes on, so that what the replica reports comes later.
 	m.still = false
 	m.fleet.board.become(m.name, "running", 0, entry{What: "resumed", Text: "resumed: its payment went through, and it goes on to write"})
 	err := m.proc.Tell("resume")
@@ -220,7 +220,7 @@ func (m *member) kill() error {
 	return errNotNow
 }
 
-// hand has the replica begin or end an act.
+// hand makes the replica begin or end an act.
 func (m *member) hand(order string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +230,7 @@ func (m *member) hand(order string) error {
 	return m.proc.Tell(order)
 }
 
-// serve is the customers of one product at one replica: one after the other.
+// serve plays the customers of one product at one replica, one after the other.
 func (m *member) serve(ctx context.Context, client *http.Client, product string) {
 	for n := 1; shop.Sleep(ctx, m.fleet.live.think+rand.N(2*m.fleet.live.think)) == nil; n++ {
 		a := &shop.Answer{Product: product, Order: fmt.Sprintf("%s-%s-%d", m.name, product, n)}
@@ -240,7 +240,7 @@ func (m *member) serve(ctx context.Context, client *http.Client, product string)
 			m.mu.Unlock()
 			pause := m.fleet.live.think
 			if p != nil {
-				// Asking again is safe, whatever became of the replica meanwhile: the shop recognises the order.
+				// Asking again is safe, whatever happened to the replica meanwhile: the shop recognizes the order.
 				if asked, err := shop.Ask(ctx, client, p.URL, a); err != nil && asked > 0 {
 					pause = asked
 				}

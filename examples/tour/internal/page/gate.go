@@ -8,11 +8,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// gate lets a replica be paused where the audience can learn from it: in the middle of a payment, with the lock in its
-// hand, and while none of its requests is in a transaction. A process that is stopped within one blocks the others in the
-// database, SQLite's only write lock above all, and nobody would see what the lock does.
+// gate lets a replica be paused at a moment that shows something: in the middle of a payment, while the replica holds the
+// lock, and while none of its requests is in a transaction. A process that is stopped in a transaction blocks the others in
+// the database, above all by SQLite's only write lock, and nobody would see what the lock does.
 //
-// Where a process cannot be stopped the gate also stands in for that: see freeze.
+// If processes cannot be stopped, the gate also simulates that: see freeze.
 type gate struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -46,7 +46,7 @@ func (g *gate) leave() {
 	g.changed.Broadcast()
 }
 
-// pay runs a payment, which may be paused, within work.
+// pay runs a payment within work. The payment can be paused.
 func (g *gate) pay(payment func()) {
 	g.mu.Lock()
 	g.working--
@@ -65,8 +65,8 @@ func (g *gate) pay(payment func()) {
 	g.working++
 }
 
-// close returns when a payment is under way and will stay so, and no work is. It waits for a payment that begins later
-// first, and shuts the others out then: they would be in the way of the first one.
+// close returns once a payment is under way and held up, and no work is. If no payment is under way, it first waits for one
+// to begin. Only then does it shut other requests out: they could be in the way of that payment.
 func (g *gate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,8 +80,8 @@ func (g *gate) close() {
 	}
 }
 
-// freeze holds up everything that goes to Redis, comes from it or is reported, until open. It is what a stopped process
-// looks like from the outside; inside, its timers go on.
+// freeze holds up everything that goes to Redis, comes from it or is reported, until open. From the outside it looks like a
+// stopped process. Inside, timers go on.
 func (g *gate) freeze() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,7 +95,7 @@ func (g *gate) open() {
 	g.changed.Broadcast()
 }
 
-// thawed returns when nothing is frozen.
+// thawed waits until nothing is frozen.
 func (g *gate) thawed() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,7 +104,7 @@ func (g *gate) thawed() {
 	}
 }
 
-// dial makes the connections of o pass the gate.
+// dial makes the connections of o go through the gate.
 func (g *gate) dial(o *redis.Options) {
 	dial := redis.NewDialer(o)
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {

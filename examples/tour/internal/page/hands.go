@@ -9,8 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// The locks that people take on the page, by buttons: one with a limit, one that is shared, that of a leader, and three of which
-// a transfer takes two. Replicas that transfer from A to B, from B to C and from C to A would wait in a circle without DoAll.
+// These are the locks that a viewer takes with buttons on the page: one with a limit, one that is shared, one of a leader,
+// and three of which a transfer takes two. Replicas that transfer from A to B, from B to C and from C to A would deadlock
+// without DoAll.
 const (
 	permits = "permits"
 	prices  = "prices"
@@ -21,8 +22,8 @@ const (
 
 var handKeys = []string{permits, prices, outbox, "account:a", "account:b", "account:c"}
 
-// acts are what a replica can be told to begin and to end, with the locks that it holds meanwhile. All of them stand for
-// election from the start; to end "lead" is to resign.
+// acts are what a replica can be told to begin and to end, with the locks that it holds meanwhile. All replicas stand for
+// election from the start. To end "lead" is to resign.
 var acts = map[string]struct {
 	keys []string
 	opts []holdfast.CallOption
@@ -36,17 +37,18 @@ var acts = map[string]struct {
 	"c-a":   {[]string{"account:c", "account:a"}, nil},
 }
 
-// hands are the acts of a replica that go on.
+// hands are the acts that a replica is performing.
 type hands struct {
 	reporter *reporter
 	locker   *holdfast.Locker
 	running  sync.WaitGroup
 
-	mu   sync.Mutex                    // also around what is said of a begin and an end, which must not change places
+	mu   sync.Mutex                    // also held while a begin or an end is reported, so that reports keep their order
 	ends map[string]context.CancelFunc // by act
 }
 
-// begin runs an act until it is ended, or loses a lock. It does nothing while one goes on that has a lock in common.
+// begin runs an act until it is ended or loses a lock. It does nothing while another act runs that needs one of the same
+// locks.
 func (h *hands) begin(ctx context.Context, name string) {
 	act := acts[name]
 	h.mu.Lock()
@@ -59,13 +61,13 @@ func (h *hands) begin(ctx context.Context, name string) {
 	ctx, h.ends[name] = context.WithCancel(ctx)
 	h.say("tries", name)
 	h.running.Go(func() {
-		_ = h.locker.DoAll(ctx, act.keys, func(ctx context.Context) error { // of one key it is Do
+		_ = h.locker.DoAll(ctx, act.keys, func(ctx context.Context) error { // with one key it is Do
 			h.work(ctx)
 			return nil
 		}, act.opts...)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.say("done", name) // what went wrong is in the log
+		h.say("done", name) // an error is in the log already
 		h.ends[name]()
 		delete(h.ends, name)
 	})
@@ -84,13 +86,13 @@ func (h *hands) lead(ctx context.Context) {
 		defer h.end("lead")
 		h.work(term)
 		if err := ctx.Err(); err != nil {
-			return err // the leadership is lost, and Lead stands again at once; or it is the end
+			return err // the leadership is lost and Lead stands again at once, or the replica ends
 		}
-		return errResigned // Lead releases, and stands again after a second
+		return errResigned // Lead releases the lock, and stands again after about a second
 	})
 }
 
-// work is what needs the locks. It lasts until their context ends.
+// work stands for what needs the locks. It lasts until their context ends.
 func (h *hands) work(ctx context.Context) {
 	for _, lock := range holdfast.Held(ctx) {
 		h.reporter.say(report{What: "lease", Product: lock.Key(), Token: lock.Token(), Until: lock.Deadline().UnixMilli()})
@@ -98,14 +100,14 @@ func (h *hands) work(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// say reports of each lock of an act.
+// say reports on each lock of an act.
 func (h *hands) say(what, name string) {
 	for _, key := range acts[name].keys {
 		h.reporter.say(report{What: what, Product: key, Text: name})
 	}
 }
 
-// end lets an act end that goes on.
+// end ends an act if it is running.
 func (h *hands) end(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

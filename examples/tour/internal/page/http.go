@@ -16,7 +16,7 @@ import (
 //go:embed page.html
 var page string
 
-// pageTimeout bounds how long one message may take to a page whose connection is stuck.
+// pageTimeout bounds how long the server tries to send one message to a page whose connection is stuck.
 const pageTimeout = 5 * time.Second
 
 func routes(b *board, f *fleet, w *watch) http.Handler {
@@ -37,7 +37,7 @@ func routes(b *board, f *fleet, w *watch) http.Handler {
 	order("resume", (*member).resume)
 	order("kill", (*member).kill)
 	for act := range acts {
-		if act != "lead" { // that they all do, from the start
+		if act != "lead" { // all replicas stand for election from the start
 			order("begin/"+act, func(m *member) error { return m.hand("begin " + act) })
 		}
 		order("end/"+act, func(m *member) error { return m.hand("end " + act) })
@@ -59,9 +59,9 @@ func answerTo(rw http.ResponseWriter, who string, err error) {
 	}
 }
 
-// guarded keeps other sites out. Their pages must not post, which the browser tells by Sec-Fetch-Site or Origin. Nor may
-// they come by a name of theirs that leads here, as the browser would take them for the page itself: so Host has to be an
-// address, localhost, or what -addr says.
+// guarded keeps other sites out. Their pages must not post, which the browser marks by Sec-Fetch-Site or Origin. They must
+// not come under a host name of their own that leads here either, because the browser would take them for the page itself.
+// So Host has to be an address, localhost, or the host of -addr.
 func guarded(addr string, h http.Handler) http.Handler {
 	given, _, _ := net.SplitHostPort(addr)
 	h = http.NewCrossOriginProtection().Handler(h)
@@ -75,7 +75,7 @@ func guarded(addr string, h http.Handler) http.Handler {
 	})
 }
 
-// servePage sends the page. Nothing but what came with it may run in it, load anything or show it.
+// servePage sends the page. Its headers allow only the page's own script and styles, and no frames.
 func servePage(rw http.ResponseWriter, _ *http.Request) {
 	nonce := rand.Text()
 	header := rw.Header()
@@ -96,12 +96,12 @@ func (b *board) serve(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer b.unwatch(w)
-	// The page may be gone while nothing happens.
+	// The page can go away while there are no messages.
 	defer context.AfterFunc(r.Context(), func() { b.unwatch(w) })()
 	header := rw.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
-	header.Set("Connection", "close") // the deadline of the last message must not meet another answer
+	header.Set("Connection", "close") // the write deadline of the last message must not apply to another response
 	header.Set("X-Content-Type-Options", "nosniff")
 	out := http.NewResponseController(rw)
 	for m := range w.messages {

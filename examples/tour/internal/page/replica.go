@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// report is a line that a replica of the page writes: what it saw, by its own clock.
+// report is a line that a replica of the page writes: what it saw, with times by its own clock.
 type report struct {
 	What    string // see reporter and board.report
 	At      int64  // ms since 1970, like all times here
@@ -56,12 +56,12 @@ func (rp *reporter) say(r report) {
 	rp.failed = errors.Join(rp.failed, err)
 }
 
-// trace is all that the page knows of the locks of a replica, but for the end of a lease that has not been renewed yet.
+// trace reports all that the page knows about the locks of a replica, except the end of a lease before its first renewal.
 func (rp *reporter) trace() *holdfast.Trace {
 	hook := func(what string) func(holdfast.Event) {
 		return func(e holdfast.Event) {
 			if rp.names[e.Key] == payments && what != "redis" {
-				return // pay tells of its place, and for which product that is
+				return // pay reports its place itself, with the product
 			}
 			r := report{What: what, Product: e.Key, Token: e.Token, Elapsed: e.Elapsed.Milliseconds()}
 			if e.TimeLeft > 0 && what == "renewed" {
@@ -79,14 +79,14 @@ func (rp *reporter) trace() *holdfast.Trace {
 	}
 }
 
-// outside runs around the lock: when a request has ended, so has its wait.
+// outside runs around the lock, and reports that a request has ended, and its wait with it.
 func (rp *reporter) outside(c *gin.Context) {
 	c.Next()
 	rp.say(report{What: "done", Product: c.Param("id"), Text: http.StatusText(c.Writer.Status())})
 }
 
-// inside runs under the lock. From Advance on the database refuses the holder before, whose write could otherwise still
-// come between what this one reads and what it writes.
+// inside runs under the lock. From Advance on, the database refuses the previous holder, whose write could otherwise come
+// between the read and the write of this holder.
 func (rp *reporter) inside(r *shop.Replica) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		rp.gate.enter()
@@ -114,11 +114,11 @@ func (rp *reporter) inside(r *shop.Replica) gin.HandlerFunc {
 
 const (
 	payments = "payments" // the key of the places at the payment provider
-	atOnce   = 2          // places, which all replicas share
+	atOnce   = 2          // how many places all replicas share
 )
 
-// pay runs a payment in one of the places. To the gate the wait for one is no work: it may last until payments of this very
-// replica end, and a pause holds those up.
+// pay runs a payment in one of the places. The wait for a place is not work to the gate: it can last until payments of this
+// same replica end, and a pause holds those up.
 func (rp *reporter) pay(ctx context.Context, locker *holdfast.Locker, product string, payment func() error) (err error) {
 	token := holdfast.Held(ctx)[0].Token()
 	say := func(what string) { rp.say(report{What: what, Product: product, Token: token}) }
@@ -133,7 +133,7 @@ func (rp *reporter) pay(ctx context.Context, locker *holdfast.Locker, product st
 	if err != nil {
 		return err
 	}
-	// What is paid is paid: the sale does not ask what became of the place.
+	// What is paid is paid: the sale goes on even if the place was lost.
 	defer func() { _ = place.Release(context.WithoutCancel(ctx)) }()
 	if err := holdfast.Err(place.Context(ctx)); err != nil {
 		return err // the replica was paused before the payment began
@@ -144,10 +144,10 @@ func (rp *reporter) pay(ctx context.Context, locker *holdfast.Locker, product st
 	return err
 }
 
-// Play is what a process has to be told to be a replica of the page.
+// Play is the name of the play in which a process is a replica of the page.
 const Play = "page"
 
-// Replica is a replica of the page. Each further line of its input pauses it, lets it go on, or begins or ends an act.
+// Replica runs a replica of the page. Each line of its input pauses it, lets it go on, or begins or ends an act.
 func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) error {
 	g := newGate()
 	if r.Soft {
@@ -161,7 +161,7 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 		rp.names[r.Prefix+":"+key] = key
 	}
 	closing := make(chan struct{})
-	var locker *holdfast.Locker // from Inside on, which is before the first request
+	var locker *holdfast.Locker // set by Inside, before the first request
 	replica, err := s.StartReplica(context.Background(), shop.Plan{
 		Name:    r.Name,
 		Scene:   r.Scene,
@@ -172,7 +172,7 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 		Outside: []gin.HandlerFunc{rp.outside},
 		Inside:  func(r *shop.Replica) gin.HandlerFunc { locker = r.Locker; return rp.inside(r) },
 		Charge: func(ctx context.Context, product string) error {
-			return rp.pay(ctx, locker, product, func() error { return atWork(r.Payment, closing) }) // as deaf as the write after it
+			return rp.pay(ctx, locker, product, func() error { return atWork(r.Payment, closing) }) // ignores ctx, like the write after it
 		},
 	})
 	if err != nil {
@@ -208,14 +208,14 @@ func Replica(in *bufio.Scanner, out io.Writer, s *shop.Servers, r shop.Role) err
 	over()
 	h.running.Wait()
 	err = errors.Join(err, replica.Stop(context.Background()))
-	g.open() // for a pause that was asked for just before
+	g.open() // for a pause that was ordered just before
 	pauses.Wait()
 	return errors.Join(err, rp.failed)
 }
 
 var errClosing = errors.New("the shop is closing")
 
-// atWork lasts as long as d or up to three times that.
+// atWork lasts at least d, and at most three times that.
 func atWork(d time.Duration, closing <-chan struct{}) error {
 	timer := time.NewTimer(d + rand.N(2*d))
 	defer timer.Stop()

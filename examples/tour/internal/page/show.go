@@ -1,5 +1,5 @@
-// Package page runs the shop with each replica a process, and shows on a page who holds what: with buttons to pause a
-// replica, to kill it, to flush Redis, and to take locks by hand.
+// Package page runs the shop with each replica in a process of its own, and shows on a page who holds what. Buttons pause a
+// replica, kill it, flush Redis, and take locks by hand.
 package page
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// Config says what is shown, and where.
+// Config says what the page shows, and where it is.
 type Config struct {
-	Addr               string // where the page is
+	Addr               string // the address of the page
 	Replicas, Products int
 }
 
-// MostReplicas and MostProducts bound what one page shows, and what one machine has to run.
+// MostReplicas and MostProducts bound what one page shows and what one machine has to run.
 const MostReplicas, MostProducts = 12, 8
 
-// live says how the replicas of the page work. People can follow these times; tests take shorter ones.
+// live sets how the replicas of the page work. Humans can follow the default times; tests use shorter ones.
 type live struct {
 	lease          time.Duration
 	payment, think time.Duration // at least; at most three times as long
@@ -42,13 +42,13 @@ func liveDefaults() live {
 }
 
 const (
-	// shelf is what the shop has of each product, enough for days: here nothing is to be sold out.
+	// shelf is how many units of each product the shop has: enough for days, because nothing should be sold out here.
 	shelf = 1_000_000
 	// scene names the tables.
 	scene = "live"
 )
 
-// Show runs the shop on a page until ctx ends. The program has to let processes of its own play [Play].
+// Show runs the shop and its page until ctx ends. The processes that the program starts of itself must know the play [Play].
 func Show(ctx context.Context, servers *shop.Servers, cfg Config, out, errOut io.Writer) error {
 	return show(ctx, servers, cfg, liveDefaults(), out, errOut)
 }
@@ -100,7 +100,7 @@ func show(ctx context.Context, servers *shop.Servers, cfg Config, l live, out, e
 		return fmt.Errorf("http: %w", err)
 	}
 	end()
-	busy.Wait() // the pages show the replicas end
+	busy.Wait() // the pages still show how the replicas end
 	f.board.close()
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), shop.Goodbye)
 	defer cancel()
@@ -110,7 +110,7 @@ func show(ctx context.Context, servers *shop.Servers, cfg Config, l live, out, e
 	return balance(bye, books, f.board, out)
 }
 
-// balance says what came of it. With the fence no unit may have been sold twice, whatever was done to the replicas.
+// balance prints the result. With the fence no unit must have been sold twice, whatever was done to the replicas.
 func balance(ctx context.Context, books *shop.Store, b *board, out io.Writer) error {
 	counts, err := books.Counts(ctx)
 	if err != nil {

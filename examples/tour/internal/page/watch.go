@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/tour/internal/shop"
 )
 
-// watch asks the servers themselves, beside what the replicas say.
+// watch asks Redis and the database themselves, in addition to what the replicas report.
 type watch struct {
 	servers  *shop.Servers
 	board    *board
@@ -47,7 +47,7 @@ func (w *watch) run(ctx context.Context) {
 		w.board.change(func() {
 			for i, p := range seen {
 				old := w.board.picture.Products[i]
-				p.lock = old.lock // what was true last stays, and the page says that it is old
+				p.lock = old.lock // the last known state stays, and the page marks it as old
 				if redisErr == nil {
 					p.lock = locks[i]
 				}
@@ -72,7 +72,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// askRedis returns the locks of the products, of the payments, and those that are taken by hand.
+// askRedis returns the locks of the products, the lock of the payments, and the locks that are taken by hand.
 func (w *watch) askRedis(ctx context.Context) (locks []lock, err error) {
 	var keys, names []string
 	for _, name := range w.products {
@@ -110,12 +110,12 @@ func (w *watch) askDatabase(ctx context.Context, seen []product) error {
 	return nil
 }
 
-// flush makes Redis forget every lock, with its tokens and its line: an embedded one everything, another one what is
-// this program's.
+// flush makes Redis forget every lock, with its tokens and its line. An embedded Redis forgets everything, another Redis
+// only the keys of this program.
 func (w *watch) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, shop.Goodbye)
 	defer cancel()
-	// In the log before it is done, as others may acquire before the reply is here.
+	// Log it before it is done, because replicas can acquire locks before the reply is here.
 	embedded := w.servers.Embedded()
 	what := "FLUSHALL: Redis forgets who holds what"
 	if !embedded {

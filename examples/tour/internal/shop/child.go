@@ -15,34 +15,34 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// ProcessEnv is set in a process that is one replica. What it is to do comes as the first line of its standard input,
-// each further line tells it something, and the end of it is the end of the process. On its standard output it says where
-// it listens, and then what happens.
+// ProcessEnv is set in a process that is one replica. The first line of the standard input is its Role, each further line is
+// an order, and the end of the input ends the process. On its standard output the process writes where it listens, and then
+// what happens.
 const ProcessEnv = "HOLDFAST_TOUR_REPLICA"
 
-// Role is the first line.
+// Role is the first line of a replica's input.
 type Role struct {
-	Play        string // which of those that Child knows
+	Play        string // one of those that Child knows
 	Name, Scene string
 	Fenced      bool
 	Lease       time.Duration
 
 	// Of a replica of the page.
 	Products []string
-	Payment  time.Duration // takes so long, or up to three times that
-	Soft     bool          // it holds up its messages itself, as nothing can stop its process
+	Payment  time.Duration // the least that a payment takes; it takes up to three times as long
+	Soft     bool          // it holds up its own messages, because nothing can stop its process
 
-	// What StartProcess fills in.
+	// StartProcess fills in these.
 	Prefix, Redis, Driver, DSN string
 	Dialect                    sqlfence.Dialect
 }
 
-// Play is what a replica does with the lines that it is told, and where it says what happens.
+// Play is what a replica does with the lines of its input. It writes what happens to out.
 type Play func(in *bufio.Scanner, out io.Writer, s *Servers, r Role) error
 
-// Child is the program in a process that is one replica. It returns the exit status.
+// Child runs a process that is one replica. It returns the exit status.
 func Child(plays map[string]Play) int {
-	signal.Ignore(os.Interrupt) // Ctrl-C is for all processes of the terminal; the first one ends this one
+	signal.Ignore(os.Interrupt) // Ctrl-C reaches all processes of the terminal, and the parent ends this one
 	gin.SetMode(gin.ReleaseMode)
 	if err := child(bufio.NewScanner(os.Stdin), os.Stdout, plays); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -20,7 +20,7 @@ const longestPause = 3 * time.Second
 type Verdict int
 
 const (
-	Failed Verdict = iota // the zero value: nothing was heard
+	Failed Verdict = iota // the zero value: no answer yet
 	Bought
 	Refused
 )
@@ -78,7 +78,7 @@ func Ask(ctx context.Context, client *http.Client, shop string, a *Answer) (paus
 	return pause, fmt.Errorf("POST %s: %s: %s", target, resp.Status, body)
 }
 
-// retryAfter is what the server asks for, and a little more so that the customers do not come back all at
+// retryAfter returns the pause that the server asks for, and a little more so that the customers do not all come back at
 // once.
 func retryAfter(resp *http.Response) time.Duration {
 	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))

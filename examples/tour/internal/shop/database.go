@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// Database says how to open the shop's database, which every replica does for itself.
+// Database says how to open the shop's database. Every replica opens it for itself.
 type Database struct {
-	Name    string // for people
+	Name    string // for humans
 	Driver  string
 	DSN     string
 	dialect sqlfence.Dialect
@@ -39,7 +39,7 @@ func openDatabase(databaseURL string) (*Database, error) {
 	}
 	u, err := url.Parse(databaseURL)
 	if err != nil {
-		return nil, errors.New("not a URL") // its text may hold a password, and so does err
+		return nil, errors.New("not a URL") // not err itself: like the URL, it can contain a password
 	}
 	switch u.Scheme {
 	case "postgres", "postgresql":
@@ -52,7 +52,7 @@ func openDatabase(databaseURL string) (*Database, error) {
 		if u.Host != "" || u.Path == "" {
 			return nil, errors.New("want sqlite:///path/to/file, with three slashes")
 		}
-		// The journal mode of a file is its owner's business and outlives this program.
+		// The journal mode outlives this program, so that of an existing file is left to its owner.
 		_, err := os.Stat(u.Path)
 		d := sqliteFile(u.Path, errors.Is(err, os.ErrNotExist))
 		d.Name = "SQLite in " + u.Path
@@ -61,8 +61,8 @@ func openDatabase(databaseURL string) (*Database, error) {
 	return nil, fmt.Errorf("unknown scheme %q: want postgres://, mysql:// or sqlite:///", u.Scheme)
 }
 
-// sqliteFile lets a writer wait for its turn. "Immediate" makes a transaction take the write lock when it
-// begins: one that finds out later that it needs it cannot wait any more.
+// sqliteFile lets a writer wait for its turn. "Immediate" makes a transaction take the write lock when it begins, because
+// one that needs it only later cannot wait for it any more.
 func sqliteFile(path string, wal bool) *Database {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {"busy_timeout(10000)"}}
 	if wal {
@@ -76,7 +76,7 @@ func sqliteFile(path string, wal bool) *Database {
 	return &Database{Driver: "sqlite", DSN: dsn, dialect: sqlfence.SQLite, conns: 4}
 }
 
-// mysqlServer translates the URL: the driver has a notation of its own.
+// mysqlServer translates the URL into the driver's own notation.
 func mysqlServer(u *url.URL) (*Database, error) {
 	addr := u.Host
 	if u.Port() == "" {

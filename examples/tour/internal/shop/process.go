@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Process is this program once more, as one replica: see Child.
+// Process is another process of this program, as one replica: see Child.
 type Process struct {
 	URL    string
 	Events chan Event // closed at the end
@@ -23,7 +23,7 @@ type Process struct {
 // Event is a line that a replica writes.
 type Event struct{ Kind, Text string }
 
-// StartProcess returns when the replica listens. What it has to say besides goes to errOut.
+// StartProcess starts a replica, and returns when the replica listens. The replica's standard error goes to errOut.
 func (s *Servers) StartProcess(ctx context.Context, r Role, errOut io.Writer) (_ *Process, err error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Servers) StartProcess(ctx context.Context, r Role, errOut io.Writer) (_
 			p.Events <- Event{kind, text}
 		}
 	}()
-	// By a pipe, and not by arguments, which everybody can read: the addresses may hold passwords.
+	// By a pipe and not by arguments, which everybody can read: the addresses can contain passwords.
 	d := s.Database
 	r.Prefix, r.Redis, r.Driver, r.DSN, r.Dialect = s.Prefix, s.redisAddr, d.Driver, d.DSN, d.dialect
 	if err = json.NewEncoder(p.stdin).Encode(r); err != nil {
@@ -86,13 +86,13 @@ func (p *Process) Tell(line string) error {
 	return err
 }
 
-// Pid is the process' number.
+// Pid returns the ID of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// End tells the replica to shut down.
+// End makes the replica shut down.
 func (p *Process) End() error { return p.stdin.Close() }
 
-// Ended waits until it has ended.
+// Ended waits until the process has ended.
 func (p *Process) Ended() error {
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -100,10 +100,10 @@ func (p *Process) Ended() error {
 	return nil
 }
 
-// Kill is SIGKILL, which a stopped process gets too. It does not wait.
+// Kill sends SIGKILL, which reaches a stopped process too. It does not wait.
 func (p *Process) Kill() error { return p.cmd.Process.Kill() }
 
-// Close kills the replica and waits for its end; after that it does nothing.
+// Close kills the replica and waits for its end. A second Close does nothing.
 func (p *Process) Close() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Replica is what would be a process of its own: it shares nothing with the others, only the servers.
+// Replica stands for a process of its own: it shares only the servers with the others.
 type Replica struct {
 	Name   string
 	URL    string
@@ -30,11 +30,11 @@ type Plan struct {
 	Name           string
 	Scene          string // whose tables it uses
 	Locked, Fenced bool
-	Deaf           bool // see shop
+	Deaf           bool // see the type shop
 	Lock           []holdfast.Option
 	Charge         Charge                         // takes the payment
 	Outside        []gin.HandlerFunc              // around the lock
-	Inside         func(*Replica) gin.HandlerFunc // as a middleware behind the lock; nil for none
+	Inside         func(*Replica) gin.HandlerFunc // makes a middleware that runs under the lock; nil for none
 }
 
 // StartReplica returns a replica that accepts requests.
@@ -72,8 +72,8 @@ func (s *Servers) StartReplica(ctx context.Context, p Plan) (_ *Replica, err err
 	return r, nil
 }
 
-// Stop ends the replica from the outside in: no more requests, then no more locks, then the connections. The
-// locker goes after the handlers that hold its locks and before the client it releases them with.
+// Stop stops the replica from the outside in: first the requests, then the locks, then the connections. The Locker stops
+// after the handlers that hold its locks, and before the client through which it releases them.
 func (r *Replica) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Goodbye)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 const (
 	// Goodbye bounds a clean-up, which also runs after Ctrl-C.
 	Goodbye = 10 * time.Second
-	// slowStart is how long the servers have to answer at first. A port that nobody listens on answers at once.
+	// slowStart is how long the servers are given to answer at first. If nobody listens on the port, that fails at once.
 	slowStart = 15 * time.Second
 )
 
@@ -24,13 +24,13 @@ const (
 type Servers struct {
 	Prefix    string // of every table and of every key
 	Redis     *redis.Options
-	RedisName string // for people
+	RedisName string // for humans
 	Database  *Database
 	redisAddr string // or a URL
 	embedded  *miniredis.Miniredis
 }
 
-// OpenServers makes sure that both servers answer. An empty address or URL stands for the embedded one.
+// OpenServers checks that both servers answer. An empty address or URL stands for the embedded server.
 func OpenServers(ctx context.Context, redisAddr, databaseURL string) (_ *Servers, err error) {
 	s := &Servers{Prefix: fmt.Sprintf("holdfast_tour_%08x", rand.Uint32())}
 	defer func() {
@@ -51,7 +51,7 @@ func OpenServers(ctx context.Context, redisAddr, databaseURL string) (_ *Servers
 	if s.RedisName == "" {
 		s.RedisName = s.Redis.Addr
 	}
-	if s.Redis.ReadTimeout == 0 { // asynq knows no other bound, and this one is 3 s by default; holdfast has its own
+	if s.Redis.ReadTimeout == 0 { // asynq has no other bound, and the default is 3 s; holdfast has its own
 		s.Redis.ReadTimeout, s.Redis.WriteTimeout = patience, patience
 	}
 	if s.Database, err = openDatabase(databaseURL); err != nil {
@@ -69,10 +69,10 @@ func OpenServers(ctx context.Context, redisAddr, databaseURL string) (_ *Servers
 	return s, nil
 }
 
-// Embedded says whether Redis is this program's own.
+// Embedded reports whether Redis is embedded in this program.
 func (s *Servers) Embedded() bool { return s.embedded != nil }
 
-// Close ends the embedded ones.
+// Close stops the embedded servers.
 func (s *Servers) Close() error {
 	if s.embedded != nil {
 		s.embedded.Close()
@@ -107,7 +107,7 @@ func Catalogue(n int) []string {
 	return names[:n]
 }
 
-// Sleep is for d, or until ctx ends.
+// Sleep waits for d, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -119,7 +119,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// AtEnd gives a shutdown its time, also after Ctrl-C.
+// AtEnd runs shutdown with a time of its own, which Ctrl-C does not cut short.
 func AtEnd(ctx context.Context, shutdown func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Goodbye)
 	defer cancel()

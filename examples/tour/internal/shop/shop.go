@@ -1,5 +1,5 @@
-// Package shop is the shop that the tour goes through: its servers, its replicas, each in this process or one of its own,
-// its books and its customers.
+// Package shop is the shop of the tour: its servers, its books, its customers and its replicas, each of which runs in this
+// process or in one of its own.
 package shop
 
 import (
@@ -17,26 +17,26 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// patience is how long a purchase waits in line for its product. A customer that is not served by then gets a 409
-// with Retry-After.
+// patience is how long a purchase waits in line for its product. A customer that is not served by then gets a 409 with
+// Retry-After.
 const patience = 10 * time.Second
 
-// onePerProduct is the line that this program is about: purchases of one product go one after the other, on
-// whichever replica they arrive; those of different products do not meet.
+// onePerProduct is what this program is about. Purchases of one product go one after the other, on whichever replica they
+// arrive. Purchases of different products do not affect each other.
 func onePerProduct(locker *holdfast.Locker) gin.HandlerFunc {
 	return ginlock.New(locker, "product", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(patience)))
 }
 
-// shop is the HTTP side of a replica. Nothing in it knows of the lock.
+// shop is the HTTP side of a replica. Its handler takes no lock.
 type shop struct {
 	replica string
 	books   *Store
 	charge  Charge
 	fenced  bool
 
-	// deaf writes do not notice that the lock is lost. Under the lock's own context a replica that wakes up after its
-	// lease does not get to write. But what a look at the lock let pass may be held up after that: on its way to
-	// the database, or in code that takes no context.
+	// deaf makes writes ignore the loss of the lock. Under the lock's own context, a replica that wakes up after its lease
+	// cannot write. But a write can be held up after the last check of the lock, on its way to the database or in code that
+	// takes no context. deaf stands for that.
 	deaf bool
 }
 
@@ -53,12 +53,12 @@ type receipt struct {
 	Serial  int    `json:"serial"`
 }
 
-// buy sells one unit the way much code does: look, work, write what follows from the look. Another request
-// between the look and the write makes it wrong. (A single UPDATE ... SET stock = stock-1 WHERE stock > 0
-// would be right by itself. It stops being an option where the work in between concerns more than one row:
-// another service, as here the payment, a file, a second database.)
+// buy sells one unit the way much code does: it reads, works, and writes what follows from the read. Another request between
+// the read and the write makes the write wrong. A single UPDATE ... SET stock = stock-1 WHERE stock > 0 would be right on
+// its own. It is not an option if the work in between concerns more than one row: another service (here the payment), a
+// file, a second database.
 func (s *shop) buy(c *gin.Context) {
-	// Behind the lock this is the lock's context: it ends when the lock is lost, and the queries with it.
+	// Under the lock this is the lock's context: when the lock is lost it ends, and the queries end with it.
 	ctx := c.Request.Context()
 	product, order := c.Param("id"), c.GetHeader("Idempotency-Key")
 
@@ -96,7 +96,7 @@ func (s *shop) buy(c *gin.Context) {
 	}
 	err = write(ctx, Sale{Order: order, Product: product, Serial: left, Replica: s.replica}, left-1)
 	if errors.Is(err, sqlfence.ErrStale) {
-		// Nothing was written. Another replica has had the lock since, so the customer may ask again.
+		// Nothing was written. Another replica has had the lock since, and the customer can ask again.
 		_ = c.Error(err)
 		c.Header("Retry-After", "1")
 		c.JSON(http.StatusServiceUnavailable, gin.H{"error": err.Error()})
@@ -109,8 +109,8 @@ func (s *shop) buy(c *gin.Context) {
 	c.JSON(http.StatusOK, receipt{product, left})
 }
 
-// fail leaves a request whose context has ended without an answer: either nobody is there to read it, or the
-// lock was lost, and the middleware answers.
+// fail answers with a 500. If the request's context has ended it does not answer: either nobody is there to read the answer,
+// or the lock was lost and the middleware answers.
 func fail(c *gin.Context, err error) {
 	_ = c.Error(err)
 	if c.Request.Context().Err() != nil {
@@ -122,7 +122,7 @@ func fail(c *gin.Context, err error) {
 // Charge takes the payment for a unit of a product.
 type Charge func(ctx context.Context, product string) error
 
-// Pay stands for the payment provider, who answers in 4 to 10 ms.
+// Pay stands for the payment provider, which answers in 4 to 10 ms.
 func Pay(ctx context.Context, _ string) error {
 	select {
 	case <-time.After(4*time.Millisecond + rand.N(6*time.Millisecond)):

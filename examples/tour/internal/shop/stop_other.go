@@ -4,7 +4,7 @@ package shop
 
 import "errors"
 
-// CanStop says whether this system can stop a process and let it go on.
+// CanStop reports whether this system can stop a process and let it go on.
 const CanStop = false
 
 // Stop fails.

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// Store is one replica's way to the tables of a scene, with a connection pool of its own.
+// Store is one replica's access to the tables of a scene, with a connection pool of its own.
 type Store struct {
 	db                      *sql.DB
 	dialect                 sqlfence.Dialect
@@ -44,7 +44,7 @@ func (s *Servers) Store(scene string) (*Store, error) {
 
 func (s *Store) Close() error { return s.db.Close() }
 
-// query fills in the names of the tables and writes the placeholders the database's way.
+// query fills in the names of the tables, and writes placeholders in the way of the database.
 func (s *Store) query(text string) string {
 	text = strings.NewReplacer("PRODUCTS", s.products, "SALES", s.sales).Replace(text)
 	if s.dialect != sqlfence.Postgres {
@@ -60,9 +60,9 @@ func (s *Store) query(text string) string {
 	return b.String()
 }
 
-// create makes the tables and fills the shelves. A real shop would put UNIQUE (product, serial) on the sales
-// and get an error instead of a second sale, after the customer has paid. Here it would only hide from the
-// audit what the scenes are there to show.
+// create makes the tables and fills the shelves. A real shop would put UNIQUE (product, serial) on the sales, and get an
+// error instead of a second sale, after the customer has paid. Here that would only hide from the audit what the scenes
+// show.
 func (s *Store) create(ctx context.Context, products []string, stock int) error {
 	for _, text := range []string{
 		`CREATE TABLE PRODUCTS (id VARCHAR(64) NOT NULL PRIMARY KEY, stock INTEGER NOT NULL)`,
@@ -98,7 +98,7 @@ func (s *Store) Stock(ctx context.Context, product string) (left int, err error)
 	return left, err
 }
 
-// Sold returns the serial number that an order got; sql.ErrNoRows if there is no such order yet.
+// Sold returns the serial number that an order got, or sql.ErrNoRows if there is no such order yet.
 func (s *Store) Sold(ctx context.Context, order string) (serial int, err error) {
 	err = s.db.QueryRowContext(ctx, s.query(`SELECT serial FROM SALES WHERE order_id = ?`), order).Scan(&serial)
 	return serial, err
@@ -117,7 +117,7 @@ func (s *Store) Sell(ctx context.Context, sold Sale, left int) error {
 	return tx.Commit()
 }
 
-// SellFenced does the same as the holder of the lock in ctx, whom the database refuses if it has seen a later one.
+// SellFenced does the same as the holder of the lock in ctx. The database refuses it if it has seen a later holder.
 func (s *Store) SellFenced(ctx context.Context, sold Sale, left int) error {
 	return s.fence.WithTx(ctx, s.db, nil, func(tx *sql.Tx) error { return s.record(ctx, tx, sold, left) })
 }
@@ -132,13 +132,13 @@ func (s *Store) record(ctx context.Context, tx *sql.Tx, sold Sale, left int) err
 	return err
 }
 
-// Ledger is everything that the tables say.
+// Ledger is the content of the tables.
 type Ledger struct {
 	Stock map[string]int
 	Sales []Sale
 }
 
-// Ledger reads all of it.
+// Ledger reads the content of the tables.
 func (s *Store) Ledger(ctx context.Context) (*Ledger, error) {
 	l := &Ledger{Stock: map[string]int{}}
 	err := s.each(ctx, `SELECT id, stock FROM PRODUCTS`, func(rows *sql.Rows) error {
@@ -163,7 +163,7 @@ func (s *Store) Ledger(ctx context.Context) (*Ledger, error) {
 // Count is what the books say of a product.
 type Count struct{ Sold, Twice, Left int }
 
-// Counts is the ledger added up, by product.
+// Counts adds up the ledger by product.
 func (s *Store) Counts(ctx context.Context) (map[string]Count, error) {
 	counts := map[string]Count{}
 	err := s.each(ctx, `SELECT p.id, p.stock, COUNT(s.serial), COUNT(DISTINCT s.serial) FROM PRODUCTS p
@@ -177,7 +177,7 @@ func (s *Store) Counts(ctx context.Context) (map[string]Count, error) {
 	return counts, err
 }
 
-// Advance tells the database of the token of the lock in ctx; from then on it refuses older ones.
+// Advance gives the database the token of the lock in ctx. From then on the database refuses older ones.
 func (s *Store) Advance(ctx context.Context) error { return s.fence.Advance(ctx, s.db) }
 
 // Newest returns the largest token of a lock that the database has seen.

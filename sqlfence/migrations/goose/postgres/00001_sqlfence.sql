@@ -5,5 +5,5 @@ CREATE TABLE IF NOT EXISTS sqlfence (
 ) WITH (fillfactor = 70);
 
 -- +goose Down
--- The table stays: a database that forgets its tokens lets a holder write that was paused since then. See README.md.
+-- The table stays: a database that forgets its tokens lets a holder that was paused meanwhile write. See README.md.
 SELECT 1;

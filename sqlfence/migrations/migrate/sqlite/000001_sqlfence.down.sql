@@ -1,2 +1,2 @@
--- The table stays: a database that forgets its tokens lets a holder write that was paused since then. See README.md.
+-- The table stays: a database that forgets its tokens lets a holder that was paused meanwhile write. See README.md.
 SELECT 1;
