@@ -61,7 +61,7 @@ func explain(err error) string {
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
 		return text + " (the password goes into the URL: redis://user:password@host:port)"
 	case strings.Contains(text, "cluster support disabled"):
-		return text + " (it is no Cluster: leave -cluster out)"
+		return text + " (it is not a Cluster: omit -cluster)"
 	}
 	return text
 }

@@ -57,7 +57,7 @@ func (p *partial) add(err error) {
 	case n < maxErrors:
 		p.errs = append(p.errs, err)
 	case n == maxErrors:
-		p.errs = append(p.errs, errors.New("more of the like"))
+		p.errs = append(p.errs, errors.New("more errors like these"))
 	}
 }
 

@@ -73,8 +73,8 @@ type settings struct {
 
 const usage = `usage:
   holdfast ls    [flags] [pattern]   all locks, or those whose key matches
-  holdfast show  [flags] KEY         all that is known of one key
-  holdfast watch [flags] [pattern]   as ls, drawn anew each second
+  holdfast show  [flags] KEY         all that is known about one key
+  holdfast watch [flags] [pattern]   like ls, redrawn every second
 
 "holdfast ls -h" lists the flags, which go before the pattern or key.
 `
@@ -119,7 +119,7 @@ func (a *app) command(ctx context.Context, args []string) error {
 	flags.StringVar(&s.url, "redis", "", "`URL` or host:port of Redis; a URL in REDIS_URL does not show in ps (default REDIS_URL, or "+defaultURL+")")
 	flags.BoolVar(&s.cluster, "cluster", false, "it is a Redis Cluster: look at every master")
 	many := func() {
-		flags.BoolVar(&s.all, "all", false, "look at every string key too, not only at those with a key of holdfast's beside them: slow")
+		flags.BoolVar(&s.all, "all", false, "look at every string key, even if no key of holdfast's goes with it: slow")
 	}
 	var act func(context.Context, redis.UniversalClient, settings, string) error
 	switch name {
@@ -129,11 +129,11 @@ func (a *app) command(ctx context.Context, args []string) error {
 		act = a.list
 	case "watch":
 		many()
-		flags.DurationVar(&s.every, "n", time.Second, "the `pause` between two looks, each of which scans Redis; at least 100ms")
+		flags.DurationVar(&s.every, "n", time.Second, "the `pause` between two scans of Redis, at least 100ms")
 		act = a.watch
 	case "show":
 		flags.BoolVar(&s.json, "json", false, "print JSON")
-		flags.BoolVar(&s.quoted, "quoted", false, `KEY is quoted as Go has it, and as ls prints odd ones: "a\x00b"`)
+		flags.BoolVar(&s.quoted, "quoted", false, `KEY is quoted in Go syntax, as ls prints unusual keys: "a\x00b"`)
 		act = a.show
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(a.stdout, usage)

@@ -150,7 +150,7 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 		{[]string{"watch", `a\`}, 2, "at the end"},
 		{[]string{"watch", "-n", "1ms"}, 2, "100ms"},
 		{[]string{"show"}, 2, "needs a key"},
-		{[]string{"show", "-quoted", "a"}, 2, "not quoted"},
+		{[]string{"show", "-quoted", "a"}, 2, "not a quoted"},
 		{[]string{"ls", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
 		{[]string{"ls", "-cluster", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
 		{[]string{"ls", "-h"}, 0, "-redis"},
@@ -234,7 +234,7 @@ func TestWhatRedisRefusesIsExplained(t *testing.T) {
 		{url.UserPassword("default", "wrong"), []string{"show", "k"}, 1, "the password goes into the URL"},
 		{url.UserPassword("default", "right"), []string{"ls"}, 0, ""},
 		{url.UserPassword("default", "right"), []string{"show", "k"}, 3, "nothing is known"},
-		{url.UserPassword("default", "right"), []string{"ls", "-cluster"}, 1, "leave -cluster out"},
+		{url.UserPassword("default", "right"), []string{"ls", "-cluster"}, 1, "omit -cluster"},
 	} {
 		u := url.URL{Scheme: "redis", Host: s.Addr(), User: c.user}
 		if r := play(t, u.String(), c.args...); r.status != c.status || !strings.Contains(r.stderr, c.text) {

@@ -17,7 +17,7 @@ import (
 // maxLine is how many waiters show lists.
 const maxLine = 100
 
-var errNothing = errors.New("nothing is known of this key: nobody holds it, and no fence remembers that anybody did")
+var errNothing = errors.New("nothing is known about this key: nobody holds it, and no fence remembers a holder")
 
 // details is all that is known about a key.
 type details struct {
@@ -49,7 +49,7 @@ func (a *app) show(ctx context.Context, client redis.UniversalClient, s settings
 func look(ctx context.Context, client redis.UniversalClient, key string) (*details, error) {
 	base, ok := baseOf(key)
 	if !ok {
-		return nil, fmt.Errorf("%s can be no lock's key", printable(key))
+		return nil, fmt.Errorf("%s cannot be a lock's key", printable(key))
 	}
 	var (
 		value, fence, mark *redis.StringCmd
@@ -168,7 +168,7 @@ func (d *details) write(w io.Writer) error {
 			line("", "released")
 		}
 		if h.Last != d.Token {
-			line("last token", "%d, the end of a block that is reserved", h.Last)
+			line("last token", "%d, the end of a reserved block", h.Last)
 		}
 		for _, token := range h.Lost {
 			line("lost", "%d, issued %s UTC, ended without a release", token, tokenTime(token))
@@ -180,12 +180,12 @@ func (d *details) write(w io.Writer) error {
 	}
 	line("waiting", "%d", d.Waiting)
 	for i, one := range d.Line {
-		how := "looks from time to time"
+		how := "polls"
 		switch {
 		case one.Gone:
-			how = "gone, to be passed over"
+			how = "gone, will be passed over"
 		case one.Told:
-			how = "will be told of its turn"
+			how = "will be notified"
 		}
 		wants := ""
 		switch {

@@ -81,7 +81,7 @@ func TestShowTellsOfReleasedForeignAndDamagedKeys(t *testing.T) {
 		later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
 		rdb.HSet(t.Context(), "{rival}:~wait", id+":w1", later+" 3000 75000 1 1 holdfast:inbox:x", id, later+" 3000 75000 1 1 -", "~0001", "1 40 1 holdfast:inbox:x")
 		if r := play(t, addr, "show", "rival"); r.status != 0 || !strings.Contains(r.stdout, `"host-1\x1b[2J"`) || !strings.Contains(r.stdout, "forever") ||
-			!strings.Contains(r.stdout, "1. w1, will be told") || !strings.Contains(r.stdout, "2. -, looks") ||
+			!strings.Contains(r.stdout, "1. w1, will be notified") || !strings.Contains(r.stdout, "2. -, polls") ||
 			!strings.Contains(r.stdout, "3. -, gone") || !strings.Contains(r.stdout, "4. lost, gone") || !strings.Contains(r.stdout, "foreign") || !strings.Contains(r.stdout, "not remembered") {
 			t.Errorf("foreign: %v", r)
 		}
@@ -100,7 +100,7 @@ func TestShowTellsOfReleasedForeignAndDamagedKeys(t *testing.T) {
 		for key, want := range map[string]struct {
 			status int
 			text   string
-		}{"unknown": {3, "nothing is known"}, "list": {1, "another type"}, "a}b": {1, "no lock's key"}, "": {1, "no lock's key"}, "{k}:~fence": {1, "no lock's key"}} {
+		}{"unknown": {3, "nothing is known"}, "list": {1, "another type"}, "a}b": {1, "cannot be a lock's key"}, "": {1, "cannot be a lock's key"}, "{k}:~fence": {1, "cannot be a lock's key"}} {
 			if r := play(t, addr, "show", key); r.status != want.status || !strings.Contains(r.stderr, want.text) || r.stdout != "" {
 				t.Errorf("%q: want status %d and %q, got %v", key, want.status, want.text, r)
 			}
@@ -215,7 +215,7 @@ func TestServerShowReadsAtOneMoment(t *testing.T) {
 	lock := acquire(t, newLocker(t, s.Client()), "k")
 	// As where a block of tokens is reserved, to be handed over within the process.
 	s.Client().Set(t.Context(), "{k}:~fence", fmt.Sprint(lock.Token()+64, lock.Token(), lock.Token()), redis.KeepTTL)
-	if r := play(t, s.Addr(), "show", "k"); !strings.Contains(r.stdout, fmt.Sprint(lock.Token()+64, ", the end of a block")) {
+	if r := play(t, s.Addr(), "show", "k"); !strings.Contains(r.stdout, fmt.Sprint(lock.Token()+64, ", the end of a reserved block")) {
 		t.Errorf("got %v", r)
 	}
 	s.ResetStats(t)

@@ -32,7 +32,7 @@ func printableText(s string) string {
 func unquote(s string) (string, error) {
 	key, err := strconv.Unquote(s)
 	if err != nil {
-		return "", fmt.Errorf("show -quoted %s: it is not quoted as Go has it", printable(s))
+		return "", fmt.Errorf("show -quoted %s: it is not a quoted Go string", printable(s))
 	}
 	return key, nil
 }

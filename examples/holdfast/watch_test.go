@@ -186,7 +186,7 @@ func TestFramesOfAFileHaveNoControlSequences(t *testing.T) {
 		p.add(errors.New("bad\x1b[2J"))
 	}
 	f := string(a.frame([]row{{Key: "a\x1bb", State: held, Label: "\x07", Waiting: 2, NoExpiry: true}}, &p, "\x1b"))
-	if strings.ContainsAny(f, "\x1b\x07") || strings.Count(f, "error: bad") != maxErrors || !strings.Contains(f, "more of the like") || !strings.Contains(f, "1 locks, 1 held, 2 waiting") {
+	if strings.ContainsAny(f, "\x1b\x07") || strings.Count(f, "error: bad") != maxErrors || !strings.Contains(f, "more errors like these") || !strings.Contains(f, "1 locks, 1 held, 2 waiting") {
 		t.Errorf("got %q", f)
 	}
 }

@@ -17,10 +17,10 @@ func resource(key string) string {
 // metrics returns hooks that count. They run on the goroutine that does the work, renewals included, so they must be quick.
 func metrics(registry prometheus.Registerer) *holdfast.Trace {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_events_total", Help: "What became of locks.",
+		Name: "holdfast_events_total", Help: "What happened to locks.",
 	}, []string{"event", "resource"})
 	wait := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "holdfast_wait_seconds", Help: "How long acquisitions took that succeeded.",
+		Name: "holdfast_wait_seconds", Help: "How long successful acquisitions took.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10), // 0.5 ms to 2 min
 	}, []string{"resource"})
 	hold := prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -94,10 +94,10 @@ func audit(products []string, stock int, answers []shop.Answer, books *shop.Ledg
 		lines = append(lines, *l)
 	}
 	if wrong > 0 {
-		report("%d customers with a 200 do not have exactly the one sale they were told of", wrong)
+		report("%d customers with a 200 do not have exactly the one sale that the answer named", wrong)
 	}
 	if unasked > 0 {
-		report("%d sales have no customer who was told of them", unasked)
+		report("%d sales belong to no customer with a 200", unasked)
 	}
 	return lines, broken
 }

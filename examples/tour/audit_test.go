@@ -17,7 +17,7 @@ func TestAuditFindsEveryKindOfDamage(t *testing.T) {
 		"sound books": {},
 		"a unit sold twice": {
 			tamper: func(l *shop.Ledger) { l.Sales = append(l.Sales, shop.Sale{Order: "o9", Product: "lamp", Serial: 3}) },
-			want:   []string{"lamp: 1 sales were of a unit that was sold already", "lamp: 4 sold and 0 left of 3", "1 sales have no customer"},
+			want:   []string{"lamp: 1 sales were of a unit that was sold already", "lamp: 4 sold and 0 left of 3", "1 sales belong to no customer"},
 		},
 		"another's unit": {
 			tamper: func(l *shop.Ledger) { l.Sales[1].Serial = 3 },
@@ -53,7 +53,7 @@ func TestAuditFindsEveryKindOfDamage(t *testing.T) {
 		},
 		"a refused customer who has a sale": {
 			answer: func(as []shop.Answer) { as[0].Verdict = shop.Refused },
-			want:   []string{"1 sales have no customer"},
+			want:   []string{"1 sales belong to no customer"},
 		},
 		"a customer sent away from full shelves": {
 			answer: func(as []shop.Answer) { as[4].Product = "tent" },

@@ -51,15 +51,15 @@ func buyAll(ctx context.Context, urls, products []string, n int, tally *tally) (
 		return nil, err
 	}
 	var lost int
-	var first error
+	var last error
 	for _, a := range answers {
 		if a.Verdict == shop.Failed {
 			lost++
-			first = a.Err
+			last = a.Err
 		}
 	}
 	if lost > 0 {
-		return nil, fmt.Errorf("%d of %d requests failed, one of them so: %w", lost, n, first)
+		return nil, fmt.Errorf("%d of %d requests failed, the last of them with: %w", lost, n, last)
 	}
 	return answers, nil
 }

@@ -78,7 +78,7 @@ func pause(ctx context.Context, st *stage, a act) (res *result, err error) {
 	if token, err = second.Hear(ctx, "charging"); err != nil {
 		return nil, err
 	}
-	say("replica-2 has the lock, token %s: the lease of %v is over. It has read: 1 left.", token, st.size.lease)
+	say("replica-2 has the lock, token %s: the lease of %v has expired. It has read: 1 left.", token, st.size.lease)
 	if err := second.Tell(paid); err != nil {
 		return nil, err
 	}

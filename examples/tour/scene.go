@@ -187,8 +187,8 @@ func rush(ctx context.Context, st *stage, a act) (res *result, err error) {
 	}
 	res.summary = summarize(res, st.cfg)
 	if n := tally.lost.Load(); n > 0 {
-		res.summary += fmt.Sprintf(" %d locks were lost on the way: this machine, or the way to Redis, stood still for "+
-			"longer than a lease, and no lock can help that.", n)
+		res.summary += fmt.Sprintf(" %d locks were lost on the way: this machine, or the way to Redis, stalled for "+
+			"longer than a lease, which no lock can prevent.", n)
 	}
 	return res, nil
 }

@@ -153,7 +153,7 @@ func (m *member) follow(ctx context.Context, p *shop.Process) error {
 	return p.Ended()
 }
 
-var errNotNow = errors.New("not in the state for that")
+var errNotNow = errors.New("not in a state that allows this")
 
 // pause makes the replica report when a payment is under way. halt then stops it.
 func (m *member) pause() error {

@@ -92,7 +92,7 @@ func servePage(rw http.ResponseWriter, _ *http.Request) {
 func (b *board) serve(rw http.ResponseWriter, r *http.Request) {
 	w := b.watch()
 	if w == nil {
-		http.Error(rw, "too many pages, or the end", http.StatusServiceUnavailable)
+		http.Error(rw, "too many pages, or shutting down", http.StatusServiceUnavailable)
 		return
 	}
 	defer b.unwatch(w)
