@@ -41,8 +41,9 @@ const (
 //	the key that Unique has locked        asynq's string                  GET SET
 //
 // The first expires with the last delay. A deferred task has more fields in asynq's hash: "holdfast", and some that begin
-// with "holdfast:". They are deleted with the hash. If an ACL denies any of this, deferred tasks are not woken, and come
-// back after their delay. A task without retries left cannot be deferred then: see [Defer].
+// with "holdfast:". They are deleted with the hash. If an ACL denies these commands, deferred tasks are not woken, and come
+// back after their delay. Without those on asynq's hash, its retry set and Unique's key, a task without retries left cannot be
+// deferred: see [Defer].
 type Guard struct {
 	locker *holdfast.Locker
 	target
@@ -132,8 +133,8 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 // under the lock.
 //
 // A task may already run under the lock, as it does under an outer Guard of the same key. It then keeps that lock and goes
-// on. The exception is an outer lock that others can hold too, by [WithLimit], if this Guard wants the lock alone: then the
-// task fails each time, with [holdfast.ErrSelfDeadlock].
+// on. But if that lock allows more holders than this Guard does, see [WithLimit], the task fails each time, with
+// [holdfast.ErrSelfDeadlock].
 //
 // Wrap panics if next is nil, like [asynq.ServeMux.Handle].
 func (g *Guard) Wrap(next asynq.Handler) asynq.Handler {

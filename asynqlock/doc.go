@@ -13,7 +13,7 @@
 //	err = scheduler.Start()
 //
 // The lock's key is holdfast.Key("account", id). The id is a field of the JSON payload, or what any [Part] returns.
-// [WithAlso] adds a second lock. The handler's context ends when the lock is lost, and carries the fencing token.
+// [WithAlso] adds a second lock. The handler's context is the lock's: it ends when the lock is lost, and carries the token.
 //
 // # Guarantees
 //
@@ -22,15 +22,15 @@
 //     asynq abandons it and runs the task again alongside it. That second run finds the key busy.
 //   - A busy key costs a task no retry and is not a failure, except with [Fail], after [Policy.MaxDeferral], if the task's
 //     Deadline passes, or if a task without retries left cannot be deferred: see [Defer]. A deferred task is in state
-//     "retry". Apart from that, only lost locks and tasks without the field change asynq's counts.
+//     "retry". All other failed, retried and archived tasks come from handlers, lost locks and tasks without the field.
 //   - A worker waits for a busy key only with [Wait], or as [Defer] says. A hot key leaves the workers to other tasks.
 //   - At most one replica of a [Scheduler] enqueues a tick, however much their clocks differ, as long as Redis keeps its
 //     data and its clock is not set back. None enqueues it early by that clock, except with several masters.
 //
 // # Limits
 //
-// A lock is a lease. A process that is paused past its lease keeps writing alongside its successor. Only the database can
-// refuse those writes: see package sqlfence, which finds the fencing token in the handler's context. [WithErrorHandler]
+// A lock is a lease. A process that is paused past its lease keeps writing alongside its successor. Only what stores the data
+// can refuse those writes, by the token: see package sqlfence, which finds it in the handler's context. [WithErrorHandler]
 // decides about a handler that succeeds after its lock was lost.
 //
 // The lock of a killed worker is free when its lease has expired, after 15 s by default. asynq considers a worker dead after

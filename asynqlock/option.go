@@ -250,9 +250,9 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 // out of that key. If it cannot, that other task comes back after its delay.
 //
 // Under an outer Guard that holds some of the locks, a task keeps those and takes the others as usual. With [Wait], tasks
-// that nest their locks in different orders can then wait for each other in a circle, until a wait ends. If others can hold
-// such an outer lock too, by [WithLimit], and this Guard wants it alone, the task fails each time, with
-// [holdfast.ErrSelfDeadlock]: do not nest Guards like that.
+// that nest their locks in different orders can then wait for each other in a circle, until a wait ends. If such an outer
+// lock allows more holders than this Guard does, the task fails each time, with [holdfast.ErrSelfDeadlock]: do not nest
+// Guards like that.
 func WithAlso(resource string, part Part) Option {
 	return option(func(c *config) {
 		t := target{resource, part}
@@ -278,7 +278,7 @@ func WithRedis(client redis.UniversalClient) interface {
 }
 
 // WithFailOpen runs tasks without the lock while the Locker's Redis is unavailable. It gives up mutual exclusion exactly
-// when the system is in trouble. In such a run [holdfast.Held] finds no lock, sqlfence fails with ErrNoToken, and gormfence
+// when the system is in trouble. In such a run [holdfast.Held] does not find the lock, sqlfence fails with ErrNoToken, and gormfence
 // lets writes pass unless it has WithLockRequired. Default: such tasks are deferred.
 func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }
 

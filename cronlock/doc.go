@@ -24,7 +24,7 @@
 //   - A job does not begin before its tick by the clock of Redis, except under [WithFailOpen]. A replica whose clock is
 //     ahead waits. One that is ahead by more than 10 s, or behind by more than 1 h, runs nothing, and keeps no other replica
 //     from running the tick: see [WithClaim]. A clock that is off by more than 1 s is logged once.
-//   - Replicas that have different specs for one name report it: see the hook Differs of [Trace].
+//   - Specs of one name that differ between replicas are reported: see the hook Differs of [Trace].
 //
 // # When things go wrong
 //
@@ -42,8 +42,8 @@
 //
 // # Limits
 //
-// A lock is a lease. A process that is paused past its lease keeps writing alongside its successor. Only the database can
-// refuse those writes: see package sqlfence, which finds the fencing token in the job's context.
+// A lock is a lease. A process that is paused past its lease keeps writing alongside its successor. Only what stores the data
+// can refuse those writes, by the fencing token: see package sqlfence, which finds it in the job's context.
 //
 // A Redis that loses its keys (FLUSHALL, a failover, a restart without persistence) can grant a tick again, to a replica
 // that claims it after the loss. A replica claims a tick within the bound of [WithLateness], or within an hour of the tick

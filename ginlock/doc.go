@@ -27,9 +27,9 @@
 //
 // # Limits
 //
-// A lock is a lease. A process that is paused past its lease keeps writing alongside its successor. Only the database can
-// refuse those writes: see package sqlfence, which finds the fencing token in the request's context. [Respond] shows how to
-// answer then.
+// A lock is a lease. A process that is paused past its lease keeps writing alongside its successor. Only what stores the data
+// can refuse those writes, by the fencing token, [holdfast.Lock.Token]: see package sqlfence, which finds it in the request's
+// context. [Respond] shows how to answer then.
 //
 // The lock covers the chain and nothing that outlives it. A slow client can make the chain last, and the gin.Context does
 // not end with the lock. [New] says what to do about each.

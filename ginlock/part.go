@@ -13,7 +13,7 @@ import (
 
 // A Part takes from a request the values that name one lock of a resource, usually one string. It runs before the lock is
 // taken. Any function of this type will do. Combined with another by [Parts], this one gives each route of a group locks of
-// its own:
+// its own, for values that mean something on one route only:
 //
 //	func route(c *gin.Context) ([]string, error) { return []string{c.Request.Method, c.FullPath()}, nil }
 //

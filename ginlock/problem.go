@@ -48,7 +48,7 @@ type problem struct {
 //   - [holdfast.ErrNotAcquired]: 409. It is 429 only if the lock is that of a middleware with [WithLimit].
 //   - [holdfast.ErrUnavailable] and [holdfast.ErrClosed]: 503 with Retry-After. An ErrUnavailable can also come after the
 //     work was done: see [holdfast.Locker.Do].
-//   - [holdfast.ErrInvalid], such as for a key that the handler built: 400.
+//   - [holdfast.ErrInvalid], such as for a key that the handler built: 400, or 413 for a body that is too large.
 //   - Any other error: 500 without details. A handler should answer such errors itself.
 //
 // A driver that was given the context might report a loss as context.Canceled, so check the lock too. Once the lock of
