@@ -22,7 +22,7 @@
 //     asynq abandons it and runs the task again alongside it. That second run finds the key busy.
 //   - A busy key costs a task no retry and is not a failure, except with [Fail], after [Policy.MaxDeferral], if the task's
 //     Deadline passes, or if a task without retries left cannot be deferred: see [Defer]. A deferred task is in state
-//     "retry". All other failed, retried and archived tasks come from handlers, lost locks and tasks without the field.
+//     "retry". What else fails a task is listed under Errors.
 //   - A worker waits for a busy key only with [Wait], or as [Defer] says. A hot key leaves the workers to other tasks.
 //   - At most one replica of a [Scheduler] enqueues a tick, however much their clocks differ, as long as Redis keeps its
 //     data and its clock is not set back. None enqueues it early by that clock, except with several masters.

@@ -34,7 +34,7 @@ const (
 // again only if it has lost data, as it can lose a lock, or if its clock passed the tick by the whole window and was then
 // set back.
 //
-// While Redis does not answer, Claim keeps asking for the time of [WithWait]. The default, and the least, is a quarter of the
+// While Redis does not answer, Claim keeps trying for as long as [WithWait] says. The default, and the least, is a quarter of the
 // Locker's TTL, or 1 s if that is less; with [NewRedLock] it is a few node timeouts. All requests of a call are one claim: if
 // the tick was granted and the answer was lost, the next answer still grants it.
 //

@@ -81,12 +81,12 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 
 // Do acquires the lock, runs fn, and releases the lock when fn returns or panics. fn must use the context that it
 // receives: it ends when the lock is lost, and [Held] finds the lock and its fencing token in it. After a loss fn may
-// return any error, or none, since Do reports the loss. If the context ended for another reason, Do adds no error to that
-// of fn.
+// return any error, or none, since Do reports the loss. If the context ended for another reason, fn has to say so: Do
+// does not add the context's error.
 //
 // Do returns the error of [Locker.Acquire], or else fn's error joined with that of [Lock.Release]. If it matches
-// [ErrLost], fn may have run at the same time as another holder. An [ErrUnavailable] means that the acquisition failed
-// and fn did not run, or, after fn returned nil, that fn ran under the lock and Redis did not confirm the release. To
+// [ErrLost], fn may have run at the same time as another holder. An [ErrUnavailable] that does not come from fn means
+// that the acquisition failed and fn did not run, or that fn ran under the lock and Redis did not confirm the release. To
 // tell the two apart, have fn record that it ran. With [WithReleaseInBackground] the error contains only what is known
 // without asking Redis.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {

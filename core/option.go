@@ -137,9 +137,9 @@ func WithPrefix(s string) Option {
 // that grows from min to max, and is never longer than 2 s. Default: 10 ms to 250 ms. A shorter pause finds a free lock
 // sooner and costs more commands.
 //
-// Waiters poll on a redis.Ring, if Redis refuses SUBSCRIBE or refuses PUBLISH in a script, and during an outage. While a
-// program without holdfast holds the lock, the first waiter in line polls if Redis can tell that such a program holds it;
-// otherwise it notices the release within 2 s.
+// Waiters poll in three cases: on a redis.Ring, on a Redis that refuses SUBSCRIBE or refuses PUBLISH in a script, and
+// during an outage. While a program without holdfast holds the lock, the first waiter in line polls too if Redis can tell
+// that such a program holds it; otherwise it notices the release within 2 s.
 func WithPolling(min, max time.Duration) Option {
 	return option(func(c *config) error {
 		if min < time.Millisecond || max < min {

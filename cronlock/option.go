@@ -120,8 +120,8 @@ func WithLateness(d time.Duration) Option {
 // can be behind the clock of Redis and ahead of it. Default: 1 h and 10 s. [holdfast.WithWait] has no effect here: see
 // [WithLateness].
 //
-// A replica whose clock is off by more than the window runs nothing. But one that is ahead by up to 10 s waits until the
-// tick has come before it claims it, however narrow the window. With several masters it does not wait.
+// A replica that is ahead by up to 10 s, or by up to the window if that is wider, waits until the tick has come by the clock
+// of Redis. One that is further ahead, or behind by more than the window, runs nothing. With several masters no replica waits.
 func WithClaim(opts ...holdfast.ClaimOption) Option {
 	return option(func(c *config) { c.claim = append(c.claim, opts...) })
 }

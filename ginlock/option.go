@@ -147,7 +147,7 @@ func WithAlso(resource string, part Part) Option {
 //
 // handle tells the cases apart with errors.Is. Check [holdfast.ErrLost] first: then the chain has run. The others are
 // [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed] and
-// [holdfast.ErrInvalid].
+// [holdfast.ErrInvalid]. Leave everything else, such as an error of a [Part], to Respond, which answers 500.
 func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	return option(func(c *config) error {
 		if handle == nil {

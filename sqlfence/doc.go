@@ -57,5 +57,5 @@
 //	holdfast.ErrLost    a lock in the context is lost or released: nothing is written
 //	holdfast.ErrInvalid an argument that can never work: nothing is written
 //	sql.ErrNoRows       from ExecRow alone: the row does not exist afterwards: rolled back
-//	any other           from the database or the function: rolled back; with the context's error if that has ended
+//	any other           from the database, with the context's error if that has ended, or from the function: rolled back
 package sqlfence

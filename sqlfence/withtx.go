@@ -24,8 +24,8 @@ type DB interface {
 //     a deadlock, a serialization failure, a lock timeout or a busy SQLite: see [WithRetryable].
 //   - fn must return every error of the database, wrapped or not. A deadlock on MySQL, or an interrupted write on SQLite,
 //     ends the transaction, and later statements are committed one by one. fn may go on only after an error that leaves the
-//     transaction open, such as a duplicate key. On PostgreSQL that takes a savepoint of fn's own. [sql.ErrNoRows] is not
-//     an error of the database.
+//     transaction open, such as a duplicate key. On PostgreSQL that takes a savepoint of fn's own. The [sql.ErrNoRows] of a
+//     query is not an error of the database; after any error of [Fence.ExecRow] the transaction has been rolled back.
 //   - fn must neither commit nor roll back.
 //
 // If fn panics, WithTx rolls back and the panic goes on.
@@ -47,7 +47,8 @@ type DB interface {
 //   - With innodb_rollback_on_timeout, a lock timeout in fn ends the transaction. WithTx returns an ErrCommitUnknown and
 //     does not repeat it.
 //
-// Errors: those of [Fence.Guard]; [ErrCommitUnknown]; fn's error, as it is; else the database's error.
+// Errors: those of [Fence.Guard]; [ErrCommitUnknown]; fn's error as it is, even if a lock was lost meanwhile; else the
+// database's error, joined with the context's if that has ended.
 func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error, marks ...Mark) error {
 	if fn == nil {
 		return invalid("nil function")
@@ -80,8 +81,8 @@ func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(
 //		return tx, tx.Statement.ConnPool.(sqlfence.Tx), nil
 //	}
 //
-// For ent, with its feature sql/execquery, begin has the form of sqlx's. With commits and rolls back through the Tx, and
-// calls begin again for each attempt. begin must not start a savepoint: the Commit of a savepoint commits nothing.
+// For ent, with its feature sql/execquery, begin has the form of sqlx's. The Tx is what commits and rolls back. Each attempt
+// calls begin once. begin must not start a savepoint: the Commit of a savepoint commits nothing.
 func With[T any](ctx context.Context, f *Fence, begin func(context.Context) (T, Tx, error), fn func(tx T) error, marks ...Mark) error {
 	if begin == nil || fn == nil {
 		return invalid("nil function")

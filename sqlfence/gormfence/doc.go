@@ -26,7 +26,7 @@
 //     Any other fails with [sqlfence.ErrNoToken], except with [WithUnfenced].
 //   - A write under a lock outside a transaction gets a guarded one of its own, together with its hooks and associations,
 //     even with SkipDefaultTransaction. That goes for Create, Save, Update, Delete, Exec, and Raw with Find or First.
-//   - A write under a lock that does not guard its transaction is refused with [ErrUnguarded] before it reaches the
+//   - A write in a transaction that was begun without the write's lock is refused with [ErrUnguarded] before it reaches the
 //     database. So is a write by Raw with Scan, Row or Rows outside a transaction: its rows would outlive the guard.
 //   - Before COMMIT the plugin checks the locks and the context once more. On MySQL it also detects that the transaction had
 //     ended before, like [sqlfence.Fence.WithTx].
