@@ -41,7 +41,7 @@
 // # Limits
 //
 //   - Writes outside the guarded transaction are not covered: on the pool, in another transaction or database, after a
-//     rollback to a savepoint before the guard, or by programs that do not guard or use another table ([WithTable]).
+//     rollback to a savepoint before the guard, by programs that do not guard, or that use another table ([WithTable]).
 //   - What is not part of the transaction is not covered: e-mails, files, other services. Pass the token on, and compare it
 //     there: RECIPES.md shows how for Redis, S3, DynamoDB, MongoDB and HTTP.
 //   - A read from a read replica may be old. The old holder can write until the new one first commits: see [Fence.Advance].

@@ -52,7 +52,7 @@ func New(dialect Dialect, opts ...Option) (*Fence, error) {
 // lost, with a restored backup or a failover to a database replica that lagged behind.
 //
 // A row whose token is too large refuses every holder until the clock of Redis has passed it. Such a token can come from a
-// Redis whose clock was ahead, or from a mistake with [WithToken]. To repair the row, stop every process that may hold an
+// Redis whose clock was ahead, now or before a restore, or from a mistake with [WithToken]. To repair the row, stop every process that may hold an
 // old lock. Then set the row to the token of the lock's holder, or delete it:
 //
 //	UPDATE sqlfence SET token = 1767225600000000 WHERE resource = 'order:42'
@@ -94,9 +94,9 @@ type Tx interface {
 //
 // On any error Guard has rolled tx back, so that a caller that ignores the error cannot commit.
 //
-// Errors: [ErrStale]; [ErrNoToken]; [holdfast.ErrLost] if a lock of ctx is lost or released, and the context's error if it
-// has ended, both joined with the database's error if they ended a wait for the database; [holdfast.ErrInvalid]; else the
-// database's error.
+// Errors: [ErrStale]; [ErrNoToken]; [holdfast.ErrLost] if a lock of ctx was lost or released, and the context's error if it had
+// ended, before the database was asked, or joined with the database's error if they ended a wait; [holdfast.ErrInvalid]; else
+// the database's error.
 func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	if isNil(tx) {
 		return invalid("nil transaction")
@@ -171,7 +171,7 @@ func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 			return because(ctx, failed("guard "+m.Resource, f.advised(err)))
 		case current > m.Token:
 			err := &StaleError{Resource: m.Resource, Token: m.Token, Current: current}
-			f.trace.emit(ctx, refused, Event{Marks: all, Elapsed: time.Since(began), Err: err})
+			f.traces.emit(ctx, refused, Event{Marks: all, Elapsed: time.Since(began), Err: err})
 			return err
 		case current < m.Token && m.Parallel, old && !c.blind:
 			return &behindError{m.Resource, m.Token, old}
@@ -180,7 +180,7 @@ func (f *Fence) guard(ctx context.Context, c conn, explicit []Mark) error {
 			return failed("guard "+m.Resource, errNotRaised)
 		}
 	}
-	f.trace.emit(ctx, guarded, Event{Marks: all, Elapsed: time.Since(began)})
+	f.traces.emit(ctx, guarded, Event{Marks: all, Elapsed: time.Since(began)})
 	return nil
 }
 

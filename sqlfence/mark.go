@@ -76,7 +76,7 @@ type parallelKey struct{}
 // meanwhile wait behind it, and are refused. A transaction that is not parallel waits for the open ones too.
 //
 // The first call for a token advances the guard row in a transaction of its own, like [Fence.Advance]. [Fence.Guard] alone
-// cannot do that. It fails until Advance has been called, with an error that says so.
+// cannot do that. It fails until the row has been advanced, with an error that says so.
 //
 // On PostgreSQL at REPEATABLE READ and SERIALIZABLE, make all transactions of a holder parallel, or none. One that is not
 // parallel may miss what parallel ones of the same holder wrote while it waited for them. It misses nothing of an earlier

@@ -14,7 +14,7 @@ type config struct {
 	table     string
 	retries   int
 	transient func(error) bool
-	trace     *Trace
+	traces    traces
 }
 
 type option func(*config) error
@@ -39,15 +39,15 @@ func WithTable(name string) Option {
 	})
 }
 
-// WithRetries sets how many times [Fence.WithTx], [With], [WithPgx] and [Fence.Advance] repeat a transaction after one of
-// the errors that [WithRetryable] lists. [Fence.Prune] repeats each of its batches as often. Default: 10. Bounds: 0, which
+// WithRetries sets how many times [Fence.WithTx], [With], [WithPgx] and [Fence.Advance] repeat a transaction that the
+// database broke off: see [WithRetryable]. Advance also repeats after an [ErrCommitUnknown]. [Fence.Prune] repeats each of its batches as often. Default: 10. Bounds: 0, which
 // turns repeats off, to 1000. The pause before a repeat is random, at first up to 2 ms and later up to 500 ms.
 //
 // With too few retries, some of many holders that start together fail although their turn would have come. Many retries
 // multiply a lock timeout of the database, so bound the whole call by its context.
 //
 // At REPEATABLE READ and SERIALIZABLE a transaction can fail at the guard because another one has committed. Unless repeats
-// are off, up to 1000 repeats for that reason do not count.
+// are off or used up, up to 1000 repeats for that reason do not count.
 func WithRetries(n int) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxRetries {

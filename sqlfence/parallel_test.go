@@ -411,11 +411,13 @@ func TestTrace(t *testing.T) {
 		if e := events["refused"]; !errors.Is(e.Err, sqlfence.ErrStale) || e.Marks[0].Token != 7 {
 			t.Errorf("refused: %v", e)
 		}
-		// Hooks that are not set are none.
-		quiet := newFence(t, sqlfence.Postgres, sqlfence.WithTrace(&sqlfence.Trace{}))
-		if err := quiet.WithTx(token(9), db, nil, write); err != nil {
+		// Hooks that are not set are none, and those of several traces are all called.
+		several := newFence(t, sqlfence.Postgres, sqlfence.WithTrace(&sqlfence.Trace{Guarded: hook("one")}),
+			sqlfence.WithTrace(&sqlfence.Trace{}), sqlfence.WithTrace(&sqlfence.Trace{Guarded: hook("two")}))
+		if err := several.WithTx(context.WithValue(token(9), key{}, true), db, nil, write); err != nil {
 			t.Error(err)
 		}
+		told("one two")
 		if _, err := sqlfence.New(sqlfence.Postgres, sqlfence.WithTrace(nil)); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("got %v", err)
 		}

@@ -6,8 +6,7 @@ import (
 )
 
 // Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
-// goroutine that does the work, so they must return quickly, and several may run at once. They receive the context of the
-// call.
+// goroutine of the call, with its context, so they must return quickly, and several may run at once.
 type Trace struct {
 	// Guarded: a guard succeeded. Elapsed is how long it took, which is usually the wait for other transactions.
 	Guarded func(context.Context, Event)
@@ -27,12 +26,14 @@ type Event struct {
 	Err      error
 }
 
-func (t *Trace) emit(ctx context.Context, hook func(*Trace) func(context.Context, Event), e Event) {
-	if t == nil {
-		return
-	}
-	if f := hook(t); f != nil {
-		f(ctx, e)
+type traces []*Trace
+
+// emit calls one hook of every trace.
+func (ts traces) emit(ctx context.Context, hook func(*Trace) func(context.Context, Event), e Event) {
+	for _, t := range ts {
+		if f := hook(t); f != nil {
+			f(ctx, e)
+		}
 	}
 }
 
@@ -47,7 +48,7 @@ func WithTrace(t *Trace) Option {
 		if t == nil {
 			return invalid("WithTrace(nil)")
 		}
-		c.trace = t
+		c.traces = append(c.traces, t)
 		return nil
 	})
 }

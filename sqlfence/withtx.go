@@ -385,7 +385,7 @@ func (f *Fence) repeat(ctx context.Context, all []Mark, again func(error) bool, 
 	for n, met := 0, 0; ; {
 		ran, err := attempt()
 		if errors.Is(err, ErrCommitUnknown) {
-			f.trace.emit(ctx, unknown, Event{Marks: all, Err: err})
+			f.traces.emit(ctx, unknown, Event{Marks: all, Err: err})
 		}
 		if err == nil || n >= f.retries || !again(err) {
 			return err
@@ -396,7 +396,7 @@ func (f *Fence) repeat(ctx context.Context, all []Mark, again func(error) bool, 
 		} else {
 			n++
 		}
-		f.trace.emit(ctx, retried, Event{Marks: all, Attempts: n + met, Err: err})
+		f.traces.emit(ctx, retried, Event{Marks: all, Attempts: n + met, Err: err})
 		// Half of the pause is fixed, so that there is one; the other half is random, so that transactions that collided part.
 		timer := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {
