@@ -74,7 +74,13 @@ func (j *job) Run() {
 		e.Schedule = s.Schedule
 	}
 	// Round drops the reading of the monotonic clock that @every leaves: that clock stands still while a machine sleeps.
-	j.tick(e.Prev.Round(0).Add(j.ahead), e.Next.Sub(e.Prev), e.Schedule)
+	tick, next := e.Prev.Round(0).Add(j.ahead), e.Next.Add(j.ahead)
+	switch e.Schedule.(type) {
+	case *cron.SpecSchedule, cron.ConstantDelaySchedule:
+		// After a pause of the process the entry's Next is far from Prev. The Next of other schedules is for their cron alone.
+		next = e.Schedule.Next(tick)
+	}
+	j.tick(tick, next.Sub(tick), e.Schedule)
 }
 
 // tick claims the tick, and runs the job if the claim is granted.

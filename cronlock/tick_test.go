@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +141,47 @@ func TestPausedBeforeTheClaim(t *testing.T) {
 		}
 	})
 }
+
+// The ticks that cron runs late when a process wakes up are all judged by the period of the schedule, and not by the time that
+// the process slept, which lies between two ticks of its cron.
+func TestPeriodAfterAPause(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		r := newReplica(t, b, j)
+		sleeper := &sleeper{}
+		if err := r.guard.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.cron = cron.New(cron.WithParser(parser), cron.WithLocation(time.UTC), cron.WithLogger(sleeper))
+		r.guard = cronlock.New(r.locker, r.cron, cronlock.WithTrace(j.trace()))
+		r.add(t, "* * * * * *", "job", time.Millisecond)
+		r.cron.Start()
+		pass(3500 * time.Millisecond)
+		ran := j.total()
+		sleeper.next.Store(int64(17 * time.Second))
+		pass(19 * time.Second)
+		late := j.of("late")
+		if ran != 3 || len(late) != 2 {
+			t.Fatalf("%d runs, %v", ran, j)
+		}
+		for _, e := range late {
+			if !strings.Contains(e.Err.Error(), "at most 500ms allowed") {
+				t.Errorf("tick %v: %v", e.Tick, e.Err)
+			}
+		}
+	})
+}
+
+// sleeper has cron sleep when it wakes up for a tick, as a process that was stopped does.
+type sleeper struct{ next atomic.Int64 }
+
+func (s *sleeper) Info(msg string, _ ...any) {
+	if msg == "wake" {
+		time.Sleep(time.Duration(s.next.Swap(0)))
+	}
+}
+
+func (s *sleeper) Error(error, string, ...any) {}
 
 // What goes wrong is logged, and nothing else, unless a Trace has the hook, of the Guard or of the job. An empty one changes
 // nothing.
