@@ -263,6 +263,10 @@ func (e *entry) Run() {
 // at runs the tick that is due at that time, by the clock of this replica.
 func (e *entry) at(due time.Time) {
 	tick := due.Add(e.ahead)
+	if late := time.Since(due); late >= e.lateness {
+		e.s.tell(e.s.ctx, missedHook, Event{Name: e.name, Tick: tick, Err: &lateError{late, e.lateness}})
+		return
+	}
 	// The bound counts from the tick, and not from now: a machine that was suspended is late.
 	ctx, cancel := context.WithDeadline(e.s.ctx, due.Add(e.lateness))
 	defer cancel()
@@ -277,6 +281,12 @@ func (e *entry) at(due time.Time) {
 		pauseFor(ctx, early)
 	}
 	e.report(ctx, tick, 0)
+}
+
+type lateError struct{ by, bound time.Duration }
+
+func (e *lateError) Error() string {
+	return fmt.Sprintf("asynqlock: %v late, at most %v allowed", e.by.Round(time.Millisecond), e.bound)
 }
 
 func (e *entry) report(ctx context.Context, tick time.Time, early time.Duration) {

@@ -36,7 +36,8 @@ type Trace struct {
 	// Elsewhere: another replica enqueued the tick, or is about to.
 	Elsewhere func(context.Context, Event)
 	// Missed: this replica did not enqueue the tick. Another replica may have done so. Err matches holdfast.ErrUnavailable,
-	// holdfast.ErrTick if a clock is off, asynq.ErrDuplicateTask, and so on.
+	// holdfast.ErrTick if a clock is off, asynq.ErrDuplicateTask, and so on; or it says how late the tick came to this
+	// replica, as to a process that was paused.
 	Missed func(context.Context, Event)
 }
 

@@ -12,23 +12,24 @@ import (
 )
 
 // A Part takes from a request the values that name one lock of a resource, usually one string. It runs before the lock is
-// taken. Any function of this type will do. Combined with another by [Parts], this one gives each route of a group locks of
-// its own, for values that mean something on one route only:
+// taken. A handler that needs the same value can call the Part too, a [JSON] one before it reads the body. Any function
+// of this type will do. Combined with another by [Parts], this one gives each route of a group locks of its own, for
+// values that mean something on one route only:
 //
 //	func route(c *gin.Context) ([]string, error) { return []string{c.Request.Method, c.FullPath()}, nil }
 //
-// If a Part returns no string, or an empty one, the request is refused with 400. So is a request whose Part returns an error
-// that matches [holdfast.ErrInvalid]. Any other error is answered with 500.
+// If a Part returns no string, or an empty one, the request is refused with 400. So is a request whose Part returns an
+// error that matches [holdfast.ErrInvalid]. Any other error is answered with 500.
 //
-// Values are compared byte by byte: "42" and "042" are two orders to the lock. If the handler takes them for one, use a Part
-// that brings them into one form.
+// Values are compared byte by byte: "42" and "042" are two orders to the lock. If the handler takes them for one, use a
+// Part that brings them into one form.
 //
-// A nil Part is a mistake that [New] reports. [Param], [Query], [Header], [Value] and [JSON] return nil for an empty name.
-// [Parts] returns nil if it is given no parts, or a nil one.
+// A nil Part is a mistake that [New] reports. [Param], [Query], [Header], [Value] and [JSON] return nil for an empty
+// name. [Parts] returns nil if it is given no parts, or a nil one.
 type Part func(c *gin.Context) ([]string, error)
 
-// Param takes the value of a path parameter: Param("id") on the route /orders/:id. If the route has no such parameter, every
-// request is answered with 500, and c.Errors says so: no client can fix that.
+// Param takes the value of a path parameter: Param("id") on the route /orders/:id. If the route has no such parameter,
+// every request is answered with 500, and c.Errors says so: no client can fix that.
 func Param(name string) Part {
 	if name == "" {
 		return nil
@@ -54,8 +55,8 @@ func Query(name string) Part {
 
 // Header takes the first value of a header field.
 //
-// The field Idempotency-Key is a string of RFC 8941: it is quoted, and taken without its quotes and escapes. A value without
-// any quotes, which clients also send, is taken as it is. Any other value is malformed, and so is a second one.
+// The field Idempotency-Key is a string of RFC 8941: it is quoted, and taken without its quotes and escapes. A value
+// without any quotes, which clients also send, is taken as it is. Any other value is malformed, and so is a second one.
 //
 // A client chooses its Idempotency-Key freely, so it could block another client that chose the same one. Combine the key
 // with the client's name, and use a resource of its own for the route:
@@ -77,8 +78,8 @@ func Header(name string) Part {
 // Value takes the value that an earlier middleware has set with c.Set: a string, an integer or a [fmt.Stringer].
 //
 // A value that is missing, empty or of another type is a mistake in the server. The request is answered with 500, and
-// c.Errors says what to do. So a middleware that authenticates must refuse requests itself. Other types are refused because
-// they have no text of their own, and a pointer's would differ from request to request.
+// c.Errors says what to do. So a middleware that authenticates must refuse requests itself. Other types are refused
+// because they have no text of their own, and a pointer's would differ from request to request.
 func Value(name string) Part {
 	if name == "" {
 		return nil
@@ -178,8 +179,8 @@ func idempotencyKey(c *gin.Context) ([]string, error) {
 //	sf-string = DQUOTE *( unescaped / "\" ( DQUOTE / "\" ) ) DQUOTE
 //	unescaped = %x20-21 / %x23-5B / %x5D-7E
 //
-// It refuses parameters after the string (";a=1"). None is defined for this field, and ignoring one that means something to
-// the client would be wrong.
+// It refuses parameters after the string (";a=1"). None is defined for this field, and ignoring one that means something
+// to the client would be wrong.
 func unquote(s string) (string, bool) {
 	if s[0] != '"' {
 		return "", false

@@ -65,6 +65,9 @@ type problem struct {
 //	default:
 //		...
 //	}
+//
+// To make a handler's token stale in a test, raise the guard row with sqlfence.Fence.Advance, under a larger token of
+// sqlfence.WithToken.
 func Respond(c *gin.Context, err error) {
 	if c.Writer.Written() {
 		return

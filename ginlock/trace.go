@@ -14,9 +14,10 @@ import (
 // Refused and Lost receive the error that a handler given to [WithErrorHandler] receives. For events of the lock itself,
 // give the Locker a [holdfast.Trace]. To measure how long a refused request took, use an earlier middleware.
 type Trace struct {
-	// Refused is called if the request is refused: the chain does not run. [New] lists the errors.
+	// Refused is called if the request is refused, before it is answered: the chain does not run. [New] lists the errors.
 	Refused func(c *gin.Context, err error)
-	// Lost is called after the chain if the lock was lost while it ran. err matches holdfast.ErrLost.
+	// Lost is called after the chain if the lock was lost while it ran, before any answer to that. err matches
+	// holdfast.ErrLost.
 	Lost func(c *gin.Context, err error)
 	// Unreleased is called if Redis did not confirm the release within 1 s. The lock may stay until its lease expires, unless
 	// attempts in the background free it earlier. err matches holdfast.ErrUnavailable.
