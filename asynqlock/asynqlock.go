@@ -42,8 +42,8 @@ const (
 //
 // The first expires with the last delay. A deferred task has more fields in asynq's hash: "holdfast", and some that begin
 // with "holdfast:". They are deleted with the hash. If an ACL denies these commands, deferred tasks are not woken, and come
-// back after their delay. Without those on asynq's hash, its retry set and Unique's key, a task without retries left cannot be
-// deferred: see [Defer].
+// back after their delay. Without those on asynq's hash, its retry set and Unique's key, a task without retries left cannot
+// be deferred: see [Defer].
 type Guard struct {
 	locker *holdfast.Locker
 	target
@@ -111,8 +111,8 @@ func isNil(v any) bool {
 	return !r.IsValid() || (r.Kind() == reflect.Func || r.Kind() == reflect.Pointer) && r.IsNil()
 }
 
-// check has the Locker check the options. The key is as long as a key can be, so that a prefix that leaves no room for it is
-// found too.
+// check has the Locker check the options. The key is as long as a key can be, so that a prefix that leaves no room for it
+// is found too.
 func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 	opts := make([]holdfast.Option, len(lock))
 	for i, o := range lock {
@@ -123,14 +123,14 @@ func check(locker *holdfast.Locker, lock []holdfast.CallOption) error {
 
 // Wrap returns a handler that calls next under the lock. It is an [asynq.MiddlewareFunc].
 //
-// Wrap the handler of one type with mux.Handle("payout", guard.Wrap(handler)), or all handlers with mux.Use(guard.Wrap). Use
-// also wraps the mux's answer to unknown types, so a task of any type that has no key is archived. The log, or the hook
+// Wrap the handler of one type with mux.Handle("payout", guard.Wrap(handler)), or all handlers with mux.Use(guard.Wrap).
+// Use also wraps the mux's answer to unknown types, so a task of any type that has no key is archived. The log, or the hook
 // Unnamed of a [Trace], reports its type and the missing field. If only some types have a key, give those a mux of their
 // own.
 //
 // A middleware listed before the Guard runs outside the lock. It sees waits and deferrals. A deferral is an error, a
-// [*DeferredError], and the middleware must return it, as it is or wrapped with %w. A middleware listed after the Guard runs
-// under the lock.
+// [*DeferredError], and the middleware must return it, as it is or wrapped with %w. A middleware listed after the Guard
+// runs under the lock.
 //
 // A task may already run under the lock, as it does under an outer Guard of the same key. It then keeps that lock and goes
 // on. But if that lock allows more holders than this Guard does, see [WithLimit], the task fails each time, with
@@ -201,8 +201,8 @@ func (g *Guard) nested(ctx context.Context, key string) bool {
 }
 
 // run calls the handler under the locks, if they can be had, and holds them until the handler returns, whatever happens to
-// its context. asynq abandons a handler that outlives its timeout or a shutdown, and runs the task again elsewhere alongside
-// it.
+// its context. asynq abandons a handler that outlives its timeout or a shutdown, and runs the task again elsewhere
+// alongside it.
 func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
 	var names []string // of the locks in Redis, with the Locker's prefix
 	var listens func() bool

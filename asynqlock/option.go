@@ -81,8 +81,8 @@ type schedulerOption func(*schedulerConfig)
 
 func (o schedulerOption) scheduler(c *schedulerConfig) { o(c) }
 
-// anyOption is for a Guard and for a Scheduler. Functions that make one return both interfaces, without a name for the pair.
-// So the compiler takes it as either kind of option, and still refuses the options of the other kind.
+// anyOption is for a Guard and for a Scheduler. Functions that make one return both interfaces, without a name for the
+// pair. So the compiler takes it as either kind of option, and still refuses the options of the other kind.
 type anyOption struct {
 	option
 	schedulerOption
@@ -96,9 +96,9 @@ type Policy struct {
 	maxDeferral, maxDelay *time.Duration // nil: the default
 }
 
-// MaxDeferral bounds how long a task is deferred in total, counted from its first deferral. A failure of the task starts the
-// count anew. The bound is checked when the task comes back, so a task can exceed it by a delay and 5 s. After that a busy
-// key, or a Redis that is unavailable, is a failure as with [Fail]. d must be positive. Default: 24 h.
+// MaxDeferral bounds how long a task is deferred in total, counted from its first deferral. A failure of the task starts
+// the count anew. The bound is checked when the task comes back, so a task can exceed it by a delay and 5 s. After that a
+// busy key, or a Redis that is unavailable, is a failure as with [Fail]. d must be positive. Default: 24 h.
 func (p Policy) MaxDeferral(d time.Duration) Policy {
 	p.maxDeferral = &d
 	return p
@@ -134,9 +134,9 @@ const (
 	fail
 )
 
-// Defer frees the worker at once and has the task come back later. That is not a failure: it spends no retry, and asynq does
-// not call ErrorHandler. Meanwhile the task is in asynq's state "retry". Its last error names the holder and the time of the
-// first deferral, and includes the last error of the task's handler, if there was one.
+// Defer frees the worker at once and has the task come back later. That is not a failure: it spends no retry, and asynq
+// does not call ErrorHandler. Meanwhile the task is in asynq's state "retry". Its last error names the holder and the time
+// of the first deferral, and includes the last error of the task's handler, if there was one.
 //
 // Usually a deferred task is woken: a task that ends wakes the one that was deferred first for its key. asynq takes the
 // woken task next from its queue, however many are in it. A task that is not woken comes back after a delay, see
@@ -153,22 +153,22 @@ const (
 //
 // A task without retries left (with MaxRetry(0), or on its last retry) cannot be deferred as it is: asynq would archive it.
 // A new task takes its place, and the old ID is free meanwhile. The new ID is that of the first task with "~" and a random
-// text appended; [Origin] returns the ID of the first. Everything else stays: type, payload, headers, queue,
-// MaxRetry and the count of retries spent, timeout, deadline, retention, and the lock of a Unique option for as long as it was to last. asynq then drops the old task
-// without a record, and logs "revoke task". If the worker is killed between the two steps, both tasks remain, and asynq
-// archives the old one. If the new task cannot be stored because asynq's Redis is unavailable, the old one fails and is
-// archived.
+// text appended; [Origin] returns the ID of the first. Everything else stays: type, payload, headers, queue, MaxRetry and
+// the count of retries spent, timeout, deadline, retention, and the lock of a Unique option for as long as it was to last.
+// asynq then drops the old task without a record, and logs "revoke task". If the worker is killed between the two steps,
+// both tasks remain, and asynq archives the old one. If the new task cannot be stored because asynq's Redis is unavailable,
+// the old one fails and is archived.
 //
-// A Deadline keeps running while a task is deferred. If it would pass before the task comes back, a worker waits for the key
-// instead, until shortly before the Deadline. If the key is still busy then, asynq fails the task by its Deadline, like one
-// that was in the queue for too long. A Timeout starts anew each time a worker takes the task.
+// A Deadline keeps running while a task is deferred. If it would pass before the task comes back, a worker waits for the
+// key instead, until shortly before the Deadline. If the key is still busy then, asynq fails the task by its Deadline, like
+// one that was in the queue for too long. A Timeout starts anew each time a worker takes the task.
 func Defer() Policy { return Policy{} }
 
-// Wait has the worker wait for the key for up to max, and then defers the task. The workers of all servers wait in one line:
-// first come, first served, except for [holdfast.WithLocalHandover]. A worker that waits does nothing else, so many tasks
-// for one key can occupy all workers. asynq's Timeout starts when a worker takes the task: leave room in it for max and the
-// handler. A wait ends early enough to leave the handler at least 1 s of its Timeout or Deadline, or a fifth of what was
-// left if that is less. Wait(0) does not wait: it is [Defer].
+// Wait has the worker wait for the key for up to max, and then defers the task. The workers of all servers wait in one
+// line: first come, first served, except for [holdfast.WithLocalHandover]. A worker that waits does nothing else, so many
+// tasks for one key can occupy all workers. asynq's Timeout starts when a worker takes the task: leave room in it for max
+// and the handler. A wait ends early enough to leave the handler at least 1 s of its Timeout or Deadline, or a fifth of
+// what was left if that is less. Wait(0) does not wait: it is [Defer].
 func Wait(max time.Duration) Policy { return Policy{wait: max} }
 
 // Skip completes the task without running it, because another one is at work. asynq shows the task as processed; only the
@@ -190,12 +190,13 @@ func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
 //   - [holdfast.ErrLost] if the handler returned nil after its lock was lost, so that another run may have overlapped with
 //     it
 //   - [holdfast.ErrNotAcquired] if the key was busy, with [Fail] or after [Policy.MaxDeferral]
-//   - [holdfast.ErrUnavailable] or [holdfast.ErrClosed] if Redis was unavailable, or the Locker shut down, after MaxDeferral
+//   - [holdfast.ErrUnavailable] or [holdfast.ErrClosed] if Redis was unavailable, or the Locker shut down, after
+//     MaxDeferral
 //   - [holdfast.ErrInvalid] if the task has no key
 //
-// decide is not called for a mistake in the program: a forgotten [Guard.Config], or an ErrSelfDeadlock. Nor is it called for
-// a deferral, which is not a failure. An error of the handler or of your own Part stays as it is, joined with the loss if
-// there was one. After a sqlfence.ErrStale, for example, asynq retries the task, under a new lock with a larger token.
+// decide is not called for a mistake in the program: a forgotten [Guard.Config], or an ErrSelfDeadlock. Nor is it called
+// for a deferral, which is not a failure. An error of the handler or of your own Part stays as it is, joined with the loss
+// if there was one. After a sqlfence.ErrStale, for example, asynq retries the task, under a new lock with a larger token.
 func WithErrorHandler(decide func(ctx context.Context, t *asynq.Task, err error) error) Option {
 	return option(func(c *config) {
 		if c.decide = decide; decide == nil {
@@ -221,18 +222,18 @@ func WithTrace(t *Trace) interface {
 	}
 }
 
-// WithLock passes options to the acquisition of the lock, such as its TTL, a label or a bound on the hold. They override the
-// Locker's. [holdfast.WithWait] has no effect here: see [Wait]. A TTL above 30 s lets the lock of a dead worker outlast the
-// 30 s after which asynq considers the worker dead.
+// WithLock passes options to the acquisition of the lock, such as its TTL, a label or a bound on the hold. They override
+// the Locker's. [holdfast.WithWait] has no effect here: see [Wait]. A TTL above 30 s lets the lock of a dead worker outlast
+// the 30 s after which asynq considers the worker dead.
 func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
 // WithLimit lets n tasks run at a time for one key, on all servers together. It is WithLock(holdfast.WithLimit(n)), see
 // [holdfast.WithLimit]. One more task finds the key busy, see [WithBusy], and a task that ends wakes a deferred one. A
-// request or a cron job that locks the same key without a limit runs alone. A lock with a limit does not fence: a write that
-// sqlfence guards needs a lock without a limit, or fails with ErrNoToken. n is from 1 to 1000. 1 is a lock without a limit,
-// even if the Locker has one. Default: the Locker's limit, if it has one.
+// request or a cron job that locks the same key without a limit runs alone. A lock with a limit does not fence: a write
+// that sqlfence guards needs a lock without a limit, or fails with ErrNoToken. n is from 1 to 1000. 1 is a lock without a
+// limit, even if the Locker has one. Default: the Locker's limit, if it has one.
 func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 
 // WithAlso adds a lock. A task then runs under the lock of [New] and those of all WithAlso. They are taken together, as by
@@ -278,8 +279,8 @@ func WithRedis(client redis.UniversalClient) interface {
 }
 
 // WithFailOpen runs tasks without the lock while the Locker's Redis is unavailable. It gives up mutual exclusion exactly
-// when the system is in trouble. In such a run [holdfast.Held] does not find the lock, sqlfence fails with ErrNoToken, and gormfence
-// lets writes pass unless it has WithLockRequired. Default: such tasks are deferred.
+// when the system is in trouble. In such a run [holdfast.Held] does not find the lock, sqlfence fails with ErrNoToken, and
+// gormfence lets writes pass unless it has WithLockRequired. Default: such tasks are deferred.
 func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }
 
 // WithLocation sets the time zone of a Scheduler's specs. It must be the same on all replicas. An hour that daylight saving
@@ -293,9 +294,9 @@ func WithLocation(l *time.Location) SchedulerOption {
 }
 
 // WithLateness bounds how long after a tick its task may still be enqueued, for example because Redis did not answer or the
-// machine was suspended. After that the tick is missed on this replica. The replica's own clock measures this. The time that
-// a replica whose clock is ahead waits for its tick does not count. A bound above an hour needs a wider window too, see
-// [WithClaim]. d must be positive. Default: half of the period, at most 1 min.
+// machine was suspended. After that the tick is missed on this replica. The replica's own clock measures this. The time
+// that a replica whose clock is ahead waits for its tick does not count. A bound above an hour needs a wider window too,
+// see [WithClaim]. d must be positive. Default: half of the period, at most 1 min.
 func WithLateness(d time.Duration) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.lateness = &d })
 }
@@ -303,8 +304,8 @@ func WithLateness(d time.Duration) SchedulerOption {
 // WithClaim passes options to [holdfast.Locker.Claim], which decides which replica enqueues a tick. They override the
 // Locker's. [holdfast.WithWait] has no effect here: see [WithLateness].
 //
-// [holdfast.WithTickWindow] sets by how much the clocks of replicas may differ from that of Redis. Even in a wider window, a
-// replica whose clock is ahead enqueues nothing before the tick has come by the clock of Redis.
+// [holdfast.WithTickWindow] sets by how much the clocks of replicas may differ from that of Redis. Even in a wider window,
+// a replica whose clock is ahead enqueues nothing before the tick has come by the clock of Redis.
 func WithClaim(opts ...holdfast.ClaimOption) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.claim = append(c.claim, opts...) })
 }

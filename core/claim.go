@@ -20,23 +20,23 @@ const (
 )
 
 // Claim reports whether the caller is the one to do the work that is due at tick. Of all callers that claim one tick of a
-// name, on any replica, at most one gets true, however skewed their clocks are and however late they ask. False without
-// an error means that another call claimed this tick or a later one.
+// name, on any replica, at most one gets true, however skewed their clocks are and however late they ask. False without an
+// error means that another call claimed this tick or a later one.
 //
-// Claim raises the latest tick that Redis remembers for the name, so later ticks shut out earlier ones. There is nothing
-// to release. name follows the rules for a lock's key; a lock of the same name is independent of it.
+// Claim raises the latest tick that Redis remembers for the name, so later ticks shut out earlier ones. There is nothing to
+// release. name follows the rules for a lock's key; a lock of the same name is independent of it.
 //
 // tick is the nominal time, such as 12:00:00, not the moment at which a timer fired. Redis stores it in microseconds. It
-// must lie in a window around Redis' time, see [WithTickWindow]. If replicas compute different ticks for the same work,
-// use [WithMinGap].
+// must lie in a window around Redis' time, see [WithTickWindow]. If replicas compute different ticks for the same work, use
+// [WithMinGap].
 //
 // At most once means that a claimant that crashes, or whose answer is lost, has used up the tick. Redis can grant a tick
 // again only if it has lost data, as it can lose a lock, or if its clock passed the tick by the whole window and was then
 // set back.
 //
-// While Redis does not answer, Claim keeps trying for as long as [WithWait] says. The default, and the least, is a quarter of the
-// Locker's TTL, or 1 s if that is less; with [NewRedLock] it is a few node timeouts. All requests of a call are one claim: if
-// the tick was granted and the answer was lost, the next answer still grants it.
+// While Redis does not answer, Claim keeps trying for as long as [WithWait] says. The default, and the least, is a quarter
+// of the Locker's TTL, or 1 s if that is less; with [NewRedLock] it is a few node timeouts. All requests of a call are one
+// claim: if the tick was granted and the answer was lost, the next answer still grants it.
 //
 // Errors:
 //
@@ -138,9 +138,9 @@ func (e *opError) claimed(val any, tick time.Time, open bool) (bool, error) {
 	return false, e
 }
 
-// WithMinGap keeps ticks apart: a tick less than d after the latest granted one counts as already taken. It is for
-// replicas that count their periods on their own ("@every 1h"), so that their ticks differ. Set d to the period, or a
-// little less. Default: 0, which refuses only a tick that is not later than the latest one.
+// WithMinGap keeps ticks apart: a tick less than d after the latest granted one counts as already taken. It is for replicas
+// that count their periods on their own ("@every 1h"), so that their ticks differ. Set d to the period, or a little less.
+// Default: 0, which refuses only a tick that is not later than the latest one.
 func WithMinGap(d time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if d < 0 || d > maxWindow {
@@ -155,9 +155,9 @@ func WithMinGap(d time.Duration) ClaimOption {
 // fails with [ErrTick]. Default: 1 h behind and 10 s ahead. Redis remembers a name until its latest tick is older than
 // behind, or than the gap of [WithMinGap] if that is longer.
 //
-// A replica whose clock is ahead of Redis' by more than ahead fails with ErrTick until its clock is right. If all
-// replicas are that far ahead, nobody gets the tick. A replica that is ahead by less gets its ticks too early, by as
-// much; the adapters cronlock and asynqlock then wait, see there.
+// A replica whose clock is ahead of Redis' by more than ahead fails with ErrTick until its clock is right. If all replicas
+// are that far ahead, nobody gets the tick. A replica that is ahead by less gets its ticks too early, by as much; the
+// adapters cronlock and asynqlock then wait, see there.
 func WithTickWindow(behind, ahead time.Duration) ClaimOption {
 	return claimOption(func(c *config) error {
 		if behind < time.Second || behind > maxWindow || ahead < 0 || ahead > maxWindow {

@@ -32,9 +32,9 @@ func (j *job) added() (n int) {
 	return n
 }
 
-// entry returns the job's entry. cron sets Prev to the nominal tick right after it has started Run, in the loop that answers
-// Entries. So what Run reads when it begins is its own tick, wherever the job is in the cron's chain, unless a wrapper has
-// delayed it past the next tick.
+// entry returns the job's entry. cron sets Prev to the nominal tick right after it has started Run, in the loop that
+// answers Entries. So what Run reads when it begins is its own tick, wherever the job is in the cron's chain, unless a
+// wrapper has delayed it past the next tick.
 func (j *job) entry() (cron.Entry, error) {
 	var own []cron.Entry
 	for _, e := range j.g.cron.Entries() {
@@ -141,8 +141,8 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	}
 }
 
-// longestEarly is how far ahead of the clock of Redis Claim grants a tick, unless WithClaim sets another window. A tick that
-// is further ahead is claimed before the wait, which refuses most such ticks at once. Others are claimed after it.
+// longestEarly is how far ahead of the clock of Redis Claim grants a tick, unless WithClaim sets another window. A tick
+// that is further ahead is claimed before the wait, which refuses most such ticks at once. Others are claimed after it.
 const longestEarly = 10 * time.Second
 
 // pauseFor waits for d, or until ctx ends.
@@ -209,10 +209,10 @@ func (j *job) lease(period time.Duration) time.Duration {
 	return lease
 }
 
-// run runs the job under the lock, or without one if runs may overlap. If another holder has the lock, run waits as the Policy
-// says, and at least for what is left of the holder's lease, since the holder may be dead; with Wait(0) it does not. The try
-// in front of the wait says how much that is. While Redis is unavailable, run asks again, since no other replica runs a tick
-// that is claimed here. The job does not begin after until.
+// run runs the job under the lock, or without one if runs may overlap. If another holder has the lock, run waits as the
+// Policy says, and at least for what is left of the holder's lease, since the holder may be dead; with Wait(0) it does not.
+// The try in front of the wait says how much that is. While Redis is unavailable, run asks again, since no other replica
+// runs a tick that is claimed here. The job does not begin after until.
 func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, until time.Time, punctual func() error) (o outcome, err error) {
 	wait := time.Duration(0)
 	for waited := false; ; {

@@ -70,8 +70,8 @@ type option func(*config)
 
 func (o option) apply(c *config) { o(c) }
 
-// Policy says what happens to a tick whose key is busy, usually because an earlier run is still going on some replica. It is
-// [Skip], [Wait] or [Allow].
+// Policy says what happens to a tick whose key is busy, usually because an earlier run is still going on some replica. It
+// is [Skip], [Wait] or [Allow].
 type Policy struct {
 	wait  time.Duration
 	exact bool // does not wait for a dead holder's lease either
@@ -83,9 +83,9 @@ type Policy struct {
 // lease is half of the period, at most 15 s, unless [WithLock] sets another TTL.
 func Skip() Policy { return Policy{} }
 
-// Wait waits for the lock for max, which must not be negative, or for what is left of the holder's lease, whichever is longer,
-// but not beyond the bound of [WithLateness]. If the lock is still held then, the tick does not run. Wait(0) does not wait at
-// all, not even for the lease of a dead holder.
+// Wait waits for the lock for max, which must not be negative, or for what is left of the holder's lease, whichever is
+// longer, but not beyond the bound of [WithLateness]. If the lock is still held then, the tick does not run. Wait(0) does
+// not wait at all, not even for the lease of a dead holder.
 func Wait(max time.Duration) Policy { return Policy{wait: max, exact: max == 0} }
 
 // Allow lets runs overlap. There is no lock, and so no fencing token and no loss. Each tick still runs only once.
@@ -100,13 +100,13 @@ func WithBusy(p Policy) Option {
 	})
 }
 
-// WithLateness sets how long after its tick a job can still begin, if Redis did not answer before or the process was paused.
-// Default: half of the period (the time from one tick to the next), at most 1 min. d must be more than 0.
+// WithLateness sets how long after its tick a job can still begin, if Redis did not answer before or the process was
+// paused. Default: half of the period (the time from one tick to the next), at most 1 min. d must be more than 0.
 //
-// A tick that is more than d late does not run on this replica, nor on any other if this one has claimed it. The replica's own clock measures
-// the lateness. If that clock is ahead, the time that the replica waits for the tick does not count. If d is longer than the
-// period, the latest tick of an outage can be the only one that runs after it. A d above an hour also needs a wider window:
-// see [WithClaim].
+// A tick that is more than d late does not run on this replica, nor on any other if this one has claimed it. The replica's
+// own clock measures the lateness. If that clock is ahead, the time that the replica waits for the tick does not count. If
+// d is longer than the period, the latest tick of an outage can be the only one that runs after it. A d above an hour also
+// needs a wider window: see [WithClaim].
 func WithLateness(d time.Duration) Option {
 	return option(func(c *config) {
 		if d <= 0 {
@@ -120,15 +120,16 @@ func WithLateness(d time.Duration) Option {
 // can be behind the clock of Redis and ahead of it. Default: 1 h and 10 s. [holdfast.WithWait] has no effect here: see
 // [WithLateness].
 //
-// A replica that is ahead by up to 10 s, or by up to the window if that is wider, waits until the tick has come by the clock
-// of Redis. One that is further ahead, or behind by more than the window, runs nothing. With several masters no replica waits.
+// A replica that is ahead by up to 10 s, or by up to the window if that is wider, waits until the tick has come by the
+// clock of Redis. One that is further ahead, or behind by more than the window, runs nothing. With several masters no
+// replica waits.
 func WithClaim(opts ...holdfast.ClaimOption) Option {
 	return option(func(c *config) { c.claim = append(c.claim, opts...) })
 }
 
-// WithLock passes options to the acquisition of the lock, such as its TTL, a label or a bound on the hold. They override the
-// Locker's. They also override the TTL that the Guard chooses in place of the Locker's: half of the period, from 500 ms to
-// 15 s. [holdfast.WithWait] has no effect here: see [Wait].
+// WithLock passes options to the acquisition of the lock, such as its TTL, a label or a bound on the hold. They override
+// the Locker's. They also override the TTL that the Guard chooses in place of the Locker's: half of the period, from 500 ms
+// to 15 s. [holdfast.WithWait] has no effect here: see [Wait].
 func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
@@ -143,8 +144,8 @@ func WithFailOpen() Option {
 }
 
 // WithTrace adds hooks, for logs and metrics. Hooks of the Guard and hooks of the job are all called. Default: slog logs
-// what the hooks Late, Lost, Failed, Unlocked and Differs report. Setting a hook, for the Guard or for the job, replaces the
-// default logging of what that hook reports.
+// what the hooks Late, Lost, Failed, Unlocked and Differs report. Setting a hook, for the Guard or for the job, replaces
+// the default logging of what that hook reports.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) {
 		if c.traces = append(c.traces, t); t == nil {
