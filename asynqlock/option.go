@@ -96,9 +96,10 @@ type Policy struct {
 	maxDeferral, maxDelay *time.Duration // nil: the default
 }
 
-// MaxDeferral bounds how long a task is deferred in total, counted from its first deferral. A failure of the task starts
-// the count anew. The bound is checked when the task comes back, so a task can exceed it by a delay and 5 s. After that a
-// busy key, or a Redis that is unavailable, is a failure as with [Fail]. d must be positive. Default: 24 h.
+// MaxDeferral bounds how long a task is deferred without a failure in between, counted from its first deferral. It is checked
+// when the task comes back, so a task can exceed it by a delay and 5 s. Beyond the bound a busy key, or a Redis that is
+// unavailable, is a failure as with [Fail] and spends a retry. Like every failure of the task it starts the count anew, so the
+// retry can be deferred for up to d again. d must be positive. Default: 24 h.
 func (p Policy) MaxDeferral(d time.Duration) Policy {
 	p.maxDeferral = &d
 	return p

@@ -20,23 +20,24 @@ const (
 )
 
 // Claim reports whether the caller is the one to do the work that is due at tick. Of all callers that claim one tick of a
-// name, on any replica, at most one gets true, however skewed their clocks are and however late they ask. False without an
-// error means that another call claimed this tick or a later one.
+// name, on any replica, at most one gets true, however skewed their clocks are and however late they ask. False without
+// an error means that another call claimed this tick or a later one.
 //
-// Claim raises the latest tick that Redis remembers for the name, so later ticks shut out earlier ones. There is nothing to
-// release. name follows the rules for a lock's key; a lock of the same name is independent of it.
+// Claim raises the latest tick that Redis remembers for the name, so later ticks shut out earlier ones. There is nothing
+// to release. name follows the rules for a lock's key; a lock of the same name is independent of it.
 //
 // tick is the nominal time, such as 12:00:00, not the moment at which a timer fired. Redis stores it in microseconds. It
-// must lie in a window around Redis' time, see [WithTickWindow]. If replicas compute different ticks for the same work, use
-// [WithMinGap].
+// must lie in a window around Redis' time, see [WithTickWindow]. If replicas compute different ticks for the same work,
+// use [WithMinGap].
 //
 // At most once means that a claimant that crashes, or whose answer is lost, has used up the tick. Redis can grant a tick
 // again only if it has lost data, as it can lose a lock, or if its clock passed the tick by the whole window and was then
 // set back.
 //
-// While Redis does not answer, Claim keeps trying for as long as [WithWait] says. The default, and the least, is a quarter
-// of the Locker's TTL, or 1 s if that is less; with [NewRedLock] it is a few node timeouts. All requests of a call are one
-// claim: if the tick was granted and the answer was lost, the next answer still grants it.
+// While Redis does not answer, Claim keeps trying for as long as [WithWait] says. The default is a quarter of the
+// Locker's TTL, or 1 s if that is less, and with [NewRedLock] a few node timeouts. A shorter WithWait is not an error,
+// but counts as that. All requests of a call are one claim: if the tick was granted and the answer was lost, the next
+// answer still grants it.
 //
 // Errors:
 //

@@ -34,11 +34,11 @@
 //   - Every call returns by its context's deadline, whatever the client's timeouts are. [New] and [Lock.Release] name two
 //     exceptions, of 250 ms and 20 ms; Do, DoAll and Lead also wait for their function. A cancelled call leaves no lock
 //     behind, unless Redis stalls for longer than a lease: see [Locker.Acquire].
-//   - First come, first served, among processes and within one. Waiters stand in a line that Redis keeps. A release grants
-//     the lock to the first waiter and notifies it, so nobody polls, provided that Redis lets waiters subscribe.
-//   - An acquire and its release cost two commands together, however many callers wait, and next to none when calls of one
-//     process hand the lock to each other: see [WithLocalHandover]. A failed try costs one. Renewals travel in pipelines,
-//     and when many callers want locks at once, one command takes or frees several. Fencing adds no round trip.
+//   - First come, first served: waiters stand in a line that Redis keeps. A release grants the lock to the first waiter and
+//     notifies it, so nobody polls, provided that Redis lets waiters subscribe. But calls of one process first hand the lock
+//     to each other, without a command, for 100 ms by default: see [WithLocalHandover].
+//   - An acquire and its release cost two commands together, however many callers wait; a failed try costs one. Renewals
+//     travel in pipelines, and when many callers want locks at once, one command takes or frees several.
 //   - The key is the one that other libraries use, SET key value NX PX ttl with a random value, so that they and holdfast
 //     exclude each other.
 //   - Everything that holdfast writes to Redis expires.

@@ -15,7 +15,7 @@ import (
 type State struct {
 	Key   string // as stored, prefix included
 	Held  bool
-	Label string // of the holder, see WithLabel; empty for foreign holders and without a label
+	Label string // of the holder; empty in the same cases as that of a HeldError
 
 	// TimeLeft is what is left of the holder's lease; of several holders, of the lease that expires first. It is 0 if
 	// nobody holds the lock, or if its key never expires.

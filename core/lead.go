@@ -31,10 +31,10 @@ const (
 //     releases the lock and returns an error that matches ctx.Err(), or [ErrClosed].
 //   - If fn panics, Lead releases the lock and the panic continues.
 //
-// Lead neither releases nor returns while fn runs. So an fn that ignores its context may run alongside the next leader.
-// Let it write through package sqlfence, which then refuses its writes; the number of the term is the fencing token,
-// Held(ctx)[0].Token(). [Locker.Inspect] shows the leader's [WithLabel]. After a crash the next replica leads when the
-// lease has expired, after 15 s by default, see [WithTTL].
+// Lead neither releases nor returns while fn runs. But after a loss, or a forced Shutdown, an fn that ignores its context may
+// run alongside the next leader. Let it write through package sqlfence, which then refuses its writes; the number of the term
+// is the fencing token, Held(ctx)[0].Token(). [Locker.Inspect] shows the leader's [WithLabel]. After a crash the next replica
+// leads when the lease has expired, after 15 s by default, see [WithTTL].
 //
 // Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] if ctx already holds the lock; those of
 // [Lock.Release] after fn returned nil; [ErrInvalid]. ErrInvalid includes the options that contradict Lead:

@@ -123,12 +123,12 @@ func (o anyOption) call()                 {}
 func (o anyOption) claim()                {}
 
 // WithPrefix puts s in front of every lock's key: with WithPrefix("shop:"), the lock "order:42" is the Redis key
-// "shop:order:42". Companion keys and channels include the prefix too: see "Keys, commands and ACL" in the package's
-// description. Programs exclude each other only if they use the same prefix. Default: none, so that the Redis key is the
-// one you name, as with other lock libraries.
+// "shop:order:42", in the adapters too. Companion keys and channels include the prefix: see "Keys, commands and ACL" in
+// the package's description. The keys that packages asynqlock and cronlock write in addition to locks begin with
+// "asynqlock:" and "cronlock:", and have the prefix behind that. Programs exclude each other only if they use the same
+// prefix. Default: none, so that the Redis key is the one you name, as with other lock libraries.
 //
-// New refuses a prefix that no valid key can begin with. Two kinds of keys begin with a name of their own and have the
-// prefix behind it: "asynqlock:..." and "cronlock:..." of those packages.
+// New refuses a prefix that no valid key can begin with.
 func WithPrefix(s string) Option {
 	return option(func(c *config) error { c.prefix = s; return nil })
 }

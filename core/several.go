@@ -28,8 +28,9 @@ const maxKeys = 64
 // A deadlock is still possible if a call's context already holds a lock, as a call within fn does, and that lock's key is
 // larger than one that the call waits for. WithWait or a deadline ends it.
 //
-// Errors: those of [Locker.Do], which name the key. If an acquisition failed, nothing is held afterwards. [ErrLost] can
-// also mean that one lock was lost while DoAll waited for another, in which case fn did not run.
+// Errors: those of [Locker.Do], which name the key. If an acquisition failed, the other locks are given back, perhaps a
+// moment after DoAll has returned. [ErrLost] can also mean that one lock was lost while DoAll waited for another, in
+// which case fn did not run.
 func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if ctx == nil {
 		return invalid("nil context")

@@ -10,12 +10,12 @@ import (
 // Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
 // goroutine that does the work, renewals included, so they must return quickly, and several may run at once.
 //
-// Each acquired lock is reported by Acquired, and by Released when it is released. That includes locks that DoAll gives
-// back before it has all of them, perhaps after it has returned. A nested handle, see [WithReentrancy], is reported by
-// neither.
+// Each acquired lock is reported by Acquired, and by Released when it is released. That includes the locks that DoAll
+// gives back on its way; their Released may come after DoAll has returned. A nested handle, see [WithReentrancy], is
+// reported by neither.
 //
-// To count losses, count the Released events whose Err matches ErrLost. Lost fires earlier, but not for a loss that only
-// the release finds. If a lock is never released, Lost is the only hook that reports its loss.
+// To count losses, count the Released events whose Err matches ErrLost. Lost usually fires earlier, but not for a loss
+// that only the release finds. If a lock is never released, Lost is the only hook that reports its loss.
 //
 // No hook reports a call that was refused: count the errors, and measure their time yourself. In the adapters count the
 // hooks Refused (ginlock); Deferred, HandedOn, Skipped and Failed (asynqlock); Late, and Skipped with an Err (cronlock).

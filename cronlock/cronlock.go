@@ -34,11 +34,11 @@ import (
 // granted only if it is at least a period later than the last one that was granted. Runs are therefore at least a period
 // apart, as far as the clocks agree. When the replica that runs the job goes away, the gap can be two periods.
 //
-// The job finds its tick wherever it is in the cron's chain. A wrapper can delay it until the next tick has come, as
-// DelayIfStillRunning does. Then the job reads that next tick: the earlier one does not run on this replica, and neither
-// runs twice. SkipIfStillRunning and DelayIfStillRunning know only one replica, and are not needed here. cron.Recover is not
-// in the chain by default. In cron.NewChain put cron.Recover after SkipIfStillRunning: in the other order SkipIfStillRunning
-// skips forever after a panic.
+// The job finds its tick whatever wrappers the cron's chain has, see [cron.WithChain]. A wrapper can delay the job until the
+// next tick has come, as DelayIfStillRunning does. Then the job reads that next tick: the earlier one does not run on this
+// replica, and neither runs twice. SkipIfStillRunning and DelayIfStillRunning know only one replica, and are not needed here.
+// cron.Recover is not in the chain by default. List it after SkipIfStillRunning, as in cron.WithChain(skip, cron.Recover(log)):
+// in the other order SkipIfStillRunning skips forever after a panic.
 //
 // The keys in Redis are those of the lock and of the claim, which package holdfast describes, and cronlock:spec:<key of the
 // lock>. Replicas compare their specs by that last key, with SET, GET and PEXPIRE. It expires two minutes and two periods

@@ -44,7 +44,8 @@ const (
 //   - 409 and Retry-After: another holder still has the lock after the wait of [WithBusy]. With [WithLimit] it is 429.
 //   - 503 and Retry-After: the Locker was shut down, or Redis is unavailable and [WithFailOpen] does not let the chain run.
 //   - 503 without Retry-After: the lock was lost while the chain ran, or a Shutdown abandoned it. If the chain has written
-//     anything or changed the status, its own response stays.
+//     anything, or set a status other than 200, its own response stays. A bare c.Status(200) does not count: write a body,
+//     or use 204.
 //   - 400: the client left out the value of a part, or sent a malformed one.
 //   - 413: the body is too large for [JSON].
 //   - 500: a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.

@@ -142,8 +142,8 @@ func WithAlso(resource string, part Part) Option {
 // the cases. If handle sets no status and writes nothing, [Respond] answers. handle can also call Respond itself. Default:
 // [Respond].
 //
-// A chain that has not run is already aborted when handle is called. If the chain has responded, by a status or a body,
-// handle is not called.
+// A chain that has not run is already aborted when handle is called. If the chain has responded, by a status other
+// than 200 or by writing, handle is not called.
 //
 // handle tells the cases apart with errors.Is. Check [holdfast.ErrLost] first: then the chain has run. The others are
 // [holdfast.ErrNotAcquired] (a [*holdfast.HeldError]), [holdfast.ErrUnavailable], [holdfast.ErrClosed] and

@@ -52,14 +52,15 @@ type problem struct {
 //   - Any other error: 500 without details. A handler should answer such errors itself.
 //
 // A driver that was given the context might report a loss as context.Canceled, so check the lock too. Once the lock of
-// c.Request.Context() is lost, Respond answers 503 as for a loss, whatever error it is given:
+// c.Request.Context() is lost, or a Shutdown has abandoned it, Respond answers 503 without Retry-After, whatever error it is
+// given:
 //
 //	ctx := c.Request.Context()
 //	err := fence.WithTx(ctx, db, nil, pay)
 //	switch {
 //	case err == nil: // committed, whatever has happened to the lock since
 //		...
-//	case holdfast.Err(ctx) != nil || errors.Is(err, holdfast.ErrLost): // lost, or sqlfence.ErrStale
+//	case holdfast.Err(ctx) != nil || errors.Is(err, holdfast.ErrLost): // lost, abandoned, or sqlfence.ErrStale
 //		_ = c.Error(err) // the middleware adds the loss, unless err matches ErrLost
 //		ginlock.Respond(c, err)
 //	default:

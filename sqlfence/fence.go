@@ -94,9 +94,9 @@ type Tx interface {
 //
 // On any error Guard has rolled tx back, so that a caller that ignores the error cannot commit.
 //
-// Errors: [ErrStale]; [ErrNoToken]; [holdfast.ErrLost] if a lock of ctx was lost or released, and the context's error if it had
-// ended, before the database was asked, or joined with the database's error if they ended a wait; [holdfast.ErrInvalid]; else
-// the database's error.
+// Errors: [ErrStale]; [ErrNoToken]; [holdfast.ErrLost] if a lock of ctx is lost or released, and the context's error if ctx has
+// ended; [holdfast.ErrInvalid]; else the database's error. If a loss or the end of ctx breaks off a wait in the database, the
+// error is joined with the database's.
 func (f *Fence) Guard(ctx context.Context, tx Tx, marks ...Mark) error {
 	if isNil(tx) {
 		return invalid("nil transaction")

@@ -79,9 +79,9 @@ type parallelKey struct{}
 // cannot do that. It fails until the row has been advanced, with an error that says so.
 //
 // On PostgreSQL at REPEATABLE READ and SERIALIZABLE, make all transactions of a holder parallel, or none. One that is not
-// parallel may miss what parallel ones of the same holder wrote while it waited for them. It misses nothing of an earlier
-// holder, because after a wait for that holder it advances the guard row like a parallel one. On SQLite, which has one
-// writer, WithParallel has no effect.
+// parallel may miss what parallel ones of the same holder wrote while it waited for them. It misses nothing that parallel ones
+// of an earlier holder wrote: after a wait for those, WithTx, With, WithPgx and BeginTx advance the guard row and begin anew,
+// and Guard fails. On SQLite, which has one writer, WithParallel has no effect.
 //
 // With 16 connections and 2 ms of work in each transaction, parallel transactions reach 0.8 to 0.9 of the transactions per
 // second that they reach without a guard. One at a time they reach 0.05. This was measured with PostgreSQL 15 and MariaDB

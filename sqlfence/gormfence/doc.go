@@ -41,8 +41,8 @@
 //   - A transaction that the plugin did not begin is guarded before each write only, and not before its reads. That is one
 //     put into Statement.ConnPool, or begun within [gorm.DB.Connection]. It is never parallel, and its locks are not checked
 //     before COMMIT.
-//   - Nothing is repeated. After a deadlock, a serialization failure or a busy SQLite, run the whole Transaction again, or
-//     use [sqlfence.With], which repeats it.
+//   - Nothing is repeated. After a deadlock, a serialization failure or a busy SQLite, run the whole Transaction again. Or
+//     use [sqlfence.With] in its place, which repeats it, on this gorm.DB too.
 //   - A write outside a transaction keeps the order of the tokens, but does not cover a read before it: use a Transaction.
 //   - A hook that panics leaves its statement's transaction open until the context ends, as it does without the plugin.
 //   - glebarez/sqlite and modernc.org/sqlite both register the driver "sqlite". If GORM uses glebarez/sqlite, take the

@@ -898,3 +898,39 @@ func TestParallel(t *testing.T) {
 		t.Errorf("%d rows, want 3", n)
 	}
 }
+
+// With repeats where the plugin does not, on the same gorm.DB: its begin is that of its page.
+func TestWithOnAGormThatHasThePlugin(t *testing.T) {
+	for _, prepare := range []bool{false, true} {
+		b := open(t, gorm.Config{PrepareStmt: prepare})
+		begin := func(ctx context.Context) (*gorm.DB, sqlfence.Tx, error) {
+			tx := b.db.WithContext(ctx).Begin()
+			if tx.Error != nil {
+				return nil, nil, tx.Error
+			}
+			return tx, tx.Statement.ConnPool.(sqlfence.Tx), nil
+		}
+		runs := 0
+		pay := func(tx *gorm.DB) error {
+			if runs++; runs < 3 {
+				return &busy{}
+			}
+			return tx.Save(&row{1, fmt.Sprint("run ", runs)}).Error
+		}
+		if err := sqlfence.With(sqlfence.WithToken(t.Context(), "r", 7), b.fence, begin, pay); err != nil || runs != 3 {
+			t.Errorf("prepared %v: got %v after %d runs", prepare, err, runs)
+		}
+		if n := b.number(t, "SELECT count(*) FROM items WHERE status = 'run 3'"); n != 1 {
+			t.Errorf("prepared %v: %d rows", prepare, n)
+		}
+		if err := sqlfence.With(sqlfence.WithToken(t.Context(), "r", 6), b.fence, begin, pay); !errors.Is(err, sqlfence.ErrStale) {
+			t.Errorf("prepared %v: an older token: got %v", prepare, err)
+		}
+	}
+}
+
+// busy is the error of a driver whose database was busy.
+type busy struct{}
+
+func (*busy) Error() string { return "busy" }
+func (*busy) Code() int     { return 5 }
