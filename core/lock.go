@@ -136,9 +136,9 @@ func (lk *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return lk.hold.extend(ctx, ttl.Truncate(time.Millisecond))
 }
 
-// Release frees the lock and ends its context. It works even if ctx has ended. It returns when ctx ends, or 20 ms later
-// if ctx had ended before, and in any case after 5 s, or a TTL if that is less. If Redis has not answered by then, the
-// release is retried in the background for a TTL.
+// Release frees the lock and ends its context. It works even if ctx has ended. It returns when ctx ends, or 20 ms later if
+// ctx had ended before, and in any case after 5 s, or a TTL if that is less. If Redis has not answered by then, the release
+// is retried in the background until the lease has expired.
 //
 // If another call of the process takes the lock over, see [WithLocalHandover], Redis is not asked: what Redis may have
 // lost since the last renewal becomes the loss of that call. [WithReleaseInBackground] does not wait for Redis. With

@@ -202,9 +202,9 @@ func configure[O Option](l *Locker, opts []O) (*config, error) {
 	return &cfg, cfg.check(l.store)
 }
 
-// Shutdown ends the Locker. New and waiting calls fail with [ErrClosed]. Held locks are renewed until they are released
-// or lost. Shutdown returns nil once all of them are, and once all clean-ups are done; then no goroutine of the Locker is
-// left. While Redis is unavailable, the clean-ups take up to a TTL or 13 s, whichever is longer. Close the client after
+// Shutdown ends the Locker. New and waiting calls fail with [ErrClosed]. Held locks are renewed until they are released or
+// lost. Shutdown returns nil once all of them are, and once all clean-ups are done; then no goroutine of the Locker is left.
+// While Redis is unavailable, the clean-ups take up to the longest lease or 13 s, whichever is longer. Close the client after
 // Shutdown has returned.
 //
 // If ctx ends first, the contexts of the remaining locks are cancelled with ErrClosed as the cause, and their leases are

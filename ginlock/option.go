@@ -100,7 +100,7 @@ func WithLock(opts ...holdfast.CallOption) Option {
 // it has one; one more request is then refused with 409.
 //
 // WithLimit(n) does what WithLock([holdfast.WithLimit](n)) does, but for n above 1 it refuses one more request with 429
-// instead of 409. That is because the limit is the caller's, and says nothing about the state of a resource (RFC 6585).
+// instead of 409. 429 (RFC 6585) says that too many requests are running; 409 would speak of the state of a resource.
 //
 // A handler that locks the same key without a limit runs alone. A lock with a limit does not fence: a write that sqlfence
 // guards needs a lock without one, or fails with ErrNoToken.
