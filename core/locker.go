@@ -24,8 +24,9 @@ type Locker struct {
 	passing passing
 }
 
-// New makes a Locker on one Redis or Valkey server, a master that Sentinel manages, or a Cluster. It sends nothing yet,
-// see [Locker.Ping].
+// New makes a Locker on one Redis or Valkey server, a master that Sentinel manages, or a Cluster. A redis.Ring works too, but
+// its waiters poll, see [WithPolling], and it can forget locks when its shards come and go. New sends nothing yet, see
+// [Locker.Ping].
 //
 // The client remains the caller's. It may be shared, and must stay open until [Locker.Shutdown] has returned. Its
 // timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are below a minute. Calls

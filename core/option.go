@@ -240,12 +240,13 @@ func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })
 }
 
-// WithReentryID lets all calls that name the same id hold the lock together, wherever they run: for example a job that
-// holds a lock, and a service that the job calls and passes the id to. They share one token. The lock is free when the
-// last of them has released it; a call that crashed counts until its own lease expires.
+// WithReentryID lets all calls that name the same id hold the lock together, wherever they run: for example a job that holds
+// a lock, and a service that the job calls and passes the id to. A call whose own context already holds the lock with that id
+// enters too. They share one token. The lock is free when the last of them has released it; a call that crashed counts until
+// its own lease expires.
 //
-// id has 1 to 128 bytes. Anyone who knows it can enter the lock: use a random one for each job. New and the adapters
-// refuse this option, since all of their calls would hold their locks together. Default: none.
+// id has 1 to 128 bytes. Anyone who knows it can enter the lock: use a random one for each job. New and the adapters refuse
+// this option, since all of their calls would hold their locks together. Default: none.
 func WithReentryID(id string) CallOption {
 	return callOption(func(c *config) error {
 		if id == "" || len(id) > maxReentryID {
