@@ -116,9 +116,10 @@ func (lk *Lock) Err() error {
 	return errReleased // and held on by another handle
 }
 
-// Extend makes the lease in Redis last at least ttl from now, 100 ms to 24 h. It never shortens a lease, and with
-// [WithMaxHold] it extends none beyond that. The Lock counts as lost somewhat earlier, at its [Lock.Deadline], which is
-// computed with this ttl. Renewal goes on with the TTL of the acquisition, and does not shorten the extended lease.
+// Extend makes the lease in Redis last at least ttl from now, 100 ms to 24 h. It never shortens a lease. With
+// [WithMaxHold] it extends the lease to the end of the hold at most, and returns nil all the same. The Lock counts as
+// lost somewhat earlier, at its [Lock.Deadline], which is computed with this ttl. Renewal goes on with the TTL of the
+// acquisition, and does not shorten the extended lease.
 //
 // Errors: [ErrLost], also after a Release; [ErrUnavailable] if Redis did not answer before ctx or the lease ended, in
 // which case the lease may have been extended all the same; [ErrInvalid].
