@@ -49,7 +49,7 @@ func TestWaitForAcksUnderFaults(t *testing.T) {
 				}
 				return servertest.Pass
 			})
-		}, "Redis no longer has it as ours", 0},
+		}, "no longer ours in Redis", 0},
 		"given to somebody else in between": {func(l *servertest.Link, b *servertest.Bubble) {
 			l.OnCommand(func(args []string) servertest.Verdict {
 				if kind(args) == "renew" {
@@ -57,7 +57,7 @@ func TestWaitForAcksUnderFaults(t *testing.T) {
 				}
 				return servertest.Pass
 			})
-		}, "Redis no longer has it as ours", 0},
+		}, "no longer ours in Redis", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {

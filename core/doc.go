@@ -52,8 +52,8 @@
 // clock is set forward. Then two clients may hold the lock until the first one's next renewal, at most a third of a lease
 // later. The second has the larger token. [WithReplicaAcks] makes that rarer in a failover, and only there.
 //
-// A lock covers what runs under its context until Release, not goroutines that outlive it. The file core/limits.md has the
-// limits in full: also of tokens, of the line, and of managed servers.
+// A lock covers what runs under its context until Release, not goroutines that outlive it. core/limits.md has the limits
+// in full: also of tokens, of the line, and of managed servers.
 //
 // # Errors
 //

@@ -75,7 +75,7 @@ var releasedEnding = &ending{errReleased}
 // not confirm that the lock is still ours.
 var (
 	errExpired     = errors.New("the lease ran out before a renewal succeeded")
-	errOtherOwner  = errors.New("Redis no longer has it as ours")
+	errOtherOwner  = errors.New("no longer ours in Redis")
 	errMaxHold     = errors.New("held for as long as WithMaxHold allows")
 	errAbandoned   = errors.New("the Lock became unreachable without a Release")
 	errUnconfirmed = errors.New("the machine's clock jumped past the lease and Redis did not confirm the lock")

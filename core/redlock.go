@@ -96,9 +96,10 @@ func WithQuarantine(d time.Duration) Option {
 	})
 }
 
-// WithNodeTimeout sets how long a call waits for a master that does not answer, if it needs that master for a majority.
-// It applies to [NewRedLock] alone. Default: a tenth of the TTL, at least 50 ms and at most 1 s. It must not exceed half
-// of the TTL. It should be longer than a dial and a round trip together, which is not checked.
+// WithNodeTimeout sets how long a call waits for a master that does not answer, if it needs that master for a majority. It
+// applies to [NewRedLock] alone. Default: a tenth of the call's TTL, at least 50 ms and at most 1 s. A call whose TTL is less
+// than twice the node timeout is refused, and so is such a Locker. The node timeout should be longer than a dial and a round
+// trip together, which is not checked.
 func WithNodeTimeout(d time.Duration) Option {
 	return option(func(c *config) error {
 		if d < time.Millisecond {
