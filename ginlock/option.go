@@ -159,7 +159,7 @@ func WithErrorHandler(handle func(*gin.Context, error)) Option {
 }
 
 // WithTrace adds hooks, for logs and metrics. Default: the errors go to c.Errors, as described at [New]. Setting a hook
-// replaces the default logging of what that hook reports.
+// replaces the entry in c.Errors for what that hook reports.
 func WithTrace(t *Trace) Option {
 	return option(func(c *config) error {
 		if t == nil {

@@ -6,7 +6,8 @@ import (
 )
 
 // Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
-// goroutine of the call, with its context, so they must return quickly, and several may run at once.
+// goroutine of the call, with its context, so they must return quickly, and several may run at once. Guarded and Refused
+// report every guard, including those of [Fence.Advance] and of gormfence.
 type Trace struct {
 	// Guarded: a guard succeeded. Elapsed is how long it took, which is usually the wait for other transactions.
 	Guarded func(context.Context, Event)
