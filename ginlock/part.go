@@ -12,9 +12,10 @@ import (
 )
 
 // A Part takes from a request the values that name one lock of a resource, usually one string. It runs before the lock is
-// taken. A handler that needs the same value can call the Part too, a [JSON] one before it reads the body. Any function
-// of this type will do. Combined with another by [Parts], this one gives each route of a group locks of its own, for
-// values that mean something on one route only:
+// taken. A handler that needs the same value can call the Part too, a [JSON] one before it reads the body.
+//
+// Any function of this type will do. The following one makes the route a piece of the key, as in Parts(route,
+// Header(name)), so that each route of a group has locks of its own:
 //
 //	func route(c *gin.Context) ([]string, error) { return []string{c.Request.Method, c.FullPath()}, nil }
 //
