@@ -24,9 +24,9 @@ const (
 	mostLocks = 64
 )
 
-// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), where part takes
-// the parts from the request. The lock keeps out everything else that locks the same key in the same Redis: another route, a
-// task, a cron job.
+// New returns a middleware that runs the rest of the chain under the lock holdfast.Key(resource, parts...), where part
+// takes the parts from the request. The lock keeps out everything else that locks the same key in the same Redis: another
+// route, a task, a cron job.
 //
 // New checks its arguments and all options together. It panics if any is wrong, with an error that names each mistake and
 // matches [holdfast.ErrInvalid]. That includes options that contradict each other or those of the locker, such as a
@@ -42,10 +42,11 @@ const (
 // end. A chain that has not begun is aborted.
 //
 //   - 409 and Retry-After: another holder still has the lock after the wait of [WithBusy]. With [WithLimit] it is 429.
-//   - 503 and Retry-After: the Locker was shut down, or Redis is unavailable and [WithFailOpen] does not let the chain run.
-//   - 503 without Retry-After: the lock was lost while the chain ran, or a Shutdown abandoned it. If the chain has written
-//     anything, or set a status other than 200, its own response stays. A bare c.Status(200) does not count: write a body,
-//     or use 204.
+//   - 503 and Retry-After: the Locker was shut down, or Redis is unavailable and [WithFailOpen] does not let the chain
+//     run.
+//   - 503 without Retry-After: the lock was lost while the chain ran, or a Shutdown abandoned it. If the chain has
+//     written anything, or set a status other than 200, its own response stays. A bare c.Status(200) does not count:
+//     write a body, or use 204.
 //   - 400: the client left out the value of a part, or sent a malformed one.
 //   - 413: the body is too large for [JSON].
 //   - 500: a [Part] failed for a reason of its own: the route has no such parameter, or no middleware set the value.
@@ -58,8 +59,8 @@ const (
 //
 // For the operator, c.Errors receives every error except those that match [holdfast.ErrNotAcquired] or
 // [holdfast.ErrInvalid]. That includes a failed release, a loss after the chain has responded, and the error behind a
-// request that [WithFailOpen] lets through. A loss is left out if c.Errors already has an error that matches ErrLost. A hook
-// of a [Trace] replaces the entry for what it reports.
+// request that [WithFailOpen] lets through. A loss is left out if c.Errors already has an error that matches ErrLost. A
+// hook of a [Trace] replaces the entry for what it reports.
 //
 // # Requests without the lock
 //
@@ -78,15 +79,15 @@ const (
 //
 // The lock covers the chain until it returns. It does not cover goroutines that a handler leaves running, with
 // [gin.Context.Copy] or without: the request's context of a copy ends with the handler. Nor does it cover a hijacked
-// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its end
-// holds the lock for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock, which is then lost,
-// and its context, but not the handler.
+// connection after the handler that hijacked it has returned. A WebSocket handler that serves the connection until its
+// end holds the lock for all that time. WithLock(holdfast.WithMaxHold(d)) bounds a hold: it ends the lock, which is then
+// lost, and its context, but not the handler.
 //
 // A chain that already holds the lock goes on under it. This happens if the middleware is listed twice, or if
 // [gin.Engine.HandleContext] runs a new chain for the same key. If the lock that the chain holds allows more holders than
 // this middleware does, by [WithLimit] or [holdfast.WithShared], the request is answered with 500. Before gin v1.11, call
-// c.Abort after HandleContext. Otherwise gin runs handlers of the new route again, without the middlewares of that route and
-// so without its lock.
+// c.Abort after HandleContext. Otherwise gin runs handlers of the new route again, without the middlewares of that route
+// and so without its lock.
 //
 // # Slow clients
 //
@@ -94,18 +95,20 @@ const (
 // read. The http.Server has no timeouts by default, so set them:
 //
 //   - ReadTimeout bounds the upload. After it, the next read of the body fails.
-//   - WriteTimeout bounds the response. After it, the next write fails. With HTTP/2 it also ends the request's context, as
-//     if the client had gone away. Otherwise neither timeout ends that context.
+//   - WriteTimeout bounds the response. After it, the next write fails.
 //
-// Both count for the whole request, including the wait for the lock. ReadHeaderTimeout and IdleTimeout do nothing here. For
-// one route, set the deadlines of http.NewResponseController(c.Writer) before this middleware.
+// With HTTP/1, a read or write that fails also ends the request's context; a handler that does neither goes on. With
+// HTTP/2, WriteTimeout itself ends that context, as if the client had gone away.
+//
+// Both timeouts count for the whole request, including the wait for the lock. ReadHeaderTimeout and IdleTimeout do
+// nothing here. For one route, set the deadlines of http.NewResponseController(c.Writer) before this middleware.
 //
 // # The gin.Context
 //
 // The context of c.Request is the lock's until the chain returns. Then it is the earlier one again, also for the error
-// handler and the hooks. The gin.Context itself does not see the lock: its Done, Err and Value ignore the request unless the
-// engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait forever for the handler's own lock, while
-// Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock].
+// handler and the hooks. The gin.Context itself does not see the lock: its Done, Err and Value ignore the request unless
+// the engine's ContextWithFallback is set. So Acquire(c, key) in a handler would wait forever for the handler's own lock,
+// while Acquire(c.Request.Context(), key) returns [holdfast.ErrSelfDeadlock].
 //
 // [gin.Context.Stream] stops when the client goes away, but not when the lock is lost. Check in each step:
 //
@@ -265,8 +268,8 @@ func (t target) key(c *gin.Context) (string, error) {
 	return holdfast.Key(all...), nil
 }
 
-// hold runs the rest of the chain with ctx, the context of its locks, and then releases the locks, also if the chain panics.
-// The release has a bound of its own, and is detached from the request's context, which may have ended.
+// hold runs the rest of the chain with ctx, the context of its locks, and then releases the locks, also if the chain
+// panics. The release has a bound of its own, and is detached from the request's context, which may have ended.
 func (m *middleware) hold(c *gin.Context, ctx context.Context, release func(context.Context) error) {
 	request, status, returned := c.Request, c.Writer.Status(), false
 	defer func() {
@@ -309,8 +312,8 @@ type abandonedError struct{ error }
 func (e *abandonedError) Unwrap() error        { return e.error }
 func (e *abandonedError) Is(target error) bool { return target == holdfast.ErrLost }
 
-// restore gives c.Request its earlier context again, since the lock's has ended, and keeps whatever else the chain changed
-// there.
+// restore gives c.Request its earlier context again, since the lock's has ended, and keeps whatever else the chain
+// changed there.
 func restore(c *gin.Context, request *http.Request) {
 	if c.Request == nil {
 		c.Request = request
@@ -331,8 +334,8 @@ func (m *middleware) refuse(c *gin.Context, err error) {
 	m.answer(c, err)
 }
 
-// answer leaves the response to the error handler, if there is one. A handler that does not respond, such as one that only
-// logs, must not turn a refusal into an empty 200.
+// answer leaves the response to the error handler, if there is one. A handler that does not respond, such as one that
+// only logs, must not turn a refusal into an empty 200.
 func (m *middleware) answer(c *gin.Context, err error) {
 	if m.busy.lease {
 		c.Set(leaseKey, true)

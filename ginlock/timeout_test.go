@@ -107,7 +107,8 @@ func TestTimeoutsOfTheServerBoundASlowClient(t *testing.T) {
 	}
 }
 
-// The same with sockets: the client says nothing more, and reads nothing. The deadlines may be those of one route, too.
+// The same with sockets: the client says nothing more, and reads nothing. The deadlines may be those of one route, too. What
+// fails ends the request's context, with HTTP/1.
 func TestTimeoutsOfTheServerBoundASlowClientOnLoopback(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * time.Millisecond
@@ -125,7 +126,15 @@ func TestTimeoutsOfTheServerBoundASlowClientOnLoopback(t *testing.T) {
 						}
 					}
 				}
-				server := httptest.NewUnstartedServer(route(deadlines, ginlock.New(locker, "order", byID), func(g *gin.Context) { ended <- c.handle(g) }))
+				server := httptest.NewUnstartedServer(route(deadlines, ginlock.New(locker, "order", byID), func(g *gin.Context) {
+					err := c.handle(g)
+					select {
+					case <-g.Request.Context().Done():
+					case <-time.After(30 * time.Second):
+						t.Error("the request's context goes on after a read or a write that failed")
+					}
+					ended <- err
+				}))
 				if !byRoute {
 					c.bound(server.Config, limit)
 				}
