@@ -67,8 +67,8 @@ type problem struct {
 //		...
 //	}
 //
-// To make a handler's token stale in a test, raise the guard row with sqlfence.Fence.Advance, under a larger token of
-// sqlfence.WithToken.
+// To make a handler's token stale in a test, call sqlfence.Fence.Advance with a context of sqlfence.WithToken that carries a
+// larger token: it raises the guard row above the handler's token.
 func Respond(c *gin.Context, err error) {
 	if c.Writer.Written() {
 		return
