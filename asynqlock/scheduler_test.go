@@ -221,7 +221,7 @@ func TestRedisAwayAtTheTick(t *testing.T) {
 				link.Reset()
 				time.Sleep(5*time.Second + c.away)
 				link.Refuse(nil)
-				time.Sleep(20 * time.Second)
+				time.Sleep(15 * time.Second) // not until the next tick
 				if len(k.all()) != 1 || k.all()[0].kind != c.kind {
 					t.Errorf("got %+v", k.all())
 				}
