@@ -257,7 +257,7 @@ func (e *entry) Run() {
 	if due.IsZero() {
 		return // removed in the meantime
 	}
-	e.at(due)
+	e.at(due.Round(0)) // without the monotonic clock, which stands still while a machine sleeps
 }
 
 // at runs the tick that is due at that time, by the clock of this replica.
