@@ -85,7 +85,7 @@ func BenchmarkThroughput(b *testing.B) {
 }
 
 // BenchmarkNextRun is the time from the end of a task to the beginning of the next one of its key, by policy; and from
-// the release of somebody who is no task.
+// the release by something other than a task.
 func BenchmarkNextRun(b *testing.B) {
 	for name, policy := range map[string]asynqlock.Policy{"defer": asynqlock.Defer(), "wait": asynqlock.Wait(time.Minute)} {
 		b.Run(name, func(b *testing.B) {

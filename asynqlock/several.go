@@ -55,7 +55,7 @@ func (g *Guard) passOn(ctx context.Context, keys []string, busy, outcome error) 
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 		defer cancel()
 		for state, err := range g.locker.InspectAll(ctx, keys...) {
-			if err == nil && !state.Held && state.Key != held.Key { // whoever releases that one finds the note
+			if err == nil && !state.Held && state.Key != held.Key { // the task that releases that one finds the note
 				g.wake(ctx, state.Key, noteOf(r.queue, r.id))
 			}
 		}

@@ -408,7 +408,7 @@ func TestBundleThatFails(t *testing.T) {
 	}
 }
 
-// Servers that serve no keys of several slots, or not all keys, or nobody yet who has not authenticated.
+// Servers that serve no keys of several slots, or not all keys, or no client before it has authenticated.
 func TestBundleOnServersWithLimits(t *testing.T) {
 	t.Parallel()
 	crowd := func(t *testing.T, l *holdfast.Locker, key func(i int) string) (errs []error) {

@@ -65,7 +65,7 @@ func TestRefusedSubscription(t *testing.T) {
 	}
 }
 
-// A user who may not PUBLISH can release all the same, and waiters find the free lock by looking.
+// A user without PUBLISH can release all the same, and waiters find the free lock by looking.
 func TestRefusedPublishing(t *testing.T) {
 	for _, name := range []string{"publish", "pubsub"} {
 		t.Run(name, func(t *testing.T) {

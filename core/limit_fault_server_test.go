@@ -103,8 +103,8 @@ func TestServerLimitAfterAStop(t *testing.T) {
 	}
 }
 
-// All holders lose their locks with the data or with the key, learn of it by their next renewal, and make room for those
-// who wait: as many as these allow.
+// All holders lose their locks with the data or with the key, learn of it by their next renewal, and make room for
+// waiters: as many as these allow.
 func TestServerLimitThatIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*redis.Client) error{

@@ -146,7 +146,7 @@ func TestServerLineOfARing(t *testing.T) {
 	}
 }
 
-// Users who may not do everything.
+// Users with restricted rights.
 func TestServerLineACL(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 )
 
-// Those who wait are served in turn, and mostly by one look each.
+// Waiters are served in turn, and mostly by one look each.
 func TestRedLockServesProcessesInTurn(t *testing.T) {
 	t.Parallel()
 	sizes := []int{3, 5}

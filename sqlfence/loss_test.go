@@ -53,8 +53,8 @@ func TestNothingIsCommittedWithALockThatWasLost(t *testing.T) {
 	}
 }
 
-// A context that goes on past its inner lock is that of no holder, though the outer lock is still there: whoever has the
-// inner one by now would be overwritten.
+// A context that goes on past its inner lock is that of no holder, though the outer lock is still there: a later
+// holder of the inner lock would be overwritten.
 func TestAReleasedLockFailsTheGuard(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		locker, err := holdfast.New(servertest.NewBubble(t).Client())

@@ -16,7 +16,7 @@ import (
 // lapses at the last moment at which its holder had it by its own clock, and may be over at any time from then on. It does
 // not keep others out then, but may be what a call was refused for, until somebody has entered who could not beside it.
 //
-// One with limit 1 is alone, and its token is larger than all that were handed out before. The tokens of those who are
+// One with limit 1 is alone, and its token is larger than all that were handed out before. The tokens of holders that are
 // inside together have no order; they are larger than that of the last one that was alone.
 //
 // A refusal needs so many inside, at one moment of its call, that one more would be too many; or an excuse.

@@ -293,7 +293,7 @@ func (w *world) close() {
 	}
 }
 
-// leftovers fails the test for a lock that outlives those who took it by more than a lease, and for anything that stays.
+// leftovers fails the test for a lock that outlives its holders by more than a lease, and for anything that stays.
 func (w *world) leftovers() {
 	ctx, admin, left := context.Background(), w.admins[0], []string(nil)
 	for end := time.Now().Add(hang); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

@@ -42,7 +42,7 @@ var limited = []*Scenario{
 	{Name: "deaf readers", Params: usual, Held: true, Prompt: true, Deaths: 1, Closed: true, Deafs: 1, Programs: []Program{once, once.to(2), once.to(2)}},
 	// A foreign client has the lock now and then.
 	{Name: "foreign", Params: usual, Prompt: true, Foreigns: 1, Programs: []Program{once.to(2), once.to(2)}},
-	// Renewals, extensions and acquires in any order, and one who comes alone.
+	// Renewals, extensions and acquires in any order, and one alone.
 	{Name: "late renewal of a place", Params: usual, Extend: 3, Late: 1, Programs: []Program{renews.to(2), try}},
 	{Name: "late look of a place", Params: usual, Extend: 3, Late: 1, Programs: []Program{{Limit: 2, Tenures: 1, Extends: 1}, try}},
 	// An acquire that is cancelled, and arrives whenever.
@@ -76,7 +76,7 @@ var limited = []*Scenario{
 	{Name: "flushed", Params: usual, Held: true, Prompt: true, Flushes: 1, Programs: []Program{once.to(2), once.to(2), once}},
 }
 
-// What a script leaves for want of room, or because it lets in so many and no more, those who wait find with their next
+// What a script leaves for want of room, or because it lets in so many and no more, waiters find with their next
 // look: it costs them that time, and nothing else.
 func TestLooksFindRoom(t *testing.T) {
 	n := limit / 4

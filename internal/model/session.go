@@ -19,7 +19,7 @@ func (s *Server) shared() bool { return s.Owner&Several != 0 && s.Held.Of == s.O
 // entry tells whether an owner is in the session of now, dead or alive.
 func (s *Server) entry(id Owner) bool { return s.shared() && s.Held.Ends[id-1] != 0 }
 
-// inside is how many are in a session, with those who died since Next.
+// inside is how many are in a session, with the holders that died since Next.
 func (h *Session) inside() (n int) {
 	for _, end := range h.Ends {
 		if end != 0 {

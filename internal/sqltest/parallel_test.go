@@ -102,7 +102,7 @@ func testParallel(t *testing.T, c *cell) {
 // testNewerGetsThrough keeps the row shared all the time: there is always an open transaction, and a newer holder gets its turn.
 func testNewerGetsThrough(t *testing.T, c *cell) {
 	if c.dialect == sqlfence.SQLite {
-		return // whoever finds it free has it, with a guard or without
+		return // the first that finds it free has it, with a guard or without
 	}
 	db := c.connect(t, nil)
 	db.SetMaxOpenConns(20)

@@ -32,7 +32,7 @@ local entered = not several and KEYS[6]
 local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*)$')
 found = found or redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local holder, fence = found[1], found[2]
-if found[3] then return -1 end -- also where the lock still has this value: those who were let in go on under it
+if found[3] then return -1 end -- even if the lock still has this value: calls let in by a re-entry id go on under it
 -- This fails if the hash is of another type. It must fail before anything is written, which would stay for a lease.
 if entered then redis.call('HGET', entered, 'of') end
 

@@ -344,7 +344,7 @@ func (o *Owner) release() *release {
 type ask struct {
 	*part
 	call  *redisconn.Call
-	taken atomic.Bool // set by whoever deals with the answer, or with the lack of one
+	taken atomic.Bool // set by the goroutine that deals with the answer, or with the lack of one
 }
 
 func (r *release) answered(a *ask, val any, err error) {

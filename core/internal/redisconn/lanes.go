@@ -49,7 +49,7 @@ type lanes struct {
 }
 
 // lane is the goroutine of one lane.
-type lane struct{ next chan *Call } // capacity 1: whoever takes a resting lane writes to it once
+type lane struct{ next chan *Call } // capacity 1: the call that takes a resting lane writes to it once
 
 // Send sends c and returns it at once. The context's values reach the hooks of go-redis. When the context ends, a
 // command that has not been sent yet is not sent. One that has been sent may or may not be stopped.

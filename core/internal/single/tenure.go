@@ -179,7 +179,7 @@ func (t *Tenure) Release(ctx context.Context, limit time.Duration) (Outcome, err
 func (t *Tenure) Pass(limit time.Duration, told func(Outcome, error)) {
 	env := t.Conn.Env
 	_ = t.Settle()        // evaluates answers that came meanwhile; that there is a lock is known
-	var taken atomic.Bool // set by whoever deals with the outcome; nobody else touches t
+	var taken atomic.Bool // set by the goroutine that deals with the outcome; no other touches t
 	c, end := t.Freeing(), env.Now().Mono+limit
 	goOn := func() { told(t.Release(env.Gate.Over, end-env.Now().Mono)) }
 	late := time.AfterFunc(timing.Patience(t.TTL), func() {

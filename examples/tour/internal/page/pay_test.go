@@ -29,7 +29,7 @@ func onBoth(t *testing.T, test func(t *testing.T, addr string)) {
 	}
 }
 
-// till counts those who pay by what replicas report. They tell of a payment within the time that they have a place for it.
+// till counts the payments that replicas report. They tell of a payment within the time that they have a place for it.
 type till struct {
 	mu           sync.Mutex
 	inside, most int
@@ -156,7 +156,7 @@ func TestPlaceOfAPausedReplicaComesFree(t *testing.T) {
 		if taken("replica-1") || taken("replica-2") {
 			waiting = 0 // it waits behind its own
 		}
-		v.until("Redis counts who waits", func([]entry) bool { return v.picture.Payments.Waiting == waiting })
+		v.until("Redis counts the waiters", func([]entry) bool { return v.picture.Payments.Waiting == waiting })
 		if left := v.picture.Payments.Until - v.picture.Now; left <= 0 || left > endless.lease.Milliseconds() {
 			t.Errorf("the first lease ends in %d ms", left)
 		}
