@@ -24,17 +24,16 @@ func TestBusyKeyIsNoFailure(t *testing.T) {
 		fails  int           // runs of the handler that fail, before the key is busy
 		busy   time.Duration // for how long
 		policy asynqlock.Policy
-		handed bool // the task has a successor
 		waits  bool // a worker waits
 	}{
 		"retries left":           {busy: 2 * time.Second},
-		"no retries":             {busy: 2 * time.Second, opts: []asynq.Option{asynq.MaxRetry(0)}, handed: true},
-		"the last retry":         {busy: 2 * time.Second, opts: []asynq.Option{asynq.MaxRetry(1)}, fails: 1, handed: true},
-		"a deadline is near":     {busy: 2 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second))}, waits: true},
-		"all of it":              {busy: 2 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second)), asynq.MaxRetry(0)}, waits: true},
+		"no retries":             {busy: 2 * time.Second, opts: []asynq.Option{asynq.MaxRetry(0)}},
+		"the last retry":         {busy: 2 * time.Second, opts: []asynq.Option{asynq.MaxRetry(1)}, fails: 1},
+		"a deadline is near":     {busy: 2 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second))}},
+		"all of it":              {busy: 2 * time.Second, opts: []asynq.Option{asynq.Deadline(time.Now().Add(6 * time.Second)), asynq.MaxRetry(0)}},
 		"a short timeout":        {busy: 2 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}},
 		"waits within a timeout": {busy: 2 * time.Second, opts: []asynq.Option{asynq.Timeout(time.Second)}, policy: asynqlock.Wait(time.Hour)},
-		"waits, then no retries": {busy: 2 * time.Second, opts: []asynq.Option{asynq.Timeout(2 * time.Second), asynq.MaxRetry(0)}, policy: asynqlock.Wait(time.Hour), handed: true},
+		"waits, then no retries": {busy: 2 * time.Second, opts: []asynq.Option{asynq.Timeout(2 * time.Second), asynq.MaxRetry(0)}, policy: asynqlock.Wait(time.Hour)},
 		"waits for its turn":     {busy: 2 * time.Second, policy: asynqlock.Wait(time.Hour), waits: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,14 +57,15 @@ func TestBusyKeyIsNoFailure(t *testing.T) {
 				elsewhere := s.locker(holdfast.WithTTL(s.lease)) // the delay goes by what its lease has left
 				began := time.Now()
 				var info *asynq.TaskInfo
-				var origin atomic.Value
+				var ran atomic.Value
 				work := func(ctx context.Context, task *asynq.Task) error {
-					origin.Store(asynqlock.Origin(ctx, task))
+					id, _ := asynq.GetTaskID(ctx)
+					ran.Store(id)
 					if fails.Add(-1) >= 0 {
 						go func() { holding <- s.hold(elsewhere, 42) }() // when this run is over
 						return errHandler
 					}
-					if retried, _ := asynq.GetRetryCount(ctx); !c.handed && retried != c.fails {
+					if retried, _ := asynq.GetRetryCount(ctx); retried != c.fails {
 						t.Errorf("%d retries are spent, want those of the handler, %d", retried, c.fails)
 					}
 					return nil
@@ -88,100 +88,15 @@ func TestBusyKeyIsNoFailure(t *testing.T) {
 				}
 				s.empty()
 				s.check(c.fails, 0)
-				if (s.of("handed on") > 0) != c.handed {
-					t.Errorf("handed on %d times", s.of("handed on"))
+				if (s.of("deferred") == 0) != c.waits {
+					t.Errorf("deferred %d times", s.of("deferred"))
 				}
-				if (s.of("deferred")+s.of("handed on") == 0) != c.waits {
-					t.Errorf("deferred %d times, handed on %d times", s.of("deferred"), s.of("handed on"))
-				}
-				if origin.Load() != info.ID {
-					t.Errorf("the run was for %q, want %q", origin.Load(), info.ID)
+				if ran.Load() != info.ID {
+					t.Errorf("%q ran, want %q", ran.Load(), info.ID)
 				}
 			})
 		})
 	}
-}
-
-// A task that takes another's place has everything of it that asynq lets one say.
-func TestSuccessorIsTheSameTask(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(s *shop) {
-		free := s.hold(s.locker(), 7)
-		ids := make(chan string, 1)
-		s.serve(s.guard(s.locker()), func(ctx context.Context, _ *asynq.Task) error {
-			id, _ := asynq.GetTaskID(ctx)
-			ids <- id
-			return errHandler
-		}, func(c *asynq.Config) { c.Queues = map[string]int{"other": 1, queue: 1} })
-		deadline := time.Now().Add(time.Hour).Truncate(time.Second)
-		task := asynq.NewTaskWithHeaders("pay", []byte(`{"account": "7"}`), map[string]string{"trace": "abc"})
-		first := s.enqueue(task, asynq.TaskID("invoice"), asynq.Queue("other"), asynq.MaxRetry(0),
-			asynq.Timeout(20*time.Minute), asynq.Deadline(deadline), asynq.Retention(2*time.Hour))
-		var info *asynq.TaskInfo
-		s.until("the second successor", func() (ok bool) {
-			waiting, _ := s.inspector.ListRetryTasks("other")
-			if s.of("handed on") == 2 && len(waiting) == 1 {
-				info = waiting[0]
-			}
-			return info != nil
-		})
-		if info.Type != "pay" || string(info.Payload) != `{"account": "7"}` || info.Headers["trace"] != "abc" || info.MaxRetry != 0 ||
-			info.Timeout != 20*time.Minute || !info.Deadline.Equal(deadline) || info.Retention != 2*time.Hour ||
-			strings.Count(info.ID, "~") != 1 || !strings.Contains(info.LastErr, "deferred since") {
-			t.Errorf("got %+v", info)
-		}
-		// Neither the first nor its successor has run, and neither is in the queue any more.
-		if q, err := s.inspector.GetQueueInfo("other"); err != nil || q.Size != 1 || q.FailedTotal != 0 {
-			t.Errorf("got %+v, %v, want one task", q, err)
-		}
-		free()
-		if id := <-ids; id == first.ID || !strings.HasPrefix(id, "invoice~") {
-			t.Errorf("the task that ran is %q", id)
-		}
-		s.until("the end", func() bool {
-			q, err := s.inspector.GetQueueInfo("other")
-			return err == nil && q.Archived == 1 // its handler failed, and it has no retries
-		})
-	})
-}
-
-// No other task is taken for a successor: neither one that has an ID of that form, nor what came of an earlier task of the
-// same ID.
-func TestSuccessorsOfEqualIDs(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(s *shop) {
-		free := s.hold(s.locker(), 42)
-		var mu sync.Mutex
-		got := map[string]int{}
-		s.serve(s.guard(s.locker()), func(ctx context.Context, task *asynq.Task) error {
-			mu.Lock()
-			defer mu.Unlock()
-			got[asynqlock.Origin(ctx, task)]++
-			return errHandler // which archives it, and leaves its ID behind
-		})
-		ids := []string{"order", "order~1", "order~2", "a b\n~@~é\x00"}
-		for round := range 3 {
-			for _, id := range ids {
-				n := s.of("handed on")
-				s.enqueue(pay(42), asynq.TaskID(id), asynq.MaxRetry(0)) // whose ID is free again, as that of one that completes
-				s.until("a successor", func() bool { return s.of("handed on") > n })
-				time.Sleep(time.Second)
-			}
-			if round == 1 {
-				free()
-				s.empty()
-				free = s.hold(s.locker(), 42)
-			}
-		}
-		free()
-		s.empty()
-		for _, id := range ids {
-			if got[id] != 3 {
-				t.Errorf("%q ran %d times, want 3", id, got[id])
-			}
-		}
-		s.check(3*len(ids), 3*len(ids))
-	})
 }
 
 func TestPolicies(t *testing.T) {
@@ -241,7 +156,7 @@ func TestDeferralIsBounded(t *testing.T) {
 				if took := time.Since(began); took < 30*time.Second || took > time.Minute {
 					t.Errorf("deferred for %v, want 30 s and a delay", took)
 				}
-				for s.queued().Archived == 0 {
+				for s.of("failed") <= retries || s.queued().Archived == 0 {
 					time.Sleep(time.Second)
 				}
 				s.check(retries+1, 1)
@@ -249,12 +164,12 @@ func TestDeferralIsBounded(t *testing.T) {
 				if err != nil || len(info) != 1 || !strings.Contains(info[0].LastErr, "is too long") {
 					t.Errorf("got %v, %v", info, err)
 				}
-				handed := s.of("handed on")
+				before := s.of("deferred")
 				if err := s.inspector.RunTask(queue, info[0].ID); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(10 * time.Second)
-				if q := s.queued(); q.Archived != 0 || s.of("handed on") == handed {
+				if q := s.queued(); q.Archived != 0 || s.of("deferred") == before {
 					t.Errorf("it is not deferred anew when it is run by hand: %+v", q)
 				}
 			})
@@ -265,7 +180,7 @@ func TestDeferralIsBounded(t *testing.T) {
 // The next task of a key does not wait for its delay when the server that deferred it releases the key.
 func TestReleaseWakesTheNext(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]asynq.Option{"deferred": nil, "handed on": {asynq.MaxRetry(0)}} {
+	for name, opts := range map[string][]asynq.Option{"deferred": nil, "without retries": {asynq.MaxRetry(0)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
 				work := func(context.Context, *asynq.Task) error {
@@ -290,15 +205,19 @@ func TestReleaseWakesTheNext(t *testing.T) {
 
 // A release that comes while a task gives way wakes it all the same.
 func TestReleaseInTheMiddleOfADeferral(t *testing.T) {
-	noting := func(args []string) bool { return len(args) > 6 && strings.HasPrefix(args[3], "asynqlock:deferred:") }
+	noting := func(args []string) bool {
+		return len(args) > 8 && args[2] == "2" && strings.HasPrefix(args[4], "asynqlock:deferred:")
+	}
+	archiving := func(args []string) bool { return len(args) > 12 && slices.Contains(args, "asynq:{default}:archived") }
 	putting := func(args []string) bool { return len(args) > 10 && slices.Contains(args, "asynq:{default}:retry") }
 	for name, c := range map[string]struct {
 		at   func(args []string) bool // the command that the release comes before
 		opts []asynq.Option
 	}{
 		"before the note":             {at: noting},
-		"before the successor's note": {at: noting, opts: []asynq.Option{asynq.MaxRetry(0)}},
+		"before the note, no retries": {at: noting, opts: []asynq.Option{asynq.MaxRetry(0)}},
 		"before asynq puts it back":   {at: putting},
+		"before asynq archives it":    {at: archiving, opts: []asynq.Option{asynq.MaxRetry(0)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubbleWith(t, func(s *shop, b *servertest.Bubble) {

@@ -4,15 +4,63 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// configured is a key in the base context of a server whose Config went through Guard.Config.
+// configured is a key in the base context of a server whose Config went through Guard.Config. Its value is a *server.
 type configured struct{}
+
+// serverOf returns the server whose Config went through Guard.Config, or nil.
+func serverOf(ctx context.Context) *server {
+	s, _ := ctx.Value(configured{}).(*server)
+	return s
+}
+
+// server counts the tasks of an asynq server that wait for a key in their workers. They are at most a third of its workers,
+// so that others are left for tasks that can run, and among them for the one before.
+type server struct {
+	most int
+
+	mu      sync.Mutex
+	waiting map[string]int // by lock
+	all     int
+}
+
+// enter reports whether one more task may wait for lock. One that was not woken is the only one to wait for it, but then
+// also on a server of few workers: the next ones are deferred behind it.
+func (s *server) enter(lock string, woken bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if woken && s.all >= s.most || !woken && (s.waiting[lock] > 0 || s.all >= max(s.most, 1)) {
+		return false
+	}
+	s.waiting[lock]++
+	s.all++
+	return true
+}
+
+func (s *server) leave(lock string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all--; s.waiting[lock] == 1 {
+		delete(s.waiting, lock)
+	} else {
+		s.waiting[lock]--
+	}
+}
+
+// room reports whether a task that is woken now may wait.
+func (s *server) room() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all < s.most
+}
 
 var errNotConfigured error = &configError{}
 
@@ -24,17 +72,29 @@ func (*configError) Error() string {
 
 func (*configError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
-// Config returns cfg, prepared for deferrals, for the asynq server whose handlers g wraps. If the server has handlers of
-// several Guards, pass its cfg through the Config of one of them. All that cfg says stays in force, except for deferrals.
-// They are not failures: cfg's IsFailure, RetryDelayFunc and ErrorHandler are not called for them.
+// Config returns cfg, prepared for deferrals, for the asynq server whose handlers g, and perhaps other Guards, wrap.
+// Without it, every such task fails. cfg's IsFailure, RetryDelayFunc and ErrorHandler are not called for deferrals.
 //
-// Without Config, every task that a Guard wraps fails with an error that says so.
+// Where cfg leaves them zero, Config sets TaskCheckInterval to 20 ms and DelayedTaskCheckInterval to 1 s. With asynq's
+// own 1 s and 5 s, a key is idle for that long between two of its tasks. An idle server then sends Redis about 50
+// commands a second, for each queue.
 func (g *Guard) Config(cfg asynq.Config) asynq.Config {
+	if cfg.TaskCheckInterval <= 0 {
+		cfg.TaskCheckInterval = 20 * time.Millisecond
+	}
+	if cfg.DelayedTaskCheckInterval == 0 {
+		cfg.DelayedTaskCheckInterval = time.Second
+	}
+	workers := cfg.Concurrency
+	if workers < 1 {
+		workers = runtime.NumCPU() // as asynq does
+	}
+	s := &server{most: workers / 3, waiting: map[string]int{}}
 	base := cfg.BaseContext
 	if base == nil {
 		base = context.Background
 	}
-	cfg.BaseContext = func() context.Context { return context.WithValue(base(), configured{}, true) }
+	cfg.BaseContext = func() context.Context { return context.WithValue(base(), configured{}, s) }
 
 	isFailure := cfg.IsFailure
 	if isFailure == nil {
@@ -63,21 +123,18 @@ func (g *Guard) Config(cfg asynq.Config) asynq.Config {
 	return cfg
 }
 
-// DeferredError is the error of a task that is deferred. A middleware in front of the Guard that wraps errors must do so
-// with %w, or the deferral becomes a failure. It matches the error of the acquisition: [holdfast.ErrNotAcquired],
-// [holdfast.ErrUnavailable] or [holdfast.ErrClosed]. It also matches [asynq.RevokeTask] if a new task has taken this one's
-// place, so that asynq drops this one without a record.
+// DeferredError is the error of a task that is deferred. It matches [holdfast.ErrNotAcquired], [holdfast.ErrUnavailable] or
+// [holdfast.ErrClosed].
 type DeferredError struct {
-	Key      string
-	Since    time.Time     // of the first deferral
-	Delay    time.Duration // until it comes back
-	cause    error
-	failure  string // the handler's last error before, if any
-	replaced bool
+	Key     string
+	Since   time.Time     // of the first deferral
+	Delay   time.Duration // until it comes back, if it is not woken
+	cause   error
+	failure string // the handler's last error before, if any
 }
 
-// Error returns the text that asynq shows as the task's last error. It includes what the handler failed with before, if it
-// did.
+// Error returns what asynq shows as the task's last error: the holder, the time of the first deferral, and what the handler
+// failed with before.
 func (e *DeferredError) Error() string {
 	text := fmt.Sprintf("asynqlock: deferred since %s, now by %v: %v", e.Since.UTC().Format(time.RFC3339), e.Delay.Round(time.Millisecond), e.cause)
 	if e.failure != "" {
@@ -87,8 +144,6 @@ func (e *DeferredError) Error() string {
 }
 
 func (e *DeferredError) Unwrap() error { return e.cause }
-
-func (e *DeferredError) Is(target error) bool { return e.replaced && target == asynq.RevokeTask }
 
 func deferral(err error) *DeferredError {
 	var d *DeferredError

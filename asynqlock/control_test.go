@@ -87,11 +87,11 @@ func TestWithoutTheGuard(t *testing.T) {
 	})
 }
 
-// Unique keeps an equal task out while one is in the queue, deferred or handed on included, and Guard or not: for as long as
+// Unique keeps an equal task out while one is in the queue, deferred ones included, and Guard or not: for as long as
 // it was said to.
 func TestUniqueBesideTheGuard(t *testing.T) {
 	t.Parallel()
-	for name, retries := range map[string]int{"deferred": 25, "handed on": 0} {
+	for name, retries := range map[string]int{"deferred": 25, "without retries": 0} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(s *shop) {
 				free := s.hold(s.locker(holdfast.WithTTL(s.lease)), 42) // the delay goes by what its lease has left
@@ -103,8 +103,8 @@ func TestUniqueBesideTheGuard(t *testing.T) {
 					s.t.Fatalf("locked %q, %v", locked, err)
 				}
 				for range 3 { // it gives way, again and again
-					n := s.of("deferred") + s.of("handed on")
-					s.until("it gives way", func() bool { return s.of("deferred")+s.of("handed on") > n })
+					n := s.of("deferred") + s.of("deferred")
+					s.until("it gives way", func() bool { return s.of("deferred") > n })
 					s.until("it is put back", func() bool { q := s.queued(); return q.Retry == 1 && q.Active == 0 })
 					if _, err := s.tasks.Enqueue(pay(42), opts...); !errors.Is(err, asynq.ErrDuplicateTask) {
 						s.t.Errorf("got %v, want %v", err, asynq.ErrDuplicateTask)

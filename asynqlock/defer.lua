@@ -1,7 +1,38 @@
--- Records in asynq's hash of a task that the task is deferred. The reply is 1, or 0 if the task is gone.
--- KEYS[1]  the task
--- ARGV[1]  the record: see record.go
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[1], 'holdfast', ARGV[1])
+-- Records in asynq's hash of a task that the task is deferred, and notes it under the lock that it found busy.
+-- KEYS  1 the task, 2 the notes, a sorted set: the task that was deferred first comes first; without it there is no note
+-- ARGV  1 the task's ID, 2 the time (Unix ms), 3 how many retries it has spent, 4 for how long notes are kept (ms), 5 '1' if a
+--       task that was woken, or that none is noted in front of, is to wait: it is not deferred, and loses its note for now
+--
+-- The reply is nil if the task is gone, or else
+--   1     asynq's message
+--   2, 3  when it was first deferred (Unix ms), and what its handler failed with before; nil if this is the first deferral
+--         since it was enqueued or failed
+--   4     0 if it is deferred, 1 if it is to wait, 2 if it is to wait and was woken
+--   5     how many tasks are noted in front of it
+--   6     how often it has been the first, since it was last woken
+--   7     1 if the notes have a new time to live, which is twice what is asked for so that this is rare
+local msg, state, failure, woken = unpack(redis.call('HMGET', KEYS[1], MSG, 'holdfast', 'holdfast:failure', 'holdfast:woken'))
+if not msg then return false end
+local since, retried = string.match(state or '', '^(%d+) (%d+)$')
+if retried ~= ARGV[3] then since, failure = false, false end
+if KEYS[2] and ARGV[5] == '1' then
+  local place = redis.call('ZRANK', KEYS[2], ARGV[1])
+  if woken or place == 0 or not place and redis.call('EXISTS', KEYS[2]) == 0 then
+    redis.call('ZREM', KEYS[2], ARGV[1])
+    return {msg, since, failure, woken and 2 or 1, 0, 0, 0}
+  end
+end
 redis.call('HDEL', KEYS[1], 'holdfast:woken')
-return 1
+if not since then
+  redis.call('HSET', KEYS[1], 'holdfast', ARGV[2] .. ' ' .. ARGV[3])
+  redis.call('HDEL', KEYS[1], 'holdfast:failure')
+end
+if not KEYS[2] then return {msg, since, failure, 0, 0, 0, 0} end
+redis.call('ZADD', KEYS[2], since or ARGV[2], ARGV[1])
+local place, firsts, extended = redis.call('ZRANK', KEYS[2], ARGV[1]), 0, 0
+if place == 0 then firsts = redis.call('HINCRBY', KEYS[1], 'holdfast:firsts', 1) end
+if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[4]) then
+  redis.call('PEXPIRE', KEYS[2], 2 * ARGV[4])
+  extended = 1
+end
+return {msg, since, failure, 0, place, firsts, extended}

@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 )
 
 // A Scheduler has a time zone, a bound on lateness, and hooks for metrics.
@@ -126,7 +127,7 @@ func ExampleWithClaim() {
 	if err != nil {
 		panic(err)
 	}
-	scheduler := asynqlock.NewScheduler(locker, asynqlock.WithClaim(holdfast.WithTickWindow(24*time.Hour, 2*time.Second)))
+	scheduler := asynqlock.NewScheduler(locker, asynqlock.WithClaim(tick.WithWindow(24*time.Hour, 2*time.Second)))
 	fmt.Println(scheduler.Register("0 6 * * *", "invoices", asynq.NewTask("invoices", nil)))
 	// Output: <nil>
 }
@@ -134,17 +135,9 @@ func ExampleWithClaim() {
 // A handler reads the tick that its task was enqueued for.
 func ExampleTick() {
 	_ = asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		if name, tick, ok := asynqlock.Tick(ctx, task); ok {
-			fmt.Println(name, "of", tick.Format(time.RFC3339))
+		if name, at, ok := asynqlock.Tick(ctx, task); ok {
+			fmt.Println(name, "of", at.Format(time.RFC3339))
 		}
-		return nil
-	})
-}
-
-// The idempotency key stays the same, even if a new task took the place of one on its last retry.
-func ExampleOrigin() {
-	_ = asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		fmt.Println("payment", asynqlock.Origin(ctx, task))
 		return nil
 	})
 }

@@ -12,20 +12,25 @@ func Ahead(d time.Duration) SchedulerOption {
 	return schedulerOption(func(c *schedulerConfig) { c.ahead = d })
 }
 
+// ListEvery has the entries listed more rarely, for tests of long times.
+func ListEvery(d time.Duration) SchedulerOption {
+	return schedulerOption(func(c *schedulerConfig) { c.listEvery = d })
+}
+
 // At has the scheduler see the tick of an entry that was due then.
 func (s *Scheduler) At(name string, due time.Time) {
 	s.cron.Entry(s.entries[name]).Job.(*entry).at(due)
 }
 
-// RunScript is run.lua, and HandOnScript handon.lua.
+// RunScript is run.lua, and KeepScript keep.lua.
 var (
-	RunScript    = runScript
-	HandOnScript = handOnScript
+	RunScript  = runScript
+	KeepScript = keepScript
 )
 
 // WakeAtTheEnd has woken tasks stand where asynq puts what comes, until the function that it returns is called. No other test
 // may run meanwhile.
 func WakeAtTheEnd() (restore func()) {
-	runScript = redis.NewScript(strings.Replace(runText, "'RPUSH'", "'LPUSH'", 1))
+	runScript = redis.NewScript(asynqNames + strings.Replace(runText, "'RPUSH'", "'LPUSH'", 1))
 	return func() { runScript = RunScript }
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -23,9 +25,10 @@ func TestField(t *testing.T) {
 		`{"id": -1.50e3}`:                              "-1.50e3",
 		`{"id": 9007199254740993123}`:                  "9007199254740993123",
 		`{"id": "é"}`:                                  "é",
-		`{"id": 1, "id": 2}`:                           "2",
-		`{"id": 1, "\u0069d": "\u0062"}`:               "b", // the same name
-		`{"id": "a", "ID": "b"}`:                       "",  // a struct has the second
+		`{"\u0069d": "\u0062"}`:                        "b",
+		`{"id": 1, "id": 2}`:                           "",
+		`{"id": 1, "\u0069d": 1}`:                      "", // the same name
+		`{"id": "a", "ID": "b"}`:                       "", // a struct has the second
 		`{"id": "\u0000~@\n"}`:                         "\x00~@\n",
 		`{"id": "` + strings.Repeat("x", 1<<20) + `"}`: strings.Repeat("x", 1<<20),
 		` { "x" : {"id": 1} , "id" : "b" } `:           "b",
@@ -106,7 +109,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	clients := []*redis.Client{rdb, redis.NewClient(&redis.Options{Addr: "127.0.0.1:2"}), redis.NewClient(&redis.Options{Addr: "127.0.0.1:3"})}
-	several, err := holdfast.NewRedLock(clients)
+	several, err := redlock.New(clients)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +127,7 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"no locker":     {func() { asynqlock.New(nil, "account", part) }, []string{"no Locker"}},
 		"no resource":   {func() { asynqlock.New(l, "", part) }, []string{"no resource"}},
 		"no part":       {func() { asynqlock.New(l, "account", nil) }, []string{"no part"}},
-		"no field":      {func() { asynqlock.New(l, "account", asynqlock.Field("")) }, []string{"Field needs a name"}},
+		"no field":      {func() { asynqlock.New(l, "account", asynqlock.Field("")) }, []string{"no part", "names"}},
 		"no parts":      {func() { asynqlock.New(l, "account", asynqlock.Parts()) }, []string{"Parts"}},
 		"nil part":      {func() { asynqlock.New(l, "account", asynqlock.Parts(part, nil)) }, []string{"Parts"}},
 		"which Redis":   {func() { asynqlock.New(several, "account", part) }, []string{"WithRedis"}},
@@ -148,14 +151,14 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"scheduler, several":   {func() { asynqlock.NewScheduler(several) }, []string{"WithRedis"}},
 		"scheduler, option":    {scheduler(nil), []string{"nil option"}},
 		"scheduler, Redis":     {scheduler(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
-		"also nothing":         {func() { asynqlock.New(newLocker(t), "account", part, asynqlock.WithAlso("", nil)) }, []string{`WithAlso(""): no resource`, `WithAlso(""): no part`}},
+		"also nothing":         {func() { asynqlock.New(newLocker(t), "account", part, asynqlock.WithAlso("", nil)) }, []string{"WithAlso: no resource", "WithAlso: no part"}},
 		"too many": {func() {
 			asynqlock.New(newLocker(t), "account", part, slices.Repeat([]asynqlock.Option{asynqlock.WithAlso("account", part)}, 64)...)
 		},
 			[]string{"65 locks", "at most 64"}},
 		"scheduler, location":   {scheduler(asynqlock.WithLocation(nil)), []string{"WithLocation(nil)"}},
 		"scheduler, lateness":   {scheduler(asynqlock.WithLateness(0)), []string{"WithLateness(0s)"}},
-		"scheduler, claim":      {scheduler(asynqlock.WithClaim(holdfast.WithTickWindow(0, 0))), []string{"WithClaim", "WithTickWindow"}},
+		"scheduler, claim":      {scheduler(asynqlock.WithClaim(tick.WithWindow(0, 0))), []string{"WithClaim", "WithWindow"}},
 		"scheduler, nil claim":  {scheduler(asynqlock.WithClaim(nil)), []string{"WithClaim"}},
 		"scheduler, no trace":   {scheduler(asynqlock.WithTrace(nil)), []string{"WithTrace(nil)"}},
 		"scheduler, everything": {scheduler(asynqlock.WithLateness(-1), asynqlock.WithLocation(nil)), []string{"WithLateness(-1ns)", "WithLocation(nil)"}},

@@ -55,7 +55,7 @@ func worker(spec []string) error {
 	}
 	write := func(kind string, ctx context.Context, t *asynq.Task, more ...any) {
 		id, _ := asynq.GetTaskID(ctx)
-		line := fmt.Sprintln(append([]any{kind, time.Now().UnixNano(), id, accountOf(t), asynqlock.Origin(ctx, t)}, more...)...)
+		line := fmt.Sprintln(append([]any{kind, time.Now().UnixNano(), id, accountOf(t)}, more...)...)
 		if _, err := journal.WriteString(line); err != nil {
 			panic(err)
 		}
@@ -167,7 +167,6 @@ type line struct {
 	kind        string
 	at          int64
 	id, account string
-	origin      string
 	ok          bool
 }
 
@@ -183,11 +182,11 @@ func (c *crew) read(journal string) (lines []line) {
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
 		w := strings.Fields(s.Text())
-		if len(w) < 5 {
+		if len(w) < 4 {
 			continue // the last one of a worker that was killed
 		}
 		at, _ := strconv.ParseInt(w[1], 10, 64)
-		lines = append(lines, line{w[0], at, w[2], w[3], w[4], len(w) > 5 && w[5] == "true"})
+		lines = append(lines, line{w[0], at, w[2], w[3], len(w) > 4 && w[4] == "true"})
 	}
 	return lines
 }
@@ -197,7 +196,7 @@ type run struct {
 	begin, end int64
 }
 
-// judge returns the origins that have run to a good end, and reports runs of one account that overlap.
+// judge returns the tasks that have run to a good end, and reports runs of one account that overlap.
 func (c *crew) judge() (done map[string]bool, runs, lost int) {
 	c.t.Helper()
 	done = map[string]bool{}
@@ -218,7 +217,7 @@ func (c *crew) judge() (done map[string]bool, runs, lost int) {
 				open[l.account].end = l.at
 				delete(open, l.account)
 				if l.ok {
-					done[l.origin] = true
+					done[l.id] = true
 				}
 			case "lost":
 				lost++
@@ -308,8 +307,7 @@ func TestServersUnderFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, task := range archived {
-		id, _, _ := strings.Cut(task.ID, "~")
-		done[id] = true
+		done[task.ID] = true
 		if strings.Contains(task.LastErr, "elsewhere") || task.MaxRetry > 0 {
 			t.Errorf("archived after %d of %d retries: %s", task.Retried, task.MaxRetry, task.LastErr)
 		}

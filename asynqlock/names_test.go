@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/robfig/cron/v3"
 )
@@ -29,7 +30,7 @@ func TestOneNameInTwoAdapters(t *testing.T) {
 		c.Start()
 		for range n {
 			time.Sleep(time.Second)
-			if won, err := l.Claim(context.Background(), "invoices", time.Now().Truncate(time.Second)); won && err == nil {
+			if won, err := tick.Claim(context.Background(), l, "invoices", time.Now().Truncate(time.Second)); won && err == nil {
 				own.Add(1)
 			}
 		}
@@ -49,7 +50,7 @@ func TestOneNameWithoutANamespace(t *testing.T) {
 		for range 20 {
 			time.Sleep(time.Second)
 			for _, l := range []*holdfast.Locker{a, b} {
-				if won, err := l.Claim(context.Background(), "invoices", time.Now().Truncate(time.Second)); won && err == nil {
+				if won, err := tick.Claim(context.Background(), l, "invoices", time.Now().Truncate(time.Second)); won && err == nil {
 					got++
 				}
 			}

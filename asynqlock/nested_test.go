@@ -15,11 +15,11 @@ import (
 
 // A task under two locks gives way to either, and keeps neither from others meanwhile.
 func TestTwoKeys(t *testing.T) {
-	for name, opts := range map[string][]asynq.Option{"deferred": nil, "handed on": {asynq.MaxRetry(0)}} {
+	for name, opts := range map[string][]asynq.Option{"deferred": nil, "without retries": {asynq.MaxRetry(0)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
 				l := s.locker()
-				inner := asynqlock.New(l, "customer", asynqlock.Field("customer"))
+				inner := asynqlock.New(l, "customer", asynqlock.Field("customer"), s.trace())
 				customer, err := s.locker().Acquire(context.Background(), holdfast.Key("customer", "c"))
 				if err != nil {
 					t.Fatal(err)

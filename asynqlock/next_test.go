@@ -28,7 +28,9 @@ func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
 		cold++
 		task := pay(1000 + cold)
 		mu.Unlock()
-		s.enqueue(task)
+		if _, err := s.tasks.Enqueue(task); err != nil {
+			s.t.Error(err)
+		}
 	}
 	s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second))), func(ctx context.Context, task *asynq.Task) error {
 		if id, _ := asynq.GetTaskID(ctx); id == "holder" {
@@ -56,7 +58,7 @@ func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
 	for range hot {
 		s.enqueue(pay(1), opts...)
 	}
-	s.until("they give way", func() bool { return s.of("deferred")+s.of("handed on") >= hot })
+	s.until("they give way", func() bool { return s.of("deferred") >= hot })
 	for range backlog {
 		enqueueCold()
 	}
@@ -70,11 +72,11 @@ func drain(s *shop, busy time.Duration, opts ...asynq.Option) time.Duration {
 	return took
 }
 
-// A backlog in the queue keeps no task waiting whose key is idle, whether it was deferred or handed on, or has come back by
+// A backlog in the queue keeps no task waiting whose key is idle, whether it has retries left or not, or has come back by
 // itself, to the end of the queue.
 func TestWokenTaskRunsNext(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]asynq.Option{"deferred": nil, "handed on": {asynq.MaxRetry(0)}} {
+	for name, opts := range map[string][]asynq.Option{"deferred": nil, "without retries": {asynq.MaxRetry(0)}} {
 		for _, busy := range []time.Duration{100 * time.Millisecond, 2500 * time.Millisecond} { // so that they come back
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -99,77 +101,113 @@ func TestWokenTaskAtTheEndOfTheQueue(t *testing.T) {
 	})
 }
 
-// However deep the queue is, what is looked through for a task is bounded; and a task that cannot be found there, or has gone, is
-// left alone.
+// The wake takes the first tasks that can run, in their order, and leaves alone what cannot be found in a bounded part of the
+// queue, has run, has failed, or was archived by hand; and it leaves all as it is in a queue that is paused.
 func TestWakeLooksAtTheTask(t *testing.T) {
-	bubble(t, func(s *shop) {
-		ctx, rdb := context.Background(), s.client()
-		queued := func() []string { return rdb.LRange(ctx, "asynq:{q}:pending", 0, -1).Val() }
-		set := func(state string, fields ...any) {
-			rdb.Del(ctx, "asynq:{q}:t:a", "asynq:{q}:pending", "asynq:{q}:retry")
-			rdb.HSet(ctx, "asynq:{q}:t:a", append([]any{"state", state}, fields...)...)
-			rdb.RPush(ctx, "asynq:{q}:pending", "x", "y", "z")
+	everywhere(t, func(s *shop) {
+		t, ctx, rdb := s.t, context.Background(), s.client()
+		const prefix, notes = "asynq:{q}:", "asynqlock:deferred:{q}:account:1"
+		task := func(id, state string, fields ...any) {
+			rdb.HSet(ctx, prefix+"t:"+id, append([]any{"state", state}, fields...)...)
+			rdb.ZAdd(ctx, notes, redis.Z{Score: float64(len(id)), Member: id}) // longer names come later
+			if state == "retry" || state == "archived" {
+				rdb.ZAdd(ctx, prefix+state, z(id))
+			}
 		}
-		for _, c := range []struct {
-			name   string
+		deferred := []any{"holdfast", "1 0"}
+		kept := append([]any{"holdfast:kept", 1}, deferred...)
+		for name, c := range map[string]struct {
 			setUp  func()
+			wake   int
 			reply  int
-			queued string
+			queued string // by commas
+			left   string // notes
 		}{
-			{"deferred", func() { set("retry", "holdfast", "1 0 "); rdb.ZAdd(ctx, "asynq:{q}:retry", z("a")) }, 1, "xyza"},
-			{"not in the set", func() { set("retry", "holdfast", "1 0 ") }, 0, "xyz"},
-			{"failed", func() { set("retry"); rdb.ZAdd(ctx, "asynq:{q}:retry", z("a")) }, 0, "xyz"},
-			{"active", func() { set("active", "holdfast", "1 0 ") }, 2, "xyz"},
-			{"archived", func() { set("archived", "holdfast", "1 0 ") }, 0, "xyz"},
-			{"gone", func() { set("retry"); rdb.Del(ctx, "asynq:{q}:t:a") }, 0, "xyz"},
-			{"back", func() { set("pending", "holdfast", "1 0 "); rdb.LPush(ctx, "asynq:{q}:pending", "w", "a", "v") }, 1, "vwxyza"},
-			{"too deep", func() { set("pending", "holdfast", "1 0 "); rdb.RPush(ctx, "asynq:{q}:pending", "a") }, 0, "xyza"},
+			"deferred": {func() { task("a", "retry", deferred...) }, 1, 1, "x,y,z,a", ""},
+			"two of three": {func() {
+				task("a", "retry", deferred...)
+				task("aa", "retry", deferred...)
+				task("aaa", "retry", deferred...)
+			}, 2, 2, "x,y,z,aa,a", "aaa"},
+			"two of one":     {func() { task("a", "retry", deferred...) }, 2, 1, "x,y,z,a", ""},
+			"not in the set": {func() { task("a", "retry", deferred...); rdb.Del(ctx, prefix+"retry") }, 1, 0, "x,y,z", ""},
+			"failed":         {func() { task("a", "retry") }, 1, 0, "x,y,z", ""},
+			"active":         {func() { task("a", "active", deferred...) }, 1, -1, "x,y,z", "a"},
+			"the next":       {func() { task("a", "active", deferred...); task("aa", "retry", deferred...) }, 1, 1, "x,y,z,aa", "a"},
+			"archived":       {func() { task("a", "archived", deferred...) }, 1, 0, "x,y,z", ""},
+			"kept":           {func() { task("a", "archived", kept...) }, 1, 1, "x,y,z,a", ""},
+			"kept, gone":     {func() { task("a", "archived", kept...); rdb.Del(ctx, prefix+"archived") }, 1, 0, "x,y,z", ""},
+			"gone":           {func() { task("a", "retry", deferred...); rdb.Del(ctx, prefix+"t:a") }, 1, 0, "x,y,z", ""},
+			"back":           {func() { task("a", "pending", deferred...); rdb.LPush(ctx, prefix+"pending", "w", "a", "v") }, 1, 1, "v,w,x,y,z,a", ""},
+			"too deep":       {func() { task("a", "pending", deferred...); rdb.RPush(ctx, prefix+"pending", "a") }, 1, 0, "x,y,z,a", ""},
+			"paused":         {func() { task("a", "retry", deferred...); rdb.Set(ctx, prefix+"paused", 1, 0) }, 1, 0, "x,y,z", "a"},
+			"its own":        {func() { task("own", "active", deferred...) }, 1, 0, "x,y,z", ""},
+			"many that have gone": {func() {
+				for i := range 1500 {
+					rdb.ZAdd(ctx, notes, redis.Z{Score: float64(i), Member: fmt.Sprint(i)})
+				}
+			}, 1, -1, "x,y,z", "500 of them"},
 		} {
+			rdb.FlushAll(ctx)
+			rdb.RPush(ctx, prefix+"pending", "x", "y", "z")
 			c.setUp()
-			n, err := asynqlock.RunScript.Run(ctx, rdb, []string{"asynq:{q}:t:a", "asynq:{q}:pending", "asynq:{q}:retry"}, "a", 7, 3).Int()
-			got := ""
-			for _, id := range queued() {
-				got += id
+			keys := []string{notes, prefix + "pending", prefix + "retry", prefix + "archived", prefix + "paused"}
+			n, err := asynqlock.RunScript.Run(ctx, rdb, keys, prefix+"t:", 7, c.wake, 3, "own", time.Now().Unix()).Int()
+			left := rdb.ZRange(ctx, notes, 0, -1).Val()
+			if len(left) > 10 {
+				left = []string{fmt.Sprint(len(left), " of them")}
 			}
-			if err != nil || n != c.reply || got != c.queued {
-				t.Errorf("%s: got %d, %v and %q, want %d and %q", c.name, n, err, got, c.reply, c.queued)
+			queued := strings.Join(rdb.LRange(ctx, prefix+"pending", 0, -1).Val(), ",")
+			if err != nil || n != c.reply || queued != c.queued || strings.Join(left, ",") != c.left {
+				t.Errorf("%s: got %d, %v, %q in the queue and notes %q, want %d, %q and %q", name, n, err, queued, left, c.reply, c.queued, c.left)
 			}
-			if h := rdb.HGetAll(ctx, "asynq:{q}:t:a").Val(); n == 1 && (h["state"] != "pending" || h["pending_since"] != "7") {
-				t.Errorf("%s: got %v", c.name, h)
+			if h := rdb.HGetAll(ctx, prefix+"t:a").Val(); n > 0 && name != "the next" && (h["state"] != "pending" || h["pending_since"] != "7" || h["holdfast:woken"] != "1" || h["holdfast:kept"] != "") {
+				t.Errorf("%s: got %v", name, h)
 			}
 		}
 	})
 }
 
-// A hand-on whose answer was lost is said again, when what it has put may have run already, and the task may have gone.
-func TestHandOnIsSaidAgain(t *testing.T) {
-	bubble(t, func(s *shop) {
-		ctx, rdb := context.Background(), s.client()
-		const task, successor, retry, unique = "asynq:{q}:t:a", "asynq:{q}:t:a~b", "asynq:{q}:retry", "asynq:{q}:unique:u"
-		say := func(lock string) int {
-			n, err := asynqlock.HandOnScript.Run(ctx, rdb, []string{task, successor, retry, lock}, "a", "a~b", "message", 7, "1 0 ").Int()
-			if err != nil {
-				t.Fatal(err)
+// What asynq archives is brought back only if it does so for the deferral.
+func TestKeepLooksAtTheTask(t *testing.T) {
+	everywhere(t, func(s *shop) {
+		t, ctx, rdb := s.t, context.Background(), s.client()
+		const task, archived, retry = "asynq:{q}:t:a", "asynq:{q}:archived", "asynq:{q}:retry"
+		for name, c := range map[string]struct {
+			state string // "" if it is gone
+			kept  bool
+			first int
+			reply int
+			after string
+			stays bool // kept
+		}{
+			"before asynq knows":        {"active", false, 1, -1, "active", true},
+			"said again":                {"active", true, 1, -1, "active", true},
+			"not archived yet":          {"active", true, 0, -1, "active", true},
+			"archived":                  {"archived", true, 0, 1, "retry", false},
+			"archived, the answer lost": {"archived", true, 1, 1, "retry", false},
+			"run by another":            {"active", false, 0, 0, "active", false},
+			"archived by hand":          {"archived", false, 0, 0, "archived", false},
+			"run by hand":               {"pending", true, 0, 0, "pending", true},
+			"gone":                      {"", false, 1, 0, "", false},
+		} {
+			rdb.FlushAll(ctx)
+			if c.state != "" {
+				rdb.HSet(ctx, task, "state", c.state)
 			}
-			return n
-		}
-		if n := say(task); n != 0 || rdb.Exists(ctx, successor).Val() != 0 {
-			t.Errorf("a task that has gone: got %d", n)
-		}
-		for _, owner := range []string{"a", "another"} { // the lock has expired in the meantime, and somebody else has it
-			rdb.Del(ctx, task)
-			rdb.HSet(ctx, task, "msg", "message", "state", "active")
-			rdb.Set(ctx, unique, owner, time.Hour)
-			if n := say(unique); n != 1 || rdb.ZScore(ctx, retry, "a~b").Val() != 7 || rdb.HGet(ctx, successor, "state").Val() != "retry" {
-				t.Errorf("got %d", n)
+			if c.state == "archived" {
+				rdb.ZAdd(ctx, archived, z("a"))
 			}
-			want := map[string]string{"a": "a~b", "another": "another"}[owner]
-			if got, ttl := rdb.Get(ctx, unique).Val(), rdb.TTL(ctx, unique).Val(); got != want || ttl != time.Hour {
-				t.Errorf("locked by %q for %v, want %q and an hour", got, ttl, want)
+			if c.kept {
+				rdb.HSet(ctx, task, "holdfast:kept", 1)
 			}
-			rdb.Del(ctx, successor, retry) // it has run
-			if n := say(unique); n != 1 || rdb.Exists(ctx, successor, retry).Val() != 0 {
-				t.Errorf("said again: got %d, and the successor is there again", n)
+			n, err := asynqlock.KeepScript.Run(ctx, rdb, []string{task, archived, retry}, "a", 7, c.first).Int()
+			state, stays := rdb.HGet(ctx, task, "state").Val(), rdb.HExists(ctx, task, "holdfast:kept").Val()
+			if err != nil || n != c.reply || state != c.after || stays != c.stays {
+				t.Errorf("%s: got %d, %v, state %q, kept %v, want %d, %q, %v", name, n, err, state, stays, c.reply, c.after, c.stays)
+			}
+			if due := rdb.ZScore(ctx, retry, "a").Val(); (n == 1) != (due == 7) || (c.state == "archived") != (rdb.ZCard(ctx, archived).Val()+rdb.ZCard(ctx, retry).Val() == 1) {
+				t.Errorf("%s: due at %v", name, due)
 			}
 		}
 	})
@@ -218,7 +256,7 @@ func TestTimeoutEndsADeferral(t *testing.T) {
 
 // The state of a deferral ends with a retry that asynq has counted since, as behind a worker that was killed.
 func TestStateOfADeferral(t *testing.T) {
-	for state, goesOn := range map[string]bool{"%d 0 ": true, "%d 0 some text": true, "%d 1 ": false, "x 0": false, "": false, "%d": false} {
+	for state, goesOn := range map[string]bool{"%d 0": true, "%d 1": false, "%d 0 x": false, "x 0": false, "": false, "%d": false} {
 		bubble(t, func(s *shop) {
 			defer s.hold(s.locker(), 42)()
 			since := time.Now().Add(-time.Hour)
@@ -260,7 +298,7 @@ func TestWokenTaskWaitsALittle(t *testing.T) {
 				time.Sleep(busy)
 				free()
 			}()
-			time.Sleep(time.Second)
+			time.Sleep(100 * time.Millisecond)
 			close(release)
 			<-quicker
 			freed := time.Now()

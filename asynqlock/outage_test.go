@@ -170,13 +170,13 @@ func TestLostAnswers(t *testing.T) {
 		})
 		return rdb, lost
 	}
-	t.Run("of a successor", func(t *testing.T) {
+	t.Run("of what keeps a task", func(t *testing.T) {
 		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 			free := s.hold(s.locker(), 42)
-			rdb, lost := lossy(b, "holdfast-origin")
+			rdb, lost := lossy(b, "because it has no retries left")
 			s.serve(s.guard(s.locker(), asynqlock.WithRedis(rdb)), succeed)
 			s.enqueue(pay(42), asynq.MaxRetry(0))
-			s.until("the successor", func() bool { return s.of("handed on") == 1 })
+			s.until("the deferral", func() bool { return s.of("deferred") == 1 })
 			free()
 			s.empty()
 			if s.check(0, 0); s.ran() != 1 || lost.Load() != 1 {
@@ -195,13 +195,13 @@ func TestLostAnswers(t *testing.T) {
 			}
 		})
 	})
-	t.Run("of a look, and then the task is gone", func(t *testing.T) {
+	t.Run("of a deferral, and then the task is gone", func(t *testing.T) {
 		bubbleWith(t, func(s *shop, b *servertest.Bubble) {
 			defer s.hold(s.locker(), 42)()
 			all, rdb := s.client(), b.Client(func(o *redis.Options) { o.MaxRetries = -1 })
 			var once sync.Once
 			b.Link(rdb).OnCommand(func(args []string) (v servertest.Verdict) {
-				if strings.EqualFold(args[0], "hmget") {
+				if strings.EqualFold(args[0], "eval") && slices.Contains(args, "asynq:{"+queue+"}:t:gone") {
 					once.Do(func() {
 						all.Del(context.Background(), "asynq:{"+queue+"}:t:gone")
 						v = servertest.LoseReplyAndClose

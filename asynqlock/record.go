@@ -3,34 +3,33 @@ package asynqlock
 import (
 	"context"
 	_ "embed"
-	"errors"
-	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 )
 
-// A deferral adds a field to asynq's hash of the task: since when it is deferred, after how many retries, and what its
-// handler failed with before. The field is deleted with the hash. When the handler fails, the deferral ends, and the next
-// one counts anew.
-
+// A deferral adds fields to asynq's hash of the task, which are deleted with the hash. When the handler fails, the deferral
+// ends, and the next one counts anew.
 const (
-	stateField = "holdfast"
-	wokenField = "holdfast:woken"
+	stateField   = "holdfast"         // since when it is deferred, and after how many retries
+	failureField = "holdfast:failure" // what its handler failed with before
+	wokenField   = "holdfast:woken"   // a release has woken it, and it has not been deferred since
+	firstsField  = "holdfast:firsts"  // how often it has been the first in line, and was not woken
+	keptField    = "holdfast:kept"    // asynq is about to archive it, though it is only deferred: see keep.lua
+	untilField   = "holdfast:until"   // its deadline (Unix s): after that asynq fails it, and no Guard sees it
 )
 
 //go:embed defer.lua
 var deferText string
 
-//go:embed handon.lua
-var handOnText string
+//go:embed keep.lua
+var keepText string
 
 var (
-	deferScript  = redis.NewScript(deferText)
-	handOnScript = redis.NewScript(handOnText)
+	deferScript = redis.NewScript(asynqNames + deferText)
+	keepScript  = redis.NewScript(asynqNames + keepText)
 )
 
 // taskRef says which task a run is of, as its context has it. Without a server it has no ID.
@@ -47,67 +46,65 @@ func refOf(ctx context.Context) (r taskRef) {
 	return r
 }
 
-// These are asynq's keys. Their hash tag is the queue.
-func taskKey(queue, id string) string { return "asynq:{" + queue + "}:t:" + id }
-func pendingKey(queue string) string  { return "asynq:{" + queue + "}:pending" }
-func retryKey(queue string) string    { return "asynq:{" + queue + "}:retry" }
+func (r taskRef) key() string { return taskKey(r.queue, r.id) }
 
-// record is what Redis stores about a task that runs.
+// record is what Redis knows about a task that found its key busy.
 type record struct {
-	message
-	unique  string    // the key that Unique has locked
-	since   time.Time // of the first deferral, if goesOn
-	goesOn  bool      // the deferral has not ended since
-	failure string    // what the handler failed with before
-	woken   bool      // by a release, and not deferred since
+	deadline      time.Time // the zero Time if it has none
+	since         time.Time // of the first deferral, or now
+	failure       string    // what the handler failed with before
+	waits, woken  bool      // it is to wait, and is not deferred
+	ahead, firsts int64     // see defer.lua
 }
 
-// record reads a task. If it does not exist, the error is an asynq.ErrTaskNotFound.
-func (g *Guard) record(ctx context.Context, r taskRef) (*record, error) {
-	fields, err := g.redis.HMGet(ctx, taskKey(r.queue, r.id), "msg", "unique_key", stateField, wokenField).Result()
-	if err != nil {
-		return nil, err
-	}
-	raw, ok := fields[0].(string)
-	if !ok {
-		return nil, asynq.ErrTaskNotFound
-	}
-	rec := &record{}
-	if rec.message, err = parseMessage([]byte(raw)); err != nil {
-		return nil, err
-	}
-	rec.unique, _ = fields[1].(string)
-	rec.failure = rec.text(errorField)
-	state, _ := fields[2].(string)
-	if since, failure, ok := parseState(state, r.retried); ok {
-		rec.since, rec.failure, rec.goesOn = since, failure, true
-	}
-	rec.woken = fields[3] != nil
-	return rec, nil
-}
-
-func formatState(since time.Time, retried int, failure string) string {
-	return fmt.Sprintf("%d %d %s", since.UnixMilli(), retried, failure)
-}
-
-// parseState reads a state. ok is false if the task has failed since.
-func parseState(state string, retried int) (since time.Time, failure string, ok bool) {
-	first, rest, _ := strings.Cut(state, " ")
-	second, failure, _ := strings.Cut(rest, " ")
-	ms, err := strconv.ParseInt(first, 10, 64)
-	if err != nil || second != strconv.Itoa(retried) {
-		return time.Time{}, "", false
-	}
-	return time.UnixMilli(ms), failure, true
-}
-
-// remember stores this deferral for the next run. It tries once: if that fails, the next deferral counts anew, and the task
-// is not woken.
-func (g *Guard) remember(ctx context.Context, r taskRef, state string) bool {
+// note records that the task is deferred, since the given time unless it was deferred before, and has the next release of
+// lock wake it, unless lock is empty. If mayWait, it reports instead that the task is to wait, see defer.lua.
+//
+// It tries once: if that fails, the next deferral counts anew, and the task is not woken. If the task does not exist, the
+// error is an asynq.ErrTaskNotFound.
+func (g *Guard) note(ctx context.Context, r taskRef, lock string, since time.Time, mayWait bool) (record, error) {
 	ctx, cancel := context.WithTimeout(ctx, noteBound)
 	defer cancel()
-	n, err := deferScript.Run(ctx, g.redis, []string{taskKey(r.queue, r.id)}, state).Int()
-	return err == nil && n == 1
+	rec := record{since: since}
+	keys, life := []string{r.key()}, g.maxDelay+forwarding
+	if lock != "" {
+		keys = append(keys, notesKey(lock, r.queue))
+	}
+	reply, err := deferScript.Run(ctx, g.redis, keys, r.id, since.UnixMilli(), r.retried, life.Milliseconds(), mayWait).Slice()
+	if err == redis.Nil {
+		err = asynq.ErrTaskNotFound
+	}
+	if err != nil {
+		return rec, err
+	}
+	raw, _ := reply[0].(string)
+	lastErr, deadline, err := readMessage([]byte(raw))
+	if err != nil {
+		return rec, err
+	}
+	if deadline > 0 {
+		rec.deadline = time.Unix(deadline, 0)
+		_ = g.redis.HSet(ctx, r.key(), untilField, deadline).Err()
+	}
+	number := func(i int) int64 { n, _ := reply[i].(int64); return n }
+	rec.waits, rec.woken, rec.ahead, rec.firsts = number(3) > 0, number(3) == 2, number(4), number(5)
+	if before, ok := reply[1].(string); ok {
+		ms, _ := strconv.ParseInt(before, 10, 64)
+		if first := time.UnixMilli(ms); first.Before(since) {
+			rec.since = first
+		}
+		rec.failure, _ = reply[2].(string)
+	} else if rec.failure = lastErr; lastErr != "" && !rec.waits {
+		err = g.redis.HSet(ctx, r.key(), failureField, lastErr).Err()
+	}
+	if rec.firsts > 0 || number(6) == 1 { // the first one says it each time, in case that it went wrong before
+		_, err = g.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+			p.SAdd(ctx, queuesKey(lock), r.queue)
+			p.PExpire(ctx, queuesKey(lock), 2*life)
+			return nil
+		})
+	}
+	return rec, err
 }
 
 // forget ends the deferral of a task, because its handler has failed.
@@ -117,40 +114,41 @@ func (g *Guard) forget(ctx context.Context, r taskRef) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 	defer cancel()
-	_ = g.redis.HDel(ctx, taskKey(r.queue, r.id), stateField, wokenField).Err()
+	_ = g.redis.HDel(ctx, r.key(), stateField, failureField, wokenField, firstsField, keptField).Err()
 }
 
-// put replaces a task that has no retries left with a new task of the same content. It keeps trying for as long as asynq
-// waits for the outcome, because asynq archives the task if put returns an error.
-func (g *Guard) put(ctx context.Context, r taskRef, rec *record, successor, origin string, d *DeferredError) (err error) {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		if rec == nil {
-			if rec, err = g.record(ctx, r); errors.Is(err, asynq.ErrTaskNotFound) {
-				return err // Redis has lost it in the meantime
-			}
-		}
-		if rec != nil {
-			unique := rec.unique
-			if unique == "" {
-				unique = taskKey(r.queue, r.id) // Cluster needs some key in the same slot
-			}
-			keys := []string{taskKey(r.queue, r.id), taskKey(r.queue, successor), retryKey(r.queue), unique}
-			var n int
-			n, err = handOnScript.Run(ctx, g.redis, keys, r.id, successor, rec.successor(successor, origin, d.Error()),
-				time.Now().Add(d.Delay).Unix(), formatState(d.Since, r.retried, d.failure)).Int()
-			if err == nil && n == 0 {
-				return asynq.ErrTaskNotFound
-			}
-			if err == nil {
-				return nil
-			}
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+// keep brings a task back that asynq archives because it has no retries left, though it is only deferred. It returns
+// before asynq has done so. If this process is killed before the task is back, the task stays archived, and the next
+// release of its key has it run.
+//
+// keep tries for as long as asynq waits for the outcome. If it returns an error, the task is archived and stays so. While
+// the task is in the archive, asynq may drop the oldest ones of a full archive (10,000 tasks) a little earlier than it
+// would.
+func (g *Guard) keep(ctx context.Context, r taskRef, delay time.Duration) error {
+	keys := []string{r.key(), archivedKey(r.queue), retryKey(r.queue)}
+	due := time.Now().Add(delay).Unix()
+	say := func(ctx context.Context, first int) (int, error) {
+		return keepScript.Run(ctx, g.redis, keys, r.id, due, first).Int()
+	}
+	n, err := say(ctx, 1)
+	for pause := 50 * time.Millisecond; err != nil; pause = min(2*pause, 2*time.Second) {
+		if time.Sleep(pause); ctx.Err() != nil {
 			return err
 		}
+		n, err = say(ctx, 1)
 	}
+	if n != notYet {
+		return asynq.ErrTaskNotFound // Redis has lost it in the meantime
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), archiving)
+		defer cancel()
+		for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+			time.Sleep(pause)
+			if n, err := say(ctx, 0); err == nil && n != notYet {
+				return
+			}
+		}
+	}()
+	return nil
 }

@@ -12,32 +12,28 @@ import (
 
 	"github.com/hibiken/asynq"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
+	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
 	"github.com/robfig/cron/v3"
 )
 
 // Scheduler enqueues tasks by the clock, like [asynq.Scheduler]. It can run on every replica: each tick is enqueued by one
-// of them. Make it with [NewScheduler].
+// of them.
 //
-// A tick is a nominal time, the same on all replicas. "*/5 * * * *" has a tick at 12:05:00 in the time of the Scheduler's
-// location. "@every 5m" has one at each multiple of 5 min since 1970, whenever the replica was started. Before a replica
-// enqueues a task, it claims the tick with [holdfast.Locker.Claim], under the name holdfast.Key("asynq", name). So the
-// replicas' clocks may differ, a task may be done before a slow replica gets there, and replicas may come and go.
+// A tick is a nominal time, the same on all replicas: "*/5 * * * *" has one at 12:05:00 in the Scheduler's location,
+// "@every 5m" at each multiple of 5 min since 1970, whenever the replica was started, and "@every 24h" at midnight UTC. A
+// period is rounded down to whole seconds.
 //
-// At most one replica enqueues a tick. One does, unless
+// Before a replica enqueues a task, it claims the tick by a [tick.Clock], under the name holdfast.Key("asynq", name): at
+// most one gets it, and none before the tick has come by the clock of Redis, except with several masters. A replica whose
+// clock is ahead by more than 10 s, or behind by more than 1 h, enqueues nothing: see [WithClaim].
 //
-//   - no replica whose clock is close enough to that of Redis, see below, reaches Redis within the bound of [WithLateness],
-//     or
-//   - the replica that claimed the tick dies, or cannot enqueue the task, before it has done so.
+// No replica enqueues a tick if none reaches Redis within the bound of [WithLateness], or if the one that claimed it
+// dies. If Redis loses a claim within an hour, as in a restart without persistence, or if its clock is set forward by
+// more than an hour and back, a tick can be enqueued again.
 //
-// The claims live in the Locker's Redis until their tick is more than an hour old. If Redis loses one in that time, for
-// example in a restart without persistence, its tick can be enqueued again. The same goes if the clock of Redis is set
-// forward by more than an hour, and then back. A cronlock job can have the same name. Unlike asynq's own, a Scheduler is not
-// listed among the Inspector's SchedulerEntries.
-//
-// A replica whose clock is ahead waits until the tick has come by the clock of Redis (TIME). If a clock is off by more than
-// 1 s, slog warns about it once. A replica whose clock is ahead by more than 10 s, or behind by more than 1 h, enqueues
-// nothing: see [WithClaim]. With a Locker on several masters there is no such common clock, and a replica enqueues too early
-// by as much as its own clock is ahead.
+// asynq's Inspector, and so asynqmon, lists the entries. They are written every 10 s, to the keys asynq:schedulers (ZADD,
+// ZREM) and asynq:schedulers:{...} (DEL, LPUSH, EXPIRE), if an ACL allows that.
 type Scheduler struct {
 	locker *holdfast.Locker
 	client *asynq.Client
@@ -51,36 +47,38 @@ type Scheduler struct {
 	entries map[string]cron.EntryID
 	state   state
 
-	skewed sync.Once // the warning about the clock
+	unlist   context.CancelFunc
+	unlisted chan struct{} // closed when the entries are listed no more
+
+	clock tick.Clock
 }
 
-// NewScheduler returns a Scheduler that enqueues into the Locker's Redis, or into that of [WithRedis].
-//
-// NewScheduler checks the Locker and all options together. It panics if any is wrong, with an error that names each mistake
-// and matches [holdfast.ErrInvalid].
+// NewScheduler returns a Scheduler that enqueues into the Locker's Redis, or into that of [WithRedis]. It panics as [New]
+// does.
 func NewScheduler(locker *holdfast.Locker, opts ...SchedulerOption) *Scheduler {
 	s := &Scheduler{locker: locker, schedulerConfig: schedulerDefaults(), entries: map[string]cron.EntryID{}}
 	for _, o := range opts {
 		if o == nil {
-			s.refuse("a nil option")
+			s.mistakes.Refuse("a nil option")
 			continue
 		}
 		o.scheduler(&s.schedulerConfig)
 	}
 	if s.lateness != nil && *s.lateness <= 0 {
-		s.refuse("WithLateness(%v): want more than 0", *s.lateness)
+		s.mistakes.Refuse("WithLateness(%v): want more than 0", *s.lateness)
 	}
 	if locker == nil {
-		s.refuse("no Locker")
-	} else if err := checkClaim(locker, s.claim); err != nil {
-		s.refuse("WithClaim: %v", err)
+		s.mistakes.Refuse("no Locker")
+	} else if err := tick.Check(locker, claimed("name"), s.claim...); err != nil {
+		s.mistakes.Refuse("WithClaim: %v", err)
 	}
-	s.redis = s.tasksIn(locker, s.redis)
-	if err := s.err("NewScheduler"); err != nil {
+	s.redis = tasksIn(&s.mistakes, locker, s.redis)
+	if err := s.mistakes.Err("asynqlock: NewScheduler"); err != nil {
 		panic(err)
 	}
 	s.client = asynq.NewClientFromRedisClient(s.redis)
 	s.cron = cron.New(cron.WithLocation(s.location))
+	s.clock.Locker, s.clock.Now = locker, func() time.Time { return time.Now().Add(s.ahead) }
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -94,12 +92,9 @@ const (
 	closed
 )
 
-// Register adds an entry: task is enqueued at each tick of spec. spec has five fields, or is a descriptor such as @daily or
-// @every 10s, as for asynq's own Scheduler. name names the entry on all replicas, which exclude each other by it. No other
-// entry in the whole Redis may have the same name. Register and Unregister can be called at any time.
-//
-// For each tick the task gets an ID of its own, made of the name and the Unix time: "invoices@1795271400". [Tick] reads it
-// for the handler. opts are asynq's, and must not set an ID.
+// Register adds an entry, at any time: task is enqueued at each tick of spec, which has five fields, or is a descriptor
+// such as @daily or @every 10s. name names the entry on all replicas, and no other entry in the whole Redis. Each tick's
+// task gets an ID such as "invoices@1795271400", which [Tick] reads: opts must not set one.
 //
 // Errors: [holdfast.ErrInvalid].
 func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.Option) error {
@@ -125,14 +120,14 @@ func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.
 	if first.IsZero() {
 		return invalid("Register(%q, %q): the spec never matches", spec, name)
 	}
-	e := &entry{s: s, name: name, task: task, opts: opts, ahead: s.ahead}
+	e := &entry{s: s, name: name, spec: spec, task: task, opts: opts, ahead: s.ahead}
 	if s.lateness != nil {
 		e.lateness = *s.lateness
 	} else {
 		e.lateness = min(schedule.Next(first).Sub(first)/2, defaultLateness)
 	}
 	if s.ahead != 0 {
-		schedule = skewed{schedule, s.ahead}
+		schedule = ticks.Skewed{Schedule: schedule, Ahead: s.ahead}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,15 +137,6 @@ func (s *Scheduler) Register(spec, name string, task *asynq.Task, opts ...asynq.
 	e.id = s.cron.Schedule(schedule, e)
 	s.entries[name] = e.id
 	return nil
-}
-
-// checkClaim has the Locker check the options.
-func checkClaim(locker *holdfast.Locker, claim []holdfast.ClaimOption) error {
-	opts := make([]holdfast.Option, len(claim))
-	for i, o := range claim {
-		opts[i] = o
-	}
-	return locker.Check(claimed("name"), opts...)
 }
 
 // claimed returns the name under which an entry's ticks are claimed. It differs from that of a lock or a cron job of the
@@ -182,8 +168,7 @@ func (s *Scheduler) Unregister(name string) error {
 	return nil
 }
 
-// Run starts the Scheduler, waits until the process receives SIGINT or SIGTERM, and shuts it down. A program that handles
-// signals itself uses Start and Shutdown instead.
+// Run starts the Scheduler, waits until the process receives SIGINT or SIGTERM, and shuts it down.
 //
 // Errors: those of Start.
 func (s *Scheduler) Run() error {
@@ -198,9 +183,9 @@ func (s *Scheduler) Run() error {
 	return nil
 }
 
-// Start starts the ticks, from the next one of each entry on. It does not block. A Scheduler can be started once.
+// Start starts the ticks and returns.
 //
-// Errors: [holdfast.ErrInvalid] if it is running, [holdfast.ErrClosed] if it was shut down.
+// Errors: [holdfast.ErrInvalid] if it was started before, [holdfast.ErrClosed] if it was shut down.
 func (s *Scheduler) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,17 +196,21 @@ func (s *Scheduler) Start() error {
 		return fmt.Errorf("asynqlock: Start: the Scheduler was shut down: %w", holdfast.ErrClosed)
 	}
 	s.state = running
+	var ctx context.Context
+	ctx, s.unlist = context.WithCancel(s.ctx)
+	s.unlisted = make(chan struct{})
 	s.cron.Start()
+	go func() {
+		defer close(s.unlisted)
+		s.list(ctx)
+	}()
 	return nil
 }
 
 // shutdownTimeout is the default of asynq's Server.
 const shutdownTimeout = 8 * time.Second
 
-// Shutdown ends the ticks and waits for those that are being enqueued, for up to 8 s, as asynq's Server waits for its
-// handlers. A tick takes longer only if Redis does not answer or the replica's clock is ahead by more than that. The tick is
-// then missed on this replica. Shut the Scheduler down before the Locker. A Scheduler that was shut down before its Start
-// cannot be started.
+// Shutdown ends the ticks and waits for those that are being enqueued, for up to 8 s. Then they are missed on this replica.
 func (s *Scheduler) Shutdown() {
 	s.mu.Lock()
 	before := s.state
@@ -232,13 +221,19 @@ func (s *Scheduler) Shutdown() {
 	}
 	defer s.stop()
 	defer time.AfterFunc(shutdownTimeout, s.stop).Stop()
+	s.unlist()
 	<-s.cron.Stop().Done()
+	select {
+	case <-s.unlisted:
+	case <-time.After(noteBound): // Redis does not answer, and the list expires
+	}
 }
 
 // entry is the job that cron runs.
 type entry struct {
 	s        *Scheduler
 	name     string
+	spec     string
 	task     *asynq.Task
 	opts     []asynq.Option
 	lateness time.Duration
@@ -257,73 +252,28 @@ func (e *entry) Run() {
 	if due.IsZero() {
 		return // removed in the meantime
 	}
-	e.at(due.Round(0)) // without the monotonic clock, which stands still while a machine sleeps
+	e.at(due)
 }
 
 // at runs the tick that is due at that time, by the clock of this replica.
 func (e *entry) at(due time.Time) {
-	tick := due.Add(e.ahead)
-	if late := time.Since(due); late >= e.lateness {
-		e.s.tell(e.s.ctx, missedHook, Event{Name: e.name, Tick: tick, Err: &lateError{late, e.lateness}})
-		return
-	}
-	// The bound counts from the tick, and not from now: a machine that was suspended is late.
-	ctx, cancel := context.WithDeadline(e.s.ctx, due.Add(e.lateness))
-	defer cancel()
-	early := e.s.early(ctx, tick)
-	if early > longestEarly {
-		e.report(ctx, tick, early)
-		return
-	}
-	if early > 0 {
-		ctx, cancel = context.WithDeadline(e.s.ctx, due.Add(early+e.lateness))
-		defer cancel()
-		pauseFor(ctx, early)
-	}
-	e.report(ctx, tick, 0)
+	hook, event := e.tick(due.Round(0).Add(e.ahead)) // without the monotonic clock, which stands still while a machine sleeps
+	e.s.tell(e.s.ctx, hook, event)
 }
 
-type lateError struct{ by, bound time.Duration }
-
-func (e *lateError) Error() string {
-	return fmt.Sprintf("asynqlock: %v late, at most %v allowed", e.by.Round(time.Millisecond), e.bound)
-}
-
-func (e *entry) report(ctx context.Context, tick time.Time, early time.Duration) {
-	hook, event := e.tick(ctx, tick, early)
-	e.s.tell(ctx, hook, event)
-}
-
-// pauseFor waits for d, or until ctx ends.
-func pauseFor(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// tick claims the tick. If it is granted, tick waits for early and then enqueues the task: early is above 0 only if a window
-// of WithClaim grants ticks that early. It keeps trying both until ctx ends.
-func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) (hook, Event) {
-	event := Event{Name: e.name, Tick: tick}
-	end, _ := ctx.Deadline()
-	claim := append(e.s.claim[:len(e.s.claim):len(e.s.claim)], holdfast.WithWait(max(0, time.Until(end))))
-	won, err := e.s.locker.Claim(ctx, claimed(e.name), tick, claim...)
+// tick claims the tick and, if it is granted, enqueues the task. It keeps trying both until that would be too late.
+func (e *entry) tick(at time.Time) (hook, Event) {
+	event := Event{Name: e.name, Tick: at}
+	until, won, err := e.s.clock.Claim(e.s.ctx, claimed(e.name), at, e.lateness, e.s.claim...)
 	if event.Err = err; err != nil {
 		return missedHook, event
 	}
 	if !won {
 		return elsewhereHook, event
 	}
-	if early > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(e.s.ctx, end.Add(early))
-		defer cancel()
-		pauseFor(ctx, early)
-	}
-	opts := append(e.opts[:len(e.opts):len(e.opts)], asynq.TaskID(fmt.Sprintf("%s@%d", e.name, tick.Unix())))
+	ctx, cancel := context.WithDeadline(e.s.ctx, until)
+	defer cancel()
+	opts := append(e.opts[:len(e.opts):len(e.opts)], asynq.TaskID(fmt.Sprintf("%s@%d", e.name, at.Unix())))
 	for {
 		event.Info, err = e.s.client.EnqueueContext(ctx, e.task, opts...)
 		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // our own earlier try, whose answer was lost
@@ -331,9 +281,11 @@ func (e *entry) tick(ctx context.Context, tick time.Time, early time.Duration) (
 			return enqueuedHook, event
 		}
 		if event.Err = err; errors.Is(err, asynq.ErrDuplicateTask) {
-			return missedHook, event
+			return elsewhereHook, event // the task of an earlier tick is still queued, which is what asynq.Unique is for
 		}
-		if pauseFor(ctx, pause); ctx.Err() != nil {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 			return missedHook, event
 		}
 	}

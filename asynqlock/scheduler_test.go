@@ -16,6 +16,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
 )
@@ -78,13 +79,13 @@ func (s *shop) work(k *ticks) {
 	s.t.Helper()
 	server := asynq.NewServerFromRedisClient(s.client(), asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 400 * time.Millisecond})
 	err := server.Start(asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		name, tick, ok := asynqlock.Tick(ctx, t)
+		name, at, ok := asynqlock.Tick(ctx, t)
 		if !ok {
 			s.t.Error("a task without a tick")
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.ran = append(k.ran, fmt.Sprintf("%s %s", name, tick.UTC().Format(time.TimeOnly)))
+		k.ran = append(k.ran, fmt.Sprintf("%s %s", name, at.UTC().Format(time.TimeOnly)))
 		return nil
 	}))
 	if err != nil {
@@ -152,7 +153,7 @@ func TestRollingRestarts(t *testing.T) {
 			time.Sleep(7300 * time.Millisecond)
 		}
 		began, want := k.all()[0].Tick, 0
-		for tick := began; !tick.After(time.Now()); tick = tick.Add(10 * time.Second) {
+		for at := began; !at.After(time.Now()); at = at.Add(10 * time.Second) {
 			want++
 		}
 		time.Sleep(time.Second)
@@ -176,7 +177,7 @@ func TestReplicaAnHourOff(t *testing.T) {
 		}
 		for name, off := range map[string]*ticks{"ahead": &ahead, "behind": &behind} {
 			missed := off.of("missed")
-			if len(missed) != 10 || !errors.Is(missed[0].Err, holdfast.ErrTick) {
+			if len(missed) != 10 || !errors.Is(missed[0].Err, tick.ErrWindow) {
 				t.Errorf("%s: got %+v", name, off.all())
 			}
 		}
@@ -239,13 +240,13 @@ func TestTickThatIsLate(t *testing.T) {
 		var k ticks
 		sch := s.schedule(&k)
 		register(t, sch, "report", "0 0 1 1 *")
-		tick := time.Now().Truncate(time.Minute)
-		time.Sleep(time.Until(tick.Add(61 * time.Second)))
-		sch.At("report", tick)
+		at := time.Now().Truncate(time.Minute)
+		time.Sleep(time.Until(at.Add(61 * time.Second)))
+		sch.At("report", at)
 		if all := k.all(); len(all) != 1 || all[0].kind != "missed" || !strings.Contains(all[0].Err.Error(), "1m1s late, at most 1m0s allowed") {
 			t.Errorf("a minute late: got %+v", all)
 		}
-		sch.At("report", tick.Add(10*time.Second))
+		sch.At("report", at.Add(10*time.Second))
 		if all := k.all(); len(all) != 2 || all[1].kind != "enqueued" {
 			t.Errorf("51 s late: got %+v", all)
 		}
@@ -319,7 +320,7 @@ func TestClaimOptionsOfAScheduler(t *testing.T) {
 				var k ticks
 				var early atomic.Int64
 				sch := asynqlock.NewScheduler(s.locker(), asynqlock.Ahead(c.off),
-					asynqlock.WithClaim(holdfast.WithTickWindow(time.Hour, c.ahead)),
+					asynqlock.WithClaim(tick.WithWindow(time.Hour, c.ahead)),
 					asynqlock.WithTrace(traceTo(func(e event) {
 						k.report(e)
 						early.Store(int64(time.Until(e.Tick)))
@@ -334,7 +335,7 @@ func TestClaimOptionsOfAScheduler(t *testing.T) {
 				if d := time.Duration(early.Load()); !c.missed && (d > 0 || d < -50*time.Millisecond) {
 					t.Errorf("enqueued %v early", d)
 				}
-				if c.missed && !errors.Is(k.all()[0].Err, holdfast.ErrTick) {
+				if c.missed && !errors.Is(k.all()[0].Err, tick.ErrWindow) {
 					t.Errorf("got %v", k.all()[0].Err)
 				}
 			})
@@ -354,9 +355,7 @@ func TestSchedulerRunsUntilASignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep := make(chan os.Signal, 1) // a signal that comes before Run listens does not end the test
-	signal.Notify(keep, os.Interrupt)
-	defer signal.Stop(keep)
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // for good: one that comes before Run listens, or late, does not end the test
 	ended := make(chan error, 1)
 	go func() { ended <- sch.Run() }()
 	for pending := true; pending; {
@@ -405,16 +404,28 @@ func TestRegisterRefuses(t *testing.T) {
 	}
 }
 
-// A tick survives that a task takes its task's place.
+// Any ID of a Scheduler's form is one of a Scheduler, and no other.
 func TestTickOfOtherTasks(t *testing.T) {
-	task := asynq.NewTaskWithHeaders("report", nil, map[string]string{"holdfast-origin": "a@b@1700000000"})
-	if name, tick, ok := asynqlock.Tick(t.Context(), task); !ok || name != "a@b" || tick.Unix() != 1700000000 {
-		t.Errorf("got %q, %v, %v", name, tick, ok)
-	}
-	for _, id := range []string{"", "@1", "a", "a@", "a@b", "a@-1", "a@0"} {
-		task := asynq.NewTaskWithHeaders("report", nil, map[string]string{"holdfast-origin": id})
-		if name, tick, ok := asynqlock.Tick(t.Context(), task); ok {
-			t.Errorf("%q: got %q, %v", id, name, tick)
+	bubble(t, func(s *shop) {
+		got := make(chan string, 10)
+		server := asynq.NewServerFromRedisClient(s.client(), asynq.Config{LogLevel: asynq.FatalLevel, TaskCheckInterval: 100 * time.Millisecond, Concurrency: 1})
+		err := server.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			name, at, ok := asynqlock.Tick(ctx, task)
+			got <- fmt.Sprint(name, " ", at.Unix(), " ", ok)
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		defer server.Shutdown()
+		none := fmt.Sprint(" ", time.Time{}.Unix(), " false")
+		for id, want := range map[string]string{
+			"a@b@1700000000": "a@b 1700000000 true", "@1": none, "a": none, "a@": none, "a@b": none, "a@-1": none, "a@0": none, "a@+5": none, "a@05": none,
+		} {
+			s.enqueue(asynq.NewTask("report", nil), asynq.TaskID(id))
+			if name := <-got; name != want {
+				t.Errorf("%q: got %q, want %q", id, name, want)
+			}
+		}
+	})
 }

@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
-
-var errGone = errors.New("lost while waiting for another lock")
 
 // busyKey returns the one of keys that err is about.
 func busyKey(keys []string, err error) string {
@@ -26,16 +23,6 @@ func busyKey(keys []string, err error) string {
 		}
 	}
 	return cmp.Or(key, keys[0])
-}
-
-// taken returns the locks of inner that outer does not carry. The outer Guard wakes tasks for those that it does.
-func taken(outer, inner context.Context) []*holdfast.Lock {
-	return slices.DeleteFunc(holdfast.Held(inner), func(lock *holdfast.Lock) bool { return has(outer, lock) })
-}
-
-// has reports whether lock is a handle to a hold that ctx carries.
-func has(ctx context.Context, lock *holdfast.Lock) bool {
-	return slices.ContainsFunc(holdfast.Held(ctx), func(l *holdfast.Lock) bool { return l.Key() == lock.Key() && l.Token() == lock.Token() })
 }
 
 // passOn wakes a task at each free key, after a task that wants several was refused at another key. The refused task may
@@ -56,7 +43,7 @@ func (g *Guard) passOn(ctx context.Context, keys []string, busy, outcome error) 
 		defer cancel()
 		for state, err := range g.locker.InspectAll(ctx, keys...) {
 			if err == nil && !state.Held && state.Key != held.Key { // the task that releases that one finds the note
-				g.wake(ctx, state.Key, noteOf(r.queue, r.id))
+				g.wake(ctx, state.Key, r, 1)
 			}
 		}
 	})

@@ -20,8 +20,8 @@ func TestDeferralKeepsTheHandlersError(t *testing.T) {
 		opts []asynq.Option
 		kind string
 	}{
-		"deferred":  {nil, "deferred"},
-		"handed on": {[]asynq.Option{asynq.MaxRetry(1)}, "handed on"},
+		"deferred":        {nil, "deferred"},
+		"without retries": {[]asynq.Option{asynq.MaxRetry(1)}, "deferred"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(s *shop) {
@@ -109,31 +109,34 @@ func TestHandlersErrorIsNoDeferral(t *testing.T) {
 	}
 }
 
-// A task that is handed on again and again does not grow, keeps what asynq has written into it, and leaves nothing behind.
-func TestHandedOnTaskStaysTheSame(t *testing.T) {
+// A task without retries that is deferred again and again stays in the same state, does not grow, keeps what asynq has
+// written into it, and leaves nothing behind.
+func TestDeferredTaskStaysTheSame(t *testing.T) {
 	bubble(t, func(s *shop) {
 		free := s.hold(s.locker(), 42)
 		rdb, ctx := s.client(), context.Background()
 		s.serve(s.guard(s.locker(), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second))), succeed)
 		task := asynq.NewTaskWithHeaders("pay", []byte(`{"account": 42, "text": "\u00e9`+strings.Repeat("x", 300)+`"}`), map[string]string{"a": "1", "b": strings.Repeat("y", 200)})
-		first := s.enqueue(task, asynq.MaxRetry(0), asynq.Retention(time.Hour), asynq.Timeout(time.Minute), asynq.Unique(time.Hour))
-		sizes := map[int]bool{}
+		deadline := time.Now().Add(time.Hour).Truncate(time.Second)
+		first := s.enqueue(task, asynq.MaxRetry(0), asynq.Retention(time.Hour), asynq.Timeout(time.Minute), asynq.Deadline(deadline), asynq.Unique(time.Hour))
+		sizes, fields := map[int]bool{}, 0
 		for n := range 30 {
-			s.until("it is handed on", func() bool { return s.of("handed on") > n })
+			s.until("it is deferred", func() bool { return s.of("deferred") > n })
 			s.until("it is put back", func() bool { q := s.queued(); return q.Size == 1 && q.Retry == 1 })
-			tasks, err := s.inspector.ListRetryTasks(queue)
-			if err != nil || len(tasks) != 1 {
-				t.Fatalf("got %v, %v", tasks, err)
+			got, err := s.inspector.GetTaskInfo(queue, first.ID)
+			if err != nil {
+				t.Fatal(err)
 			}
-			got := tasks[0]
-			if string(got.Payload) != string(task.Payload()) || got.Headers["a"] != "1" || len(got.Headers) != 3 || got.Timeout != time.Minute || got.Retention != time.Hour ||
-				!strings.HasPrefix(got.ID, first.ID+"~") || got.Retried != 0 || got.MaxRetry != 0 {
+			if string(got.Payload) != string(task.Payload()) || got.Headers["a"] != "1" || len(got.Headers) != 2 || got.Timeout != time.Minute ||
+				got.Retention != time.Hour || !got.Deadline.Equal(deadline) || got.Retried != 0 || got.MaxRetry != 0 || !strings.Contains(got.LastErr, "deferred since") {
 				t.Fatalf("got %+v", got)
 			}
-			sizes[len(strings.ReplaceAll(rdb.HGet(ctx, "asynq:{"+queue+"}:t:"+got.ID, "msg").Val(), got.LastErr, ""))/10] = true
+			key := "asynq:{" + queue + "}:t:" + got.ID
+			sizes[len(strings.ReplaceAll(rdb.HGet(ctx, key, "msg").Val(), got.LastErr, ""))/10] = true
+			fields = max(fields, len(rdb.HKeys(ctx, key).Val()))
 		}
-		if len(sizes) > 2 {
-			t.Errorf("its sizes are %v0 bytes", sizes)
+		if len(sizes) > 2 || fields > 6 {
+			t.Errorf("its sizes are %v0 bytes, and it has %d fields", sizes, fields)
 		}
 		free()
 		s.empty()
@@ -159,7 +162,7 @@ func TestUnnamedTaskIsNotArchivedSilently(t *testing.T) {
 			s.until("both", func() bool { return s.queued().Archived == 2 })
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			for typ, lacks := range map[string]string{"heartbeat": `the payload of "heartbeat"`, "pay": `no field "account"`} {
+			for typ, lacks := range map[string]string{"heartbeat": `task "heartbeat" has no payload`, "pay": `no field "account"`} {
 				told := false
 				for _, e := range s.events {
 					told = told || e.kind == "unnamed" && e.Task.Type() == typ && errors.Is(e.Err, holdfast.ErrInvalid) && strings.Contains(e.Err.Error(), lacks)

@@ -3,21 +3,24 @@ package asynqlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 	"github.com/robfig/cron/v3"
 )
 
-// Tick returns the tick that a Scheduler enqueued the task for, and the name of the entry. It reads the task's [Origin]. ok
-// is false if that does not have the form of a Scheduler's ID. Tick takes any ID of that form for a Scheduler's, even one
-// that you have set.
-func Tick(ctx context.Context, t *asynq.Task) (name string, tick time.Time, ok bool) {
-	id := Origin(ctx, t)
+// Tick returns the tick that a Scheduler enqueued the task for, and the name of the entry. It takes any task ID of the form
+// "name@seconds" for a Scheduler's.
+func Tick(ctx context.Context, _ *asynq.Task) (name string, tick time.Time, ok bool) {
+	id, _ := asynq.GetTaskID(ctx)
+	return tickOf(id)
+}
+
+func tickOf(id string) (name string, tick time.Time, ok bool) {
 	i := strings.LastIndexByte(id, '@')
 	if i <= 0 {
 		return "", time.Time{}, false
@@ -36,32 +39,10 @@ func parse(spec string) (cron.Schedule, error) {
 	}
 	schedule, err := cron.ParseStandard(spec)
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
-		return aligned(every.Delay), err
+		return ticks.Every(every.Delay), err
 	}
 	return schedule, err
 }
 
-// aligned is a schedule whose ticks are at the multiples of a period since 1970. cron's own "@every" counts from its start,
-// so that each replica would have different ticks.
-type aligned time.Duration
-
-func (a aligned) Next(now time.Time) time.Time {
-	period := int64(time.Duration(a) / time.Second)
-	return time.Unix((now.Unix()/period+1)*period, 0).In(now.Location())
-}
-
-// skewed is the schedule of a replica whose clock is ahead.
-type skewed struct {
-	cron.Schedule
-	ahead time.Duration
-}
-
-func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s.ahead)).Add(-s.ahead) }
-
 // invalid returns a holdfast.ErrInvalid with its reason.
-func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
-
-type invalidError struct{ reason string }
-
-func (e *invalidError) Error() string        { return "asynqlock: " + e.reason }
-func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
+func invalid(format string, args ...any) error { return wiring.Invalid("asynqlock: "+format, args...) }

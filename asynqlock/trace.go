@@ -2,50 +2,48 @@ package asynqlock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/holdfast-go/holdfast/core/tick"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
-// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
-// goroutine that does the work, so they must return quickly, and several may run at once. A Guard's hooks get a context with
-// asynq's metadata, such as the task's ID. A [holdfast.Trace] of the Locker reports what happens to the lock itself.
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. They run on the
+// goroutine that does the work, so they must return quickly, and several may run at once. A [holdfast.Trace] of the
+// Locker reports what happens to the lock.
 type Trace struct {
-	// Deferred: the task is deferred and comes back after Delay. Since is the time of its first deferral, Err the reason.
+	// Deferred: the task comes back after Delay. Since is set.
 	Deferred func(context.Context, Event)
-	// HandedOn, instead of Deferred: the task comes back as a new one, because asynq would have archived this one. Since,
-	// Delay and Err are as for Deferred.
-	HandedOn func(context.Context, Event)
-	// Skipped: the task was completed without running, see [Skip].
+	// Skipped: see [Skip].
 	Skipped func(context.Context, Event)
-	// Failed: the task fails because the key was busy, or after [Policy.MaxDeferral] also because Redis was unavailable or
-	// the Locker shut down: Err says which. See [Fail]. Since is set if the task was deferred.
+	// Failed: the task fails without running, by [Fail] or [Policy.MaxDeferral]. Since is set if it was deferred.
 	Failed func(context.Context, Event)
-	// Lost: the lock was lost while the handler ran. Err matches holdfast.ErrLost.
+	// Lost: the lock was lost while the handler ran.
 	Lost func(context.Context, Event)
-	// Unreleased: Redis did not confirm the release, see [holdfast.Lock.Release]. The lock can stay until its lease expires.
+	// Unreleased: Redis did not confirm the release. The lock can stay until its lease expires.
 	Unreleased func(context.Context, Event)
 	// Unlocked: the task runs without the lock, see [WithFailOpen].
 	Unlocked func(context.Context, Event)
-	// Unnamed: the task fails without running, because it has no key. Err says what it lacks. Key is empty.
+	// Unnamed: the task has no key.
 	Unnamed func(context.Context, Event)
 
 	// Enqueued: this replica enqueued the task of a tick. Info is set, unless the answer of Redis was lost.
 	Enqueued func(context.Context, Event)
-	// Elsewhere: another replica enqueued the tick, or is about to.
+	// Elsewhere: another replica has the tick; or, by asynq.Unique, the task of an earlier tick is still queued, and Err
+	// matches asynq.ErrDuplicateTask.
 	Elsewhere func(context.Context, Event)
-	// Missed: this replica did not enqueue the tick. Another replica may have done so. Err matches holdfast.ErrUnavailable,
-	// holdfast.ErrTick if a clock is off, asynq.ErrDuplicateTask, and so on; or it says how late the tick came to this
-	// replica, as to a process that was paused.
+	// Missed: this replica did not enqueue the tick; another may have. Err matches holdfast.ErrUnavailable,
+	// tick.ErrWindow if a clock is off, and so on, or says how late the tick came to a process that was paused.
 	Missed func(context.Context, Event)
 }
 
-// Event is what a [Trace] hook is called with. A Guard's hooks get Task, Key and Err, a Scheduler's get Name, Tick and Err.
-// The other fields are zero unless the hook's comment names them.
+// Event is what a [Trace] hook is called with. What does not concern the hook is zero.
 type Event struct {
 	Task  *asynq.Task
-	Key   string        // of the lock, without the Locker's prefix; with WithAlso, of the busy lock or else of the first
+	Key   string        // of the busy lock, or else of the first, without the Locker's prefix
 	Since time.Time     // of the first deferral
 	Delay time.Duration // of this deferral
 
@@ -60,7 +58,6 @@ type Event struct {
 type hook func(*Trace) func(context.Context, Event)
 
 func deferredHook(t *Trace) func(context.Context, Event)   { return t.Deferred }
-func handedOnHook(t *Trace) func(context.Context, Event)   { return t.HandedOn }
 func skippedHook(t *Trace) func(context.Context, Event)    { return t.Skipped }
 func failedHook(t *Trace) func(context.Context, Event)     { return t.Failed }
 func lostHook(t *Trace) func(context.Context, Event)       { return t.Lost }
@@ -73,23 +70,17 @@ func missedHook(t *Trace) func(context.Context, Event)     { return t.Missed }
 
 type traces []*Trace
 
-// tell calls one hook of every trace, or that of logTrace if none of them sets it.
-func (ts traces) tell(ctx context.Context, h hook, e Event) {
-	told := false
-	for _, t := range ts {
-		if f := h(t); f != nil {
-			f(ctx, e)
-			told = true
-		}
-	}
-	if f := h(&logTrace); !told && f != nil {
-		f(ctx, e)
-	}
-}
+func (ts traces) tell(ctx context.Context, h hook, e Event) { wiring.Tell(ts, &logTrace, h, ctx, e) }
 
-// logTrace has the hooks that apply if no Trace sets them.
+// logTrace has the hooks that apply if no Trace sets them. A loss is one line: a holdfast.LogTrace has it in place of
+// this. A tick that came too late to a replica that was paused may have been enqueued by another one, so that it is no
+// error.
 var logTrace = Trace{
 	Lost: func(ctx context.Context, e Event) {
+		var core interface{ Logged() bool }
+		if errors.As(e.Err, &core) && core.Logged() {
+			return
+		}
 		slog.ErrorContext(ctx, "asynqlock: the lock was lost while its task ran", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx).id, "err", e.Err)
 	},
 	Unlocked: func(ctx context.Context, e Event) {
@@ -102,6 +93,10 @@ var logTrace = Trace{
 			"type", e.Task.Type(), "err", e.Err)
 	},
 	Missed: func(ctx context.Context, e Event) {
-		slog.ErrorContext(ctx, "asynqlock: a tick was missed on this replica", "name", e.Name, "tick", e.Tick, "err", e.Err)
+		level, msg := slog.LevelError, "asynqlock: a tick was missed on this replica"
+		if errors.Is(e.Err, tick.ErrLate) {
+			level, msg = slog.LevelWarn, "asynqlock: a tick came too late to this replica, another one may have enqueued it"
+		}
+		slog.Log(ctx, level, msg, "name", e.Name, "tick", e.Tick, "err", e.Err)
 	},
 }

@@ -84,3 +84,50 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 		}
 	}
 }
+
+// A holdfast.LogTrace of the Locker has the line about a loss, in place of the Guard.
+func TestLossThatTheLockerLogs(t *testing.T) {
+	for _, logs := range []bool{true, false} {
+		logged := logTo(t)
+		bubbleWith(t, func(s *shop, _ *servertest.Bubble) {
+			var opts []holdfast.Option
+			if logs {
+				opts = append(opts, holdfast.WithTrace(holdfast.LogTrace(nil)))
+			}
+			rdb := s.client()
+			s.serve(asynqlock.New(s.locker(opts...), "account", asynqlock.Field("account")), func(ctx context.Context, _ *asynq.Task) error {
+				if s.ran() == 1 {
+					rdb.Del(ctx, holdfast.Key("account", "42"))
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			})
+			s.enqueue(pay(42))
+			s.empty()
+		})
+		want := "asynqlock: the lock was lost"
+		if logs {
+			want = "holdfast: lost"
+		}
+		if text := logged.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, want) {
+			t.Errorf("want one line, %q, got\n%s", want, text)
+		}
+	}
+}
+
+// A replica that was paused over a tick cannot know that another one enqueued it.
+func TestPausedReplicaLogsNoError(t *testing.T) {
+	logged := logTo(t)
+	bubble(t, func(s *shop) {
+		sch := asynqlock.NewScheduler(s.locker())
+		s.start(sch)
+		defer sch.Shutdown()
+		register(t, sch, "report", "0 0 1 1 *")
+		tick := time.Now().Truncate(time.Minute)
+		time.Sleep(time.Until(tick.Add(61 * time.Second)))
+		sch.At("report", tick)
+	})
+	if text := logged.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN msg=\"asynqlock: a tick came too late to this replica") {
+		t.Errorf("got %s", text)
+	}
+}

@@ -3,8 +3,7 @@ package asynqlock
 import (
 	"context"
 	_ "embed"
-	"errors"
-	"strings"
+	"math/rand/v2"
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
@@ -16,30 +15,20 @@ import (
 // task without a note comes back after its delay. The woken task goes to the right end of its queue, where asynq takes tasks
 // from. Behind a backlog it would come too late, and the key would be idle meanwhile.
 //
-// A note can outlive its purpose. The task may have come back on its own and have run, may wait for a retry after its
-// handler failed, or may have been archived by hand. asynq would run it again from any of these states, so the script that
-// takes a note checks the task first. A set has one note of a task at most, and expires.
-
-//go:embed note.lua
-var noteText string
-
-//go:embed next.lua
-var nextText string
+// Each queue has its notes with its tasks, so that one script does all this, and so that a queue that is paused, however many
+// notes it has, keeps them and leaves the turn to other queues. Which queues have notes is noted by lock.
 
 //go:embed run.lua
 var runText string
 
-var (
-	noteScript = redis.NewScript(noteText)
-	nextScript = redis.NewScript(nextText)
-	runScript  = redis.NewScript(runText)
-)
+var runScript = redis.NewScript(asynqNames + runText)
 
-// notes returns the key of the tasks that were deferred for a lock. lock is its name in Redis, with the Locker's prefix.
-func notes(lock string) []string { return []string{"asynqlock:deferred:" + lock} }
+// notesKey returns the key of the tasks of a queue that were deferred for a lock. lock is its name in Redis, with the Locker's
+// prefix.
+func notesKey(lock, queue string) string { return "asynqlock:deferred:{" + queue + "}:" + lock }
 
-// noteOf returns the note of a task.
-func noteOf(queue, id string) string { return queue + "\x00" + id }
+// queuesKey returns the key of the queues whose tasks were deferred for a lock.
+func queuesKey(lock string) string { return "asynqlock:queues:" + lock }
 
 const (
 	// noteBound bounds the time to write a note, and the time to look for the next task.
@@ -47,62 +36,74 @@ const (
 
 	// asynq puts a deferred task back only after the Guard has returned; until then the task cannot be woken. That takes
 	// about a round trip. All pauses together are 255 ms.
-	wakeTries      = 9
-	firstWakePause = time.Millisecond
+	wakeTries  = 9
+	firstPause = time.Millisecond
 
-	notYet = 2 // see run.lua
+	notYet = -1 // see run.lua and keep.lua
 
-	// wokenWait is how long a woken task waits for its key, if another task was quicker, before it is deferred again.
-	// Without the wait it would lose its turn, and asynq would have to look for the next task when the other one ends.
-	wokenWait = 100 * time.Millisecond
+	// archiving bounds how long asynq tries to archive a task: until it would take the worker for dead, and a little longer.
+	archiving = 35 * time.Second
 
 	// settling is a pause for what a waiter leaves behind. The waiter may have been granted the key at the very moment it
 	// stopped waiting, and then gives it back without waking anybody. The look that follows the pause finds the key free.
 	settling = 20 * time.Millisecond
+
+	// The first task that is left in line looks by itself soon, in case that the turn of the one that was woken gets lost. Of a
+	// lease of 15 s, that is about when a dead holder's ends.
+	leastLook, mostLook = 15 * time.Second, 20 * time.Second
 
 	// furthest is how many of the most recently enqueued tasks are searched for one that has come back on its own. That
 	// takes about 100 µs of Redis.
 	furthest = 10_000
 )
 
-// note has the next release of the lock wake the task that found it busy. It reports whether the note was written.
-func (g *Guard) note(ctx context.Context, busy error, queue, id string, d *DeferredError) bool {
-	var held *holdfast.HeldError
-	if !errors.As(busy, &held) {
-		return false // no holder is known
-	}
+// fill wakes one more task if others may hold lock beside the one that begins to run, whose keys are given. A run that ends
+// wakes one for its own place only, so a place that was lost, or that a request had, would stay free. The note of a task that
+// runs goes first: it would keep each release looking for 255 ms.
+func (g *Guard) fill(ctx context.Context, lock *holdfast.Lock, keys []string, r taskRef) {
 	ctx, cancel := context.WithTimeout(ctx, noteBound)
 	defer cancel()
-	good := d.Delay + forwarding
-	err := noteScript.Run(ctx, g.redis, notes(held.Key), good.Milliseconds(), d.Since.UnixMilli(), noteOf(queue, id)).Err()
-	return err == nil
+	if g.redis.ZRem(ctx, notesKey(lock.Key(), r.queue), r.id).Err() != nil {
+		return
+	}
+	for state, err := range g.locker.InspectAll(ctx, keys...) {
+		if err == nil && state.Key == lock.Key() && state.Holders < lock.Limit() {
+			g.wake(ctx, lock.Key(), r, 1)
+		}
+	}
 }
 
-// wake has asynq run next the task that was deferred first for lock. ran is the note of the task that ran under it, if one
-// did.
-func (g *Guard) wake(ctx context.Context, lock, ran string) {
+// wake has asynq run next the n tasks that were deferred first for lock, of a queue that is drawn by lot, or of the next one if
+// that has too few. ran is the task that ran under lock, if one did.
+func (g *Guard) wake(ctx context.Context, lock string, ran taskRef, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 	defer cancel()
-	for {
-		task, err := nextScript.Run(ctx, g.redis, notes(lock), ran).Text()
-		queue, id, ok := strings.Cut(task, "\x00")
-		if err != nil || !ok || g.runNow(ctx, queue, id) {
-			return // redis.Nil: there is none
+	queues, err := g.redis.SMembers(ctx, queuesKey(lock)).Result()
+	if err != nil {
+		return
+	}
+	rand.Shuffle(len(queues), func(i, j int) { queues[i], queues[j] = queues[j], queues[i] })
+	for _, queue := range queues {
+		own := ""
+		if queue == ran.queue {
+			own = ran.id
+		}
+		if n -= g.runNext(ctx, lock, queue, own, n); n <= 0 {
+			return
 		}
 	}
 }
 
-// runNow reports whether the task is about to run.
-func (g *Guard) runNow(ctx context.Context, queue, id string) bool {
-	pause := firstWakePause
-	keys := []string{taskKey(queue, id), pendingKey(queue), retryKey(queue)}
-	for range wakeTries {
-		n, err := runScript.Run(ctx, g.redis, keys, id, time.Now().UnixNano(), furthest).Int()
-		if err != nil || n != notYet {
-			return n == 1
+// runNext returns how many tasks of a queue are about to run.
+func (g *Guard) runNext(ctx context.Context, lock, queue, own string, n int) int {
+	keys := []string{notesKey(lock, queue), pendingKey(queue), retryKey(queue), archivedKey(queue), pausedKey(queue)}
+	for pause := firstPause; ; pause *= 2 {
+		now := time.Now()
+		look := now.Add(leastLook + rand.N(mostLook-leastLook)).Unix()
+		woken, err := runScript.Run(ctx, g.redis, keys, taskPrefix(queue), now.UnixNano(), n, furthest, own, look).Int()
+		if err != nil || woken != notYet || pause >= firstPause<<(wakeTries-1) {
+			return max(woken, 0)
 		}
 		time.Sleep(pause)
-		pause *= 2
 	}
-	return false
 }

@@ -37,7 +37,7 @@ func TestTicksOfAZone(t *testing.T) {
 				time.Sleep(time.Until(time.Date(2000, want.month, 20, 12, 0, 0, 0, berlin)))
 				var k ticks
 				for i := range 3 {
-					sch := s.schedule(&k, asynqlock.WithLocation(berlin))
+					sch := s.schedule(&k, asynqlock.WithLocation(berlin), asynqlock.ListEvery(24*time.Hour))
 					time.Sleep(time.Duration(i) * 7 * time.Hour)
 					register(t, sch, "report", want.spec)
 				}

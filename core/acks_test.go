@@ -3,58 +3,52 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 func TestReplicaAcksCostTwoCommandsAndCountAsARenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 2, 3*time.Second)
-		var acquired []holdfast.Event
+		var acquired holdfast.Event
 		r := newReplica(t, b, holdfast.WithReplicaAcks(2, 5*time.Second), holdfast.WithReentrancy(),
-			holdfast.WithTrace(&holdfast.Trace{Acquired: func(e holdfast.Event) { acquired = append(acquired, e) }}))
+			holdfast.WithTrace(&holdfast.Trace{Acquired: func(e holdfast.Event) { acquired = e }}))
 		warm(t, r)
 		begin := time.Now()
 		b.ResetCommands()
 		lock := acquire(t, r.Locker, "k")
-		if got := time.Since(begin); got != 3*time.Second {
-			t.Errorf("acquired after %v, want the 3s that the replicas took", got)
-		}
+		lasted(t, begin, 3*time.Second)
 		if got := b.Commands(); got["evalsha"] != 1 || got["eval"] != 1 || got["wait"] != 1 || got.Total() != 3 {
 			t.Errorf("commands: %v, want the acquisition, a renewal and a WAIT", got)
 		}
 		// The wait is not added to the lease, on neither side.
-		if got, want := lock.Deadline(), begin.Add(15*time.Second-holdfast.Margin(15*time.Second)); !got.Equal(want) {
-			t.Errorf("deadline %v after the start, want %v", got.Sub(begin), want.Sub(begin))
+		left, ttl := lock.Deadline().Sub(begin), b.Redis.TTL("k")
+		if left != 15*time.Second-holdfast.Margin(15*time.Second) || ttl != 12*time.Second {
+			t.Errorf("deadline %v after the start, TTL %v", left, ttl)
 		}
-		if got := b.Redis.TTL("k"); got != 12*time.Second {
-			t.Errorf("TTL %v, want 12s", got)
-		}
-		if e := acquired[len(acquired)-1]; e.Elapsed != 3*time.Second || e.Token != lock.Token() {
-			t.Errorf("Trace.Acquired: %+v, want 3s elapsed", e)
+		if acquired.Elapsed != 3*time.Second || acquired.Token != lock.Token() {
+			t.Errorf("Trace.Acquired: %+v, want 3s elapsed", acquired)
 		}
 		// Nothing that follows waits again.
 		b.ResetCommands()
 		begin = time.Now()
 		nested, err := r.Acquire(lock.Context(background), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		release(t, nested)
-		if err := lock.Extend(background, 15*time.Second); err != nil {
-			t.Error(err)
-		}
-		if time.Since(begin) != 0 || b.Commands()["wait"] != 0 {
-			t.Errorf("nesting and extending took %v and %v", time.Since(begin), b.Commands())
-		}
+		fine(t, lock.Extend(background, 15*time.Second))
+		lasted(t, begin, 0)
 		time.Sleep(time.Minute)
 		if err := lock.Err(); err != nil || b.Commands()["wait"] != 0 {
 			t.Errorf("after a minute: %v, %v", err, b.Commands())
@@ -64,90 +58,63 @@ func TestReplicaAcksCostTwoCommandsAndCountAsARenewal(t *testing.T) {
 	})
 }
 
+// A lock that too few replicas have is no lock, and is free for others.
 func TestTooFewAcksFailAndFreeTheKey(t *testing.T) {
-	for want, set := range map[string]func(*testing.T, *servertest.Bubble){
-		"2 of 3 replicas acknowledged in 100ms": func(t *testing.T, b *servertest.Bubble) { lagging(t, b, 2, time.Millisecond) },
-		"0 of 3 replicas acknowledged in 100ms": func(t *testing.T, b *servertest.Bubble) { lagging(t, b, 3, time.Second) },
+	for _, c := range []struct {
+		n    int
+		lag  time.Duration
+		want string
+	}{
+		{2, time.Millisecond, "2 of 3 replicas acknowledged in 100ms"},
+		{3, time.Second, "0 of 3 replicas acknowledged in 100ms"},
+		{0, 0, "0 of 3 replicas acknowledged in 100ms"}, // miniredis itself answers at once
 	} {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			set(t, b)
-			var failures []holdfast.Event
-			r := newReplica(t, b, holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { failures = append(failures, e) }}))
-			c := newReplica(t, b)
-			begin := time.Now()
+			if c.n > 0 {
+				lagging(t, b, c.n, c.lag)
+			}
+			failures := &reported{}
+			r := newReplica(t, b, holdfast.WithTrace(failures.trace()))
 			_, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(3, 100*time.Millisecond))
-			same(t, err, `holdfast: acquire "k": no verdict from redis: `+want)
+			same(t, err, `holdfast: acquire "k": no verdict from redis: `+c.want)
 			wantIs(t, err, holdfast.ErrUnavailable)
 			if errors.Is(err, holdfast.ErrNotAcquired) || errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("got %v, want nothing but ErrUnavailable", err)
 			}
-			if got := time.Since(begin); got != 100*time.Millisecond {
-				t.Errorf("failed after %v, want 100ms", got)
+			if failures.count(c.want) != 1 {
+				t.Errorf("Trace.NodeError: %v", failures.all())
 			}
-			if len(failures) != 1 || failures[0].Key != "k" || !contains(failures[0].Err, want) {
-				t.Errorf("Trace.NodeError: %+v", failures)
-			}
-			synctest.Wait()
-			if b.Redis.Exists("k") {
-				t.Error("the key was left behind")
-			}
-			err = r.Do(background, "k", func(context.Context) error {
-				t.Error("ran without enough acknowledgements")
-				return nil
-			}, holdfast.WithReplicaAcks(3, 100*time.Millisecond))
-			wantIs(t, err, holdfast.ErrUnavailable)
-			synctest.Wait()
-			release(t, acquire(t, c.Locker, "k"))
+			unheld(t, b, "k")
+			release(t, acquire(t, newReplica(t, b).Locker, "k"))
 			release(t, acquire(t, r.Locker, "k"))
 			shutdown(t, r.Locker)
-			if keys := b.Redis.Keys(); !slices.Equal(keys, []string{"{k}:~fence", "{start}:~fence"}) {
+			if keys := slices.DeleteFunc(b.Redis.Keys(), func(k string) bool { return strings.HasSuffix(k, ":~fence") }); len(keys) > 0 {
 				t.Errorf("left behind: %q", keys)
 			}
 		})
 	}
 }
 
-// miniredis answers WAIT itself, at once: it has no replica.
-func TestNoReplicaIsAFailure(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		_, err := r.TryAcquire(background, "k", holdfast.WithReplicaAcks(1, time.Second))
-		same(t, err, `holdfast: acquire "k": no verdict from redis: 0 of 1 replicas acknowledged in 1s`)
-		synctest.Wait()
-		if b.Redis.Exists("k") {
-			t.Error("the key was left behind")
-		}
-		shutdown(t, r.Locker)
-	})
-}
-
 func TestWaitForAcksEndsWithItsCaller(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		lagging(t, b, 1, 5*time.Second)
 		r := newReplica(t, b, holdfast.WithReplicaAcks(1, 10*time.Second))
-		for name, want := range map[string]error{"deadline": context.DeadlineExceeded, "cancel": context.Canceled} {
+		for end, want := range map[time.Duration]error{2 * time.Second: context.DeadlineExceeded, time.Second: context.Canceled} {
 			ctx, cancel := context.WithTimeout(background, 2*time.Second)
-			if name == "cancel" {
-				time.AfterFunc(time.Second, cancel)
+			if want == context.Canceled {
+				time.AfterFunc(end, cancel)
 			}
 			begin := time.Now()
 			_, err := r.Acquire(ctx, "k")
 			wantIs(t, err, holdfast.ErrUnavailable, want)
-			if got := time.Since(begin); got > 2*time.Second || name == "cancel" && got != time.Second {
-				t.Errorf("%s: returned after %v", name, got)
-			}
+			lasted(t, begin, end)
 			cancel()
-			synctest.Wait()
-			if b.Redis.Exists("k") {
-				t.Errorf("%s: the key was left behind", name)
-			}
+			unheld(t, b, "k")
 		}
 		// Its holder before is no reason.
 		held := acquire(t, newReplica(t, b).Locker, "held")
 		time.AfterFunc(time.Second, func() { release(t, held) })
-		ctx, cancel := context.WithTimeout(background, 4*time.Second)
-		defer cancel()
-		_, err := r.Acquire(ctx, "held")
+		_, err := r.Acquire(bounded(t, 4*time.Second), "held")
 		wantIs(t, err, holdfast.ErrUnavailable, context.DeadlineExceeded)
 		if errors.Is(err, holdfast.ErrNotAcquired) {
 			t.Errorf("got %v, nobody else had it", err)
@@ -161,13 +128,8 @@ func TestWaitForAcksEndsWithItsCaller(t *testing.T) {
 		})
 		_, err = r.Acquire(background, "k")
 		wantIs(t, err, holdfast.ErrClosed)
-		if got := time.Since(begin); got != time.Second {
-			t.Errorf("returned %v after the start, want 1s, with Shutdown", got)
-		}
-		synctest.Wait()
-		if b.Redis.Exists("k") {
-			t.Error("Shutdown: the key was left behind")
-		}
+		lasted(t, begin, time.Second)
+		unheld(t, b, "k")
 		if got := <-down; got != 5*time.Second {
 			t.Errorf("Shutdown returned %v after the start, want 5s, with the WAIT under way", got)
 		}
@@ -182,39 +144,26 @@ func TestGrantFromTheLineWaitsForAcks(t *testing.T) {
 		warm(t, r)
 		for _, within := range []time.Duration{10 * time.Second, time.Second} {
 			lock := acquire(t, holder.Locker, "k")
-			got := make(chan *holdfast.Lock)
-			go func() {
-				lock, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(1, within))
-				if err != nil && (within != time.Second || !errors.Is(err, holdfast.ErrUnavailable)) {
-					t.Errorf("within %v: %v", within, err)
-				}
-				got <- lock
-			}()
+			waiter := call(background, r, "k", holdfast.WithReplicaAcks(1, within))
 			time.Sleep(500 * time.Millisecond)
 			b.ResetCommands()
 			begin := time.Now()
 			release(t, lock)
-			next := <-got
+			next := <-waiter
 			if n := b.Commands(); n["wait"] != 1 || n["eval"] != 1 {
 				t.Errorf("within %v: commands %v", within, n)
 			}
-			if next == nil {
-				if waited := time.Since(begin); within != time.Second || waited != within {
-					t.Errorf("within %v: failed after %v", within, waited)
-				}
-				synctest.Wait()
-				if b.Redis.Exists("k") {
-					t.Error("the key was left behind")
-				}
+			if within == time.Second {
+				wantIs(t, next.err, holdfast.ErrUnavailable)
+				lasted(t, begin, within)
+				unheld(t, b, "k")
 				continue
 			}
-			if waited := time.Since(begin); waited != 4*time.Second {
-				t.Errorf("waited %v, want the 4s of the replica", waited)
-			}
-			if d := time.Until(next.Deadline()); d != 26*time.Second-holdfast.Margin(30*time.Second) {
+			lasted(t, begin, 4*time.Second)
+			if d := time.Until(next.lock.Deadline()); d != 26*time.Second-holdfast.Margin(30*time.Second) {
 				t.Errorf("deadline in %v, want the whole lease less 4s", d)
 			}
-			release(t, next)
+			release(t, next.lock)
 		}
 		shutdown(t, r.Locker)
 		shutdown(t, holder.Locker)
@@ -258,13 +207,8 @@ func TestAcksAreNotHandedOverWithinAProcess(t *testing.T) {
 		if n := b.Commands()["wait"]; n != 6 {
 			t.Errorf("%d times WAIT for 6 that asked for it", n)
 		}
-		if took := time.Since(begin); took > 2200*time.Millisecond {
-			t.Errorf("took %v, want two timeouts of 1s and little more", took)
-		}
-		synctest.Wait()
-		if b.Redis.Exists("k") {
-			t.Error("the key was left behind")
-		}
+		lasted(t, begin, 2*time.Second, 200*time.Millisecond)
+		unheld(t, b, "k")
 		shutdown(t, r.Locker)
 	})
 }
@@ -291,9 +235,180 @@ func TestReplicaAcksWithAReentryID(t *testing.T) {
 			t.Errorf("the one who had it: %v", err)
 		}
 		release(t, two)
-		if b.Redis.Exists("k") {
-			t.Error("the key was left behind")
-		}
+		unheld(t, b, "k")
 		shutdown(t, c.Locker)
+	})
+}
+
+// What can become of the renewal and the WAIT on their way.
+func TestWaitForAcksUnderFaults(t *testing.T) {
+	const within, ttl = 1500 * time.Millisecond, 8 * time.Second // within and a second is less than the 3 s for which go-redis reads
+	for name, test := range map[string]struct {
+		kind  string
+		v     servertest.Verdict
+		cause string        // "" for a lock
+		took  time.Duration // at most
+	}{
+		"renewal refused, connection gone": {"renew", servertest.LoseRequestAndClose, "", time.Second},
+		"renewal unanswered, closed":       {"renew", servertest.LoseReplyAndClose, "", time.Second},
+		"WAIT unanswered, closed":          {"wait", servertest.LoseReplyAndClose, "", time.Second},
+		"renewal lost":                     {"renew", servertest.LoseRequest, "no answer in time", within + time.Second},
+		"WAIT lost":                        {"wait", servertest.LoseRequest, "no answer in time", within + time.Second},
+		"WAIT unanswered":                  {"wait", servertest.LoseReply, "no answer in time", within + time.Second},
+		"taken away in between":            {"", servertest.Pass, "no longer ours in Redis", 0},
+		"a rival's in between":             {"", servertest.Pass, "no longer ours in Redis", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				lagging(t, b, 1, 10*time.Millisecond)
+				r := newReplica(t, b, holdfast.WithTTL(ttl))
+				warm(t, r)
+				judge := first(test.kind, test.v)
+				r.link.OnCommand(func(args []string) servertest.Verdict {
+					if test.kind == "" && kind(args) == "renew" {
+						b.Redis.Del("k")
+						if name == "a rival's in between" {
+							_ = b.Redis.Set("k", "a rival's")
+						}
+					}
+					return judge(args)
+				})
+				begin := time.Now()
+				lock, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(1, within))
+				lasted(t, begin, 0, test.took+20*time.Millisecond)
+				r.link.OnCommand(nil)
+				if test.cause == "" {
+					must(t, err)
+					if d := time.Until(lock.Deadline()); d > ttl-holdfast.Margin(ttl)-10*time.Millisecond {
+						t.Errorf("deadline in %v: counted from the answer", d)
+					}
+					release(t, lock)
+				} else {
+					wantIs(t, err, holdfast.ErrUnavailable)
+					if !contains(err, `"k"`, test.cause) || errors.Is(err, holdfast.ErrLost) {
+						t.Errorf("got %v, want ErrUnavailable because %s", err, test.cause)
+					}
+					time.Sleep(time.Second)
+					if v, _ := b.Redis.Get("k"); v != "" && v != "a rival's" {
+						t.Errorf("the key was left behind: %q", v)
+					}
+				}
+				shutdown(t, r.Locker)
+			})
+		})
+	}
+}
+
+// A refusal for good is not asked for again, one that passes is.
+func TestRefusedWaitFailsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		lagging(t, b, 0, 0)
+		r := newReplica(t, b)
+		var reply string
+		b.Redis.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+			if cmd == "WAIT" {
+				c.WriteError(reply)
+			}
+			return cmd == "WAIT"
+		})
+		for _, c := range []struct {
+			reply, text   string
+			within, lasts time.Duration
+			waits         int64 // at most
+		}{
+			{"NOPERM this user has no permissions to run the 'wait' command", "NOPERM", 10 * time.Second, 0, 1},
+			{"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", "UNBLOCKED", 2 * time.Second, 3 * time.Second, 20},
+		} {
+			reply = c.reply
+			b.ResetCommands()
+			begin := time.Now()
+			_, err := r.Acquire(background, "k", holdfast.WithReplicaAcks(1, c.within))
+			wantIs(t, err, holdfast.ErrUnavailable)
+			if n := b.Commands()["wait"]; !contains(err, c.text) || n > c.waits || c.waits > 1 && n < 3 {
+				t.Errorf("got %v after %d times WAIT", err, n)
+			}
+			lasted(t, begin, c.lasts) // a second of patience with what passes
+			unheld(t, b, "k")
+		}
+		shutdown(t, r.Locker)
+	})
+}
+
+// An answer that comes when the lease is over for us is none, and the next look begins a new tenure.
+func TestAcksThatComeTooLate(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		lagging(t, b, 1, 900*time.Millisecond)
+		r := newReplica(t, b, holdfast.WithTTL(time.Second), holdfast.WithoutRenewal(), holdfast.WithReplicaAcks(1, 920*time.Millisecond))
+		c := newReplica(t, b)
+		var mu sync.Mutex
+		var owners []string
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			mu.Lock()
+			defer mu.Unlock()
+			if kind(args) == "renew" {
+				owners = append(owners, args[4])
+			}
+			if args[0] == "wait" && len(owners) == 1 {
+				return delayed(time.Second)
+			}
+			return servertest.Pass
+		})
+		lock := await(t, r.Locker, "k")
+		mu.Lock()
+		if len(owners) != 2 || owners[0] == owners[1] {
+			t.Errorf("owners %q, want another one for the second try", owners)
+		}
+		mu.Unlock()
+		if err := lock.Err(); err != nil || time.Until(lock.Deadline()) > 50*time.Millisecond {
+			t.Errorf("%v, deadline in %v", err, time.Until(lock.Deadline()))
+		}
+		release(t, lock)
+		release(t, acquire(t, c.Locker, "k"))
+		shutdown(t, r.Locker)
+	})
+}
+
+// The slot of a key moves between the grant and the renewal: the client's map of the Cluster is made anew, and the
+// node asked that has the key now.
+func TestAcksFollowAMovedSlot(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		b2 := servertest.NewBubble(t)
+		lagging(t, b, 0, 0)
+		lagging(t, b2, 1, 0)
+		links := map[string]*servertest.Link{"10.0.0.1:1": b.NewLink(), "10.0.0.2:1": b2.NewLink()}
+		var node atomic.Value
+		node.Store("10.0.0.1:1")
+		b.Redis.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+			if kind(append([]string{cmd}, args...)) != "renew" {
+				return false
+			}
+			if v, err := b.Redis.Get("foo"); err == nil {
+				_ = b2.Redis.Set("foo", v)
+				b2.Redis.SetTTL("foo", b.Redis.TTL("foo"))
+				b.Redis.Del("foo")
+			}
+			node.Store("10.0.0.2:1")
+			c.WriteError("MOVED 12182 10.0.0.2:1")
+			return true
+		})
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{"10.0.0.1:1"},
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: node.Load().(string)}}}}, nil
+			},
+			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				return links[addr].Dial(ctx, network, addr)
+			},
+			PoolSize:                 400,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+		defer func() { _ = rdb.Close(); time.Sleep(5 * time.Minute) }()
+		l := newLocker(t, rdb, holdfast.WithReplicaAcks(1, time.Second))
+		lock := acquire(t, l, "foo")
+		if v, _ := b2.Redis.Get("foo"); v != holdfast.Owner(lock) {
+			t.Errorf("on the new node: %q", v)
+		}
+		release(t, lock)
+		shutdown(t, l)
 	})
 }

@@ -3,19 +3,12 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
-	"github.com/holdfast-go/holdfast/core/internal/quorum"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
-	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
-
-// lookAgain is the longest pause between two looks of a waiter in line. A look also shows that the waiter is alive.
-// Without one for protocol.EntryLife the waiter counts as dead, so two looks in a row can fail.
-const lookAgain = 2 * time.Second
 
 var errLate = errors.New("the answer came after the lease had ended")
 
@@ -44,7 +37,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 // take is acquire with everything configured; wait is as in config.
 func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wait time.Duration) (*Lock, error) {
 	for _, held := range Held(ctx) {
-		if held.Key() != stored.Lock || !held.hold.locker.store.same(l.store) || held.hold.lapsed() != nil {
+		if held.Key() != stored.Lock || !held.hold.locker.same(l) || held.hold.lapsed() != nil {
 			continue
 		}
 		if cfg.reentryID != "" && held.hold.stake.cfg.reentryID == cfg.reentryID {
@@ -62,14 +55,14 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 	}
 	defer l.env.Gate.Leave()
 
-	a := &acquisition{locker: l, ctx: inTime(ctx), cfg: cfg, key: stored, wait: wait, began: l.env.Now().Mono}
-	a.from = a.began
+	began := l.env.Now().Mono
+	a := &acquisition{locker: l, ctx: inTime(ctx), cfg: cfg, key: stored, began: began, schedule: schedule{wait: wait, from: began, pause: cfg.pollMin}}
 	var lock *Lock
 	var err error
-	through := false
+	finished := false
 	defer func() {
 		switch {
-		case through:
+		case finished:
 		case lock != nil: // a hook panicked
 			_ = lock.Release(ctx)
 		default:
@@ -83,21 +76,21 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 		Key: stored.Lock, Token: lock.Token(), Label: cfg.label,
 		Elapsed: lock.hold.began - a.began, Attempts: a.attempts, Limit: lock.Limit(),
 	})
-	through = true
+	finished = true
 	return lock, nil
 }
 
 // quit ends a call that did not get the lock, because of an error or a panic in a hook, wherever the call stood.
 func (a *acquisition) quit() {
 	if w := a.behind; w != nil {
-		if !a.queue.withdraw(w) || w.turn.err != nil {
-			a.queue = nil
+		if !a.row.withdraw(w) || w.turn.err != nil {
+			a.row = nil
 		} else {
-			a.comes(w.turn)
+			a.stands(w.turn)
 		}
 	}
-	if (a.queue == nil || !a.queue.giveUp(a)) && a.stake != nil {
-		a.drop()
+	if (a.row == nil || !a.row.giveUp(a)) && a.stake != nil {
+		a.stake.undo()
 	}
 }
 
@@ -107,54 +100,43 @@ type acquisition struct {
 	ctx      context.Context
 	cfg      *config
 	key      protocol.Key
-	wait     time.Duration // as in config
 	stake    *stake
-	queue    *queue  // the one that it is in, at the front unless behind is set; or nil
-	behind   *queued // its place behind the front, while it waits there
+	row      *row    // the one that it stands in, at the front unless behind is set; or nil
+	behind   *waiter // its place behind the front, while it waits there
 	queued   bool    // it has waited behind the front
+	hopeless bool    // Redis was silent when the call began, for as long as it would wait
 	began    time.Duration
-	from     time.Duration // when wait began: with the call, the first answer that named a holder, or the look after the queue
 	attempts int
-
-	// What the latest look found: one of the two is set, or neither before the first look.
-	held *HeldError
-	err  error
-
-	place   int  // in line, as of held
-	foreign bool // the holder will notify nobody of its release
-	deaf    bool // the server cannot notify this call of a grant, for now
-	split   bool // several clients ask at once, so that none gets the lock
-
-	outage  time.Duration // when the current run of failures began
-	failing bool
-	told    bool // somebody is known to hold the lock
-	pushed  bool // a grant will arrive in the inbox: the latest look asked for that
-	last    bool // the look under way is the last one
-	pause   time.Duration
-	hurried int // looks in a row at the end of a lease that runs down, which did not wait for pause
+	look            // the latest
+	outage   outage // the current run of failures
+	schedule
 }
 
 func (a *acquisition) newStake() {
 	block := 1
 	// A call that had to queue reserves tokens for those that may queue behind it. Any other call reserves none, as
 	// they would be wasted.
-	if a.queue != nil && a.queued && a.cfg.plain() && a.cfg.limit != protocol.NoLimit {
-		block += a.queue.reserve()
+	if a.row != nil && a.queued && a.cfg.plain() && a.cfg.limit != protocol.NoLimit {
+		block += a.row.reserve()
 	}
-	a.stake = a.locker.store.own(a.key, single.Want{TTL: a.cfg.ttl, Label: a.cfg.label, ReentryID: a.cfg.reentryID, Block: block, Limit: a.cfg.limit})
+	a.stake = a.locker.own(a.key, a.cfg.want(block))
 	a.stake.key, a.stake.cfg, a.stake.block = a.key.Lock, a.cfg, int16(block)
 }
 
 func (a *acquisition) obtain() (*Lock, error) {
-	if qs := &a.locker.queues; qs.on && a.cfg.reentryID == "" && (a.cfg.limit != protocol.NoLimit || a.cfg.plain()) {
-		w, t := qs.enter(a)
+	// What one call has waited out, the next ones need not. One that finds nothing under way waits itself.
+	_, limit := a.locker.store.Patience(a.cfg.ttl)
+	one := a.locker.one // what one of several masters does not answer says nothing of the others
+	a.hopeless = one != nil && a.wait >= 0 && one.Silence(a.key.Lock) >= max(a.wait, limit)
+	if ts := &a.locker.turns; ts.on && a.cfg.reentryID == "" && !a.hopeless && (a.cfg.limit != protocol.NoLimit || a.cfg.plain()) {
+		w, t := ts.enter(a)
 		var lock *Lock
 		var err error
 		switch {
 		case w != nil:
-			lock, err = a.await(w)
-		case t.held:
-			lock, err = a.come(t)
+			lock, err = a.stand(w)
+		case t.locked:
+			lock, err = a.begin(t)
 		}
 		if lock != nil || err != nil {
 			return lock, err
@@ -163,76 +145,135 @@ func (a *acquisition) obtain() (*Lock, error) {
 	if a.stake == nil {
 		a.newStake()
 	}
-	a.pause = a.cfg.pollMin
 	return a.run()
 }
 
-// why is the reason that a wait ended.
-type why int
-
-const (
-	answered why = iota
-	contextEnded
-	closed
-	elapsed
-	reopened // the inbox is up
-)
-
-// listen waits for done, wake or news, each of which may be nil, for at most d.
-func (a *acquisition) listen(done <-chan struct{}, wake <-chan protocol.Grant, news <-chan struct{}, d time.Duration) (why, protocol.Grant) {
-	var g protocol.Grant
-	timer := a.locker.env.Timers.Get(d)
-	defer a.locker.env.Timers.Rest(timer)
-	select {
-	case <-done:
-		return answered, g
-	case g = <-wake:
-		return answered, g
-	case <-news:
-		return reopened, g
-	case <-a.ctx.Done():
-		return contextEnded, g
-	case <-a.locker.env.Gate.Closing:
-		return closed, g
-	case <-timer.C:
-		return elapsed, g
+// stand waits behind the other calls of this process until a is at the front. It returns the lock if that came with the
+// turn, or an error, or neither, to go on to Redis.
+func (a *acquisition) stand(w *waiter) (*Lock, error) {
+	a.known, a.queued = true, true
+	if len(a.cfg.traces) > 0 {
+		e := Event{Key: a.key.Lock}
+		if held, _ := w.found.report(); held != nil {
+			e.Label, e.TimeLeft, e.Holders = held.Label, held.TimeLeft, held.Holders
+		}
+		a.cfg.traces.emit(waiting, e)
 	}
+
+	d := forever
+	if a.wait > 0 {
+		d = a.wait
+	}
+	switch a.locker.env.Await(a.ctx, d, w.ready) {
+	case timing.Elapsed:
+		if !a.row.withdraw(w) {
+			// One look of its own, so that the error names the holder.
+			a.held, a.err = w.found.report()
+			a.row, a.behind, a.wait, a.from = nil, nil, 0, a.locker.env.Now().Mono
+			return nil, nil
+		}
+		<-w.ready
+	case timing.Ended:
+		a.row.all.mu.Lock()
+		known := a.row.front()
+		a.row.all.mu.Unlock()
+		if a.held, a.err = known.report(); a.held == nil && a.err == nil {
+			a.held, a.err = w.found.report() // the best that is known
+		}
+		return nil, a.failure(a.ctx.Err())
+	}
+	t, found := w.turn, w.found
+	*w = waiter{ready: w.ready}
+	a.locker.turns.rest.Put(w)
+	if t.err != nil {
+		a.row, a.behind, a.held, a.err = nil, nil, nil, t.err
+		if t.err == ErrClosed {
+			return nil, a.stopped(closing)
+		}
+		return nil, a.failure(nil)
+	}
+	lock, err := a.begin(t)
+	if lock == nil && err == nil {
+		a.held, a.err = found.report()
+	}
+	return lock, err
+}
+
+// begin takes a turn. It returns the lock if that came with the turn, or an error, or neither, to go on to Redis.
+func (a *acquisition) begin(t turn) (*Lock, error) {
+	a.stands(t)
+	if !t.locked {
+		return nil, nil
+	}
+	if err := a.ctx.Err(); err != nil {
+		return nil, a.failure(err)
+	}
+	if now := a.locker.env.Now(); !t.lease.over(now) {
+		return newLock(a, t.lease, now.Mono, now.Mono), nil
+	}
+	a.stake.undo()
+	a.stake = nil
+	return nil, nil
+}
+
+// stands notes that the call is at the front, or among readers, with what its turn brings.
+func (a *acquisition) stands(t turn) {
+	a.behind, a.row, a.stake = nil, t.row, t.stake
+	if t.outage.on {
+		a.outage = outage{true, max(t.outage.since, a.began)}
+	}
+}
+
+// closing is what await returns if the Locker is shut down; the first of its channels is 1, and so on.
+const closing = 0
+
+// await waits for one of on, of which there are at most two, for at most d. It returns 1 or 2, closing, timing.Ended or
+// timing.Elapsed.
+func (a *acquisition) await(d time.Duration, on ...<-chan struct{}) int {
+	var c [3]<-chan struct{}
+	c[closing] = a.locker.env.Gate.Closing
+	copy(c[1:], on)
+	return a.locker.env.Await(a.ctx, d, c[:]...)
 }
 
 func (a *acquisition) run() (*Lock, error) {
 	if err := a.ctx.Err(); err != nil {
 		return nil, a.failure(err)
 	}
-	switch reason := a.follow(); reason {
-	case answered:
-	case elapsed:
-		a.failed(redisconn.ErrSilence)
-		if !a.more() {
-			return nil, a.failure(nil)
+	if over := a.locker.background.over(a.key.Lock); over != nil {
+		// A release of this process is on its way. This waits for it as long as the first look may take. After that Redis
+		// counts as silent, as if the look had gone unanswered.
+		switch why := a.await(a.allowed(), over); why {
+		case 1:
+		case timing.Elapsed:
+			a.failed(redisconn.ErrSilence)
+			if !a.more() {
+				return nil, a.failure(nil)
+			}
+		default:
+			return nil, a.stopped(why)
 		}
-	default:
-		return nil, a.stopped(reason)
 	}
 	for {
 		a.attempts++
 		call := new(redisconn.Call)
 		a.pushed = a.stake.Try(a.ctx, call, a.wait != 0, a.allowed())
-		reason := answered
+		why := 1
 		if call.Done != nil { // nil if Try ran the command on this goroutine
-			reason, _ = a.listen(call.Done, nil, nil, a.allowed())
+			why = a.await(a.allowed(), call.Done)
 		}
-		switch reason {
-		case answered:
-			call.Heard()
+		switch why {
+		case 1:
+			call.Recycle()
 			if lock, err := a.judge(call); lock != nil || err != nil {
 				return lock, err
 			}
-		case elapsed:
+		case timing.Elapsed:
 			a.stake.Leave(call)
 			a.failed(redisconn.ErrSilence)
 		default:
 			a.stake.Leave(call)
-			return nil, a.stopped(reason)
+			return nil, a.stopped(why)
 		}
 		if !a.more() {
 			return nil, a.failure(nil)
@@ -245,41 +286,42 @@ func (a *acquisition) run() (*Lock, error) {
 
 // idle waits until the next look is due, or until a grant makes it unnecessary.
 func (a *acquisition) idle() (*Lock, error) {
-	d, last := a.next()
-	var wake <-chan protocol.Grant
-	var news <-chan struct{}
+	a.last = false
+	var wake, news <-chan struct{}
 	if a.pushed && !a.split {
 		wake = a.stake.Wake()
 	}
-	if a.told {
-		news = a.locker.store.Open()
-		if !a.pushed && !a.deaf && a.locker.store.Up() {
+	if a.known {
+		var up bool
+		if news, up = a.locker.store.Open(); up && !a.pushed && !a.deaf {
 			return nil, nil // the inbox came up after the look
 		}
 	}
-	switch reason, g := a.listen(nil, wake, news, d); reason {
-	case elapsed:
-		a.last = last
+	pause, last := a.next(&a.look, a.cfg, a.locker.env.Now().Mono)
+	why := a.await(pause, wake, news)
+	a.last = last && why == timing.Elapsed
+	switch why {
+	case timing.Elapsed, 2:
 		return nil, nil
-	case answered:
-		if a.cfg.reentryID != "" {
-			return nil, nil // a look, unlike a grant, lets the others with this id in: see entry.lua
-		}
-		token, at, d := a.stake.Accept(g, a.locker.env.Now())
-		if token == 0 {
-			return nil, nil
-		}
-		a.stake.granted(token)
-		if err := a.ctx.Err(); err != nil {
-			a.held, a.err = nil, nil
-			return nil, a.failure(err)
-		}
-		return a.keep(at, d)
-	case reopened:
-		return nil, nil
+	case 1:
 	default:
-		return nil, a.stopped(reason)
+		return nil, a.stopped(why)
 	}
+	token, at, d := a.stake.Accept(a.locker.env.Now())
+	if token == 0 {
+		return nil, nil
+	}
+	return a.granted(token, at, d)
+}
+
+// granted makes the lock of a grant, unless the call's context has ended.
+func (a *acquisition) granted(token int64, at timing.Instant, d time.Duration) (*Lock, error) {
+	a.stake.granted(token)
+	if err := a.ctx.Err(); err != nil {
+		a.held, a.err = nil, nil
+		return nil, a.failure(err)
+	}
+	return a.keep(at, d)
 }
 
 // keep makes the lock from a lease of length d that counts from at, unless that lease has already ended for us. Both
@@ -300,6 +342,34 @@ func (a *acquisition) keep(at timing.Instant, d time.Duration) (*Lock, error) {
 	return newLock(a, e, at.Mono, now.Mono), nil
 }
 
+// newLock makes the lock of a lease that a's tenure has from then on, as now shows.
+func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
+	l := a.locker
+	t := a.stake
+	h := t.newHold()
+	*h = hold{
+		locker: l, stake: t, token: t.token + int64(t.handed),
+		cfg: a.cfg, began: now,
+	}
+	h.lease.limit = forever
+	if a.cfg.maxHold > 0 && a.cfg.maxHold < forever-from {
+		h.lease.limit = from + a.cfg.maxHold
+	}
+	h.lease.set(e, a.cfg.ttl)
+	if a.row != nil {
+		h.row = a.row.has(h, e)
+		a.row = nil
+	}
+	lock := h.handles.first(h)
+	l.env.Gate.Join() // until the hold ends
+	l.env.Held.Add(1)
+	if !l.sched.add(h) {
+		h.end(l.env.Now(), nil, h.loss(ErrClosed))
+	}
+	t.holds(h)
+	return lock
+}
+
 // judge evaluates an answer. It returns the lock, an error to end with, or neither, to look again.
 func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 	v := a.stake.Read(call)
@@ -308,26 +378,23 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 	}
 	switch {
 	case v.Held:
-		a.held, a.err, a.failing = newHeldError(a.key.Lock, v.Left, v.Label, v.Holders), nil, false
-		a.place, a.foreign, a.split, a.deaf = v.Place, v.Foreign, v.Split, v.Deaf
-		a.pushed = a.pushed && !v.Deaf
-		if a.queue != nil {
-			a.queue.tell(a)
+		a.outage.on = false
+		a.look = look{
+			held: newHeldError(a.key.Lock, v.Left, v.Label, v.Holders), place: v.Place,
+			foreign: v.Foreign, split: v.Split, deaf: v.Deaf, pushed: a.pushed && !v.Deaf,
 		}
-		if !a.told {
-			a.told, a.from = true, a.locker.env.Now().Mono
+		if a.row != nil {
+			a.row.answered(a)
+		}
+		if !a.known {
+			a.known, a.from = true, a.locker.env.Now().Mono
 			if a.wait != 0 {
 				a.cfg.traces.emit(waiting, Event{Key: a.key.Lock, Label: v.Label, TimeLeft: a.held.TimeLeft, Holders: a.held.Holders})
 			}
 		}
 		return nil, nil
 	case v.Token > 0:
-		a.stake.granted(v.Token)
-		if err := a.ctx.Err(); err != nil {
-			a.held, a.err = nil, nil
-			return nil, a.failure(err)
-		}
-		if lock, err := a.keep(call.At, a.cfg.ttl); lock != nil || err != nil {
+		if lock, err := a.granted(v.Token, call.At, a.cfg.ttl); lock != nil || err != nil {
 			return lock, err
 		}
 		// Redis may still hold the lock for us, but our lease has ended. Once the tenure is undone, rule 1 forbids
@@ -347,24 +414,25 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 // failed notes that a look failed. ErrSilence explains little, so it does not replace an earlier error of the same
 // outage.
 func (a *acquisition) failed(err error) {
-	if err != redisconn.ErrSilence || !a.failing {
-		a.err = err
+	first := err
+	if err == redisconn.ErrSilence && a.outage.on {
+		first = a.err
 	}
-	a.held, a.split, a.deaf = nil, false, false
-	if !a.failing {
-		a.failing, a.outage = true, a.locker.env.Now().Mono
+	a.look = look{err: first, pushed: a.pushed}
+	if !a.outage.on {
+		a.outage = outage{true, a.locker.env.Now().Mono}
 	}
-	if a.queue != nil {
-		a.queue.tell(a)
+	if a.row != nil {
+		a.row.answered(a)
 	}
-	if several, ok := err.(*quorum.Failure); ok && several.OfMasters() {
+	if several, ok := err.(interface{ OfMasters() bool }); ok && several.OfMasters() {
 		return // the hook was called for each master
 	}
-	a.cfg.traces.emit(nodeError, Event{Key: a.key.Lock, Attempts: a.attempts, Err: public(err)})
+	a.cfg.traces.emit(nodeError, Event{Key: a.key.Lock, Attempts: a.attempts, Err: err})
 }
 
-func (a *acquisition) stopped(reason why) error {
-	if reason == closed {
+func (a *acquisition) stopped(why int) error {
+	if why == closing {
 		return &opError{act: "acquire", key: a.key.Lock, outcome: ErrClosed}
 	}
 	return a.failure(a.ctx.Err())
@@ -374,10 +442,10 @@ func (a *acquisition) stopped(reason why) error {
 // nil.
 func (a *acquisition) failure(ctxErr error) error {
 	if a.held == nil {
-		return &opError{act: "acquire", key: a.key.Lock, outcome: ErrUnavailable, cause: public(a.err), context: ctxErr}
+		return &opError{act: "acquire", key: a.key.Lock, outcome: ErrUnavailable, cause: a.err, context: ctxErr}
 	}
 	held := *a.held // a copy: other calls may return the same one
-	held.Here, _ = a.locker.queues.here(held.Key)
+	held.Here, _ = a.locker.turns.here(held.Key)
 	for _, lock := range Held(a.ctx) {
 		held.Holding = append(held.Holding, lock.Key())
 	}
@@ -388,20 +456,27 @@ func (a *acquisition) failure(ctxErr error) error {
 }
 
 // allowed returns how long the next look may take. WithWait bounds the wait for other holders, and the store's
-// Allowance bounds the wait for Redis. So the first look may take longer than a short WithWait. So may the last look,
+// Patience bounds the wait for Redis. So the first look may take longer than a short WithWait. So may the last look,
 // which begins when that wait ends, if Redis has been answering.
 func (a *acquisition) allowed() time.Duration {
-	d := a.locker.store.Allowance(a.cfg.ttl)
+	_, d := a.locker.store.Patience(a.cfg.ttl)
 	if a.wait < 0 || a.held != nil {
 		return d
+	}
+	if a.hopeless {
+		return glance
 	}
 	return min(d, a.from+max(a.wait, d)-a.locker.env.Now().Mono)
 }
 
+// glance is how long a call waits for a Redis that has been silent for as long as the call would wait for it. A Redis that
+// is there again answers in that time, or else with its answer ends the silence for the calls that follow.
+const glance = 10 * time.Millisecond
+
 // more reports whether to look again.
 func (a *acquisition) more() bool {
 	now := a.locker.env.Now().Mono
-	if a.failing && now-a.outage >= a.cfg.ttl {
+	if a.outage.on && now-a.outage.since >= a.cfg.ttl {
 		return false
 	}
 	switch {
@@ -409,56 +484,12 @@ func (a *acquisition) more() bool {
 		return true
 	case a.held != nil:
 		return !a.last && now-a.from < a.wait
+	case a.hopeless:
+		return false
 	case a.wait > 0 && now-a.from < a.wait:
 		return true
 	}
 	// Redis has failed, and the time to wait for other holders is over, or there was none.
-	return a.attempts < redisconn.Tries && now-a.from < a.locker.store.Patience(a.cfg.ttl)
-}
-
-// next returns how long to pause before the next look, and whether that look is the last one because the wait then
-// ends.
-//
-// If the inbox will report a grant, a look is for what the inbox cannot report: that a lease has ended because its
-// holder died. The first waiter in line looks when the lease ends, and each of the others a little later. In the long
-// run no waiter looks more than once a second: if the leases of a holder are always that short, a waiter looks early at
-// only three of their ends. Nobody renews a lease of which less than half is left, unless the holder's leases are
-// shorter than this call's.
-//
-// Otherwise waiting is polling. The pauses are random, so that waiters that began together drift apart. They grow as in
-// "decorrelated jitter" (AWS Architecture Blog, "Exponential Backoff And Jitter"). If a lease ends sooner, the look
-// comes when it ends.
-func (a *acquisition) next() (d time.Duration, last bool) {
-	switch {
-	case a.split: // the random delay of the RedLock description
-		d = time.Millisecond + rand.N(min(a.pause, lookAgain))
-		a.pause = min(2*a.pause, a.cfg.pollMax)
-	case a.pushed && a.held != nil && !(a.foreign && a.place == 1):
-		d = lookAgain - rand.N(lookAgain/5)
-		if left := a.held.TimeLeft; left > 0 {
-			end := left + rand.N(a.cfg.pollMin) + time.Duration(a.place-1)*a.cfg.pollMin
-			if left >= min(a.pause, a.cfg.ttl/2) {
-				a.hurried = 0
-			} else {
-				a.hurried++
-			}
-			if a.hurried == 0 || a.hurried > 3 { // three, because the first may come a millisecond early
-				end = max(a.pause, end)
-			}
-			d = min(d, end)
-		}
-		a.pause = min(2*a.pause, 2*lookAgain/3)
-	default:
-		a.pause = min(a.cfg.pollMax, a.cfg.pollMin+rand.N(2*a.pause+1))
-		d = min(a.pause, lookAgain)
-		if a.held != nil && a.held.TimeLeft > 0 {
-			d = min(d, a.held.TimeLeft+rand.N(a.cfg.pollMin))
-		}
-	}
-	if a.wait > 0 {
-		if left := a.from + a.wait - a.locker.env.Now().Mono; left > 0 && left <= d {
-			return left, true
-		}
-	}
-	return d, false
+	patience, _ := a.locker.store.Patience(a.cfg.ttl)
+	return a.attempts < redisconn.Tries && now-a.from < patience
 }

@@ -4,61 +4,38 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
 )
 
 func TestAcquireAndReleaseCostTwoCommandsAndARefusalOne(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		release(t, acquire(t, r.Locker, "order:1")) // teaches the server the scripts
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		b.ResetCommands()
-
-		lock := acquire(t, r.Locker, "order:1")
-		if n := b.Commands().Total(); n != 1 {
-			t.Errorf("acquire: got %d commands, want 1", n)
+		commands := func(want int64, after string) {
+			t.Helper()
+			if n := b.Commands().Total(); n != want {
+				t.Errorf("%s: got %d commands, want %d", after, n, want)
+			}
 		}
-		if _, err := r.TryAcquire(background, "order:1"); !errors.Is(err, holdfast.ErrNotAcquired) {
-			t.Errorf("got %v, want ErrNotAcquired", err)
-		}
-		if n := b.Commands().Total(); n != 2 {
-			t.Errorf("acquire and a refused try: got %d commands, want 2", n)
-		}
+		lock := acquire(t, r.Locker, "k")
+		commands(1, "acquire")
+		_, err := r.TryAcquire(background, "k")
+		wantIs(t, err, holdfast.ErrNotAcquired)
+		commands(2, "acquire and a refused try")
 		release(t, lock)
-		if n := b.Commands().Total(); n != 3 {
-			t.Errorf("with the release: got %d commands, want 3", n)
-		}
-		if b.Redis.Exists("order:1") {
-			t.Error("the key is still there after Release")
-		}
-	})
-}
-
-func TestAcquireWaitsForTheHolder(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		a, c := newReplica(t, b), newReplica(t, b)
-		first := acquire(t, a.Locker, "k")
-		begin := time.Now()
-		go func() {
-			time.Sleep(3 * time.Second)
-			release(t, first)
-		}()
-		second, err := c.Acquire(background, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waited := time.Since(begin); waited < 3*time.Second || waited > 3*time.Second+300*time.Millisecond {
-			t.Errorf("got the lock after %v, want 3s and at most one pause", waited)
-		}
-		if second.Token() <= first.Token() {
-			t.Errorf("token %d after %d", second.Token(), first.Token())
-		}
-		release(t, second)
+		commands(3, "with the release")
+		unheld(t, b, "k")
 	})
 }
 
@@ -66,67 +43,47 @@ func TestWaitEndsWithContextOrWithWait(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		a, c := newReplica(t, b), newReplica(t, b)
 		lock := acquire(t, a.Locker, "k")
-		defer release(t, lock)
-		cause := func(d time.Duration, f func() error) error {
-			t.Helper()
-			begin := time.Now()
-			err := f()
-			if got := time.Since(begin); got != d {
-				t.Errorf("returned after %v, want %v", got, d)
+		for _, test := range []struct {
+			wait, deadline, cancel, took time.Duration // wait of -1: none
+			also                         error
+		}{
+			{-1, 2 * time.Second, time.Minute, 2 * time.Second, context.DeadlineExceeded},
+			{-1, time.Minute, time.Second, time.Second, context.Canceled},
+			{700 * time.Millisecond, time.Minute, time.Minute, 700 * time.Millisecond, nil},
+			{3 * time.Second, time.Minute, time.Minute, 3 * time.Second, nil}, // the last look is at the end, and is waited for
+			{0, time.Minute, time.Minute, 0, nil},
+		} {
+			ctx, cancel := context.WithTimeout(background, test.deadline)
+			time.AfterFunc(test.cancel, cancel)
+			var opts []holdfast.CallOption
+			if test.wait >= 0 {
+				opts = append(opts, holdfast.WithWait(test.wait))
 			}
+			begin := time.Now()
+			_, err := c.Acquire(ctx, "k", opts...)
+			lasted(t, begin, test.took)
 			var held *holdfast.HeldError
 			if !errors.As(err, &held) || held.Key != "k" {
 				t.Errorf("got %v, want a *HeldError for k", err)
 			}
-			return err
+			wantIs(t, err, holdfast.ErrNotAcquired)
+			for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+				if errors.Is(err, ended) != (ended == test.also) {
+					t.Errorf("got %v, want %v besides", err, test.also)
+				}
+			}
+			cancel()
+			_, err = c.Acquire(ctx, "k")
+			if test.also != nil {
+				wantIs(t, err, holdfast.ErrUnavailable, test.also)
+			}
 		}
-
-		err := cause(2*time.Second, func() error {
-			ctx, cancel := context.WithTimeout(background, 2*time.Second)
-			defer cancel()
-			_, err := c.Acquire(ctx, "k")
-			return err
-		})
-		wantIs(t, err, holdfast.ErrNotAcquired, context.DeadlineExceeded)
-
-		err = cause(time.Second, func() error {
-			ctx, cancel := context.WithCancel(background)
-			time.AfterFunc(time.Second, cancel)
-			_, err := c.Acquire(ctx, "k")
-			return err
-		})
-		wantIs(t, err, holdfast.ErrNotAcquired, context.Canceled)
-
-		err = cause(700*time.Millisecond, func() error {
-			_, err := c.Acquire(background, "k", holdfast.WithWait(700*time.Millisecond))
-			return err
-		})
-		if errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v: no context ended", err)
-		}
-		_ = cause(3*time.Second, func() error { // the last look is at the end, and is waited for
-			_, err := c.Acquire(background, "k", holdfast.WithWait(3*time.Second))
-			return err
-		})
-		_ = cause(0, func() error {
-			_, err := c.Acquire(background, "k", holdfast.WithWait(0))
-			return err
-		})
-		_ = cause(0, func() error {
-			_, err := c.TryAcquire(background, "k")
-			return err
-		})
-
-		ended, cancel := context.WithCancel(background)
-		cancel()
-		_, err = c.Acquire(ended, "k")
-		wantIs(t, err, holdfast.ErrUnavailable, context.Canceled)
+		release(t, lock)
 	})
 }
 
 func TestSelfDeadlockIsRefusedAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		same := newLocker(t, r.rdb)
 		other := newReplica(t, b)
 		err := r.Do(background, "a", func(ctx context.Context) error {
@@ -147,39 +104,21 @@ func TestSelfDeadlockIsRefusedAtOnce(t *testing.T) {
 				return nil
 			})
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		fine(t, err)
 	})
 }
 
-func TestWaitMayBeHuge(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		c := newReplica(t, b)
-		time.Sleep(time.Second)
-		c.link.Delay(2 * time.Millisecond)
-		l, err := c.Acquire(background, "k", holdfast.WithWait(math.MaxInt64))
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, l)
-	})
-}
-
-// The wait begins when Redis tells of a holder: one answer that takes longer than the wait does not use it up.
+// The wait begins when Redis tells of a holder: one answer that takes longer than the wait does not use it up. A wait may be
+// huge.
 func TestSlowAnswerDoesNotUseUpTheWait(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		a, c := newReplica(t, b), newReplica(t, b)
-		warm(t, c)
-		c.link.Delay(60 * time.Millisecond)
-		lock := acquire(t, a.Locker, "k")
-		time.AfterFunc(70*time.Millisecond, func() { release(t, lock) })
-		got, err := c.Acquire(background, "k", holdfast.WithWait(100*time.Millisecond))
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, got)
-	})
+	for _, wait := range []time.Duration{100 * time.Millisecond, math.MaxInt64} {
+		solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+			r.link.Delay(60 * time.Millisecond)
+			lock := acquire(t, newReplica(t, b).Locker, "k")
+			time.AfterFunc(70*time.Millisecond, func() { release(t, lock) })
+			release(t, await(t, r.Locker, "k", holdfast.WithWait(wait)))
+		})
+	}
 }
 
 // Rule 1 and the record in the fence: whatever becomes of the first acquire, the second one gets the lock
@@ -192,27 +131,15 @@ func TestAcquireIsResentUntilAnswered(t *testing.T) {
 		"request lost and connection ended": servertest.LoseRequestAndClose,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				r := newReplica(t, b)
-				warm(t, r)
-				b.ResetCommands()
+			solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 				r.link.OnCommand(first("acquire", fate))
-				lock, err := r.Acquire(background, "k")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if fence, _ := b.Redis.Get("{k}:~fence"); !strings.HasPrefix(fence, tokenText(lock)+" "+tokenText(lock)+" "+tokenText(lock)) {
+				lock := await(t, r.Locker, "k")
+				if fence, _ := b.Redis.Get("{k}:~fence"); !strings.HasPrefix(fence, strings.Repeat(tokenText(lock)+" ", 2)+tokenText(lock)) {
 					t.Errorf("fence %q, want one tenure with token %d alone", fence, lock.Token())
 				}
 				time.Sleep(10 * time.Minute)
-				if err := lock.Err(); err != nil {
-					t.Error(err)
-				}
 				release(t, lock)
-				if b.Redis.Exists("k") {
-					t.Error("the key is still there")
-				}
-				shutdown(t, r.Locker)
+				unheld(t, b, "k")
 			})
 		})
 	}
@@ -220,76 +147,121 @@ func TestAcquireIsResentUntilAnswered(t *testing.T) {
 
 // The tenure resends, go-redis does not: it would send four times, each time unseen.
 func TestGoRedisDoesNotResend(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		warm(t, r)
-		r.link.OnCommand(func(args []string) servertest.Verdict {
-			if kind(args) == "acquire" {
-				return servertest.LoseReplyAndClose
-			}
-			return servertest.Pass
-		})
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		r.link.OnCommand(every("acquire", servertest.LoseReplyAndClose))
 		b.ResetCommands()
 		_, err := r.TryAcquire(background, "k")
 		wantIs(t, err, holdfast.ErrUnavailable)
 		shutdown(t, r.Locker)
-		if n := b.Commands().Total(); n != 4 {
-			t.Errorf("%d commands reached the server, want three tries and the clean-up", n)
-		}
-		if b.Redis.Exists("k") {
-			t.Error("the clean-up left the key behind")
-		}
+		sent(t, b, 4)
+		unheld(t, b, "k")
 	})
 }
 
 func TestRestartedServerLearnsTheScriptsAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		lock := acquire(t, r.Locker, "k")
 		value := holdfast.Owner(lock)
 		b.Restart()
 		_ = b.Redis.Set("k", value) // persistence kept the lock, not the scripts
 		b.Redis.SetTTL("k", 15*time.Second)
 		time.Sleep(time.Minute)
-		if err := lock.Err(); err != nil {
-			t.Errorf("after a restart that kept the data: %v", err)
-		}
+		fine(t, lock.Err(), "after a restart that kept the data")
 		release(t, lock)
 		b.Restart()
 		release(t, acquire(t, r.Locker, "k"))
 	})
 }
 
-// What one acquire and its release cost on a real server. internal/bench compares.
-func BenchmarkAcquireRelease(b *testing.B) {
-	server := servertest.Redis(b)
-	l, err := holdfast.New(server.Client())
-	if err != nil {
-		b.Fatal(err)
+func tokenText(lock *holdfast.Lock) string { return strconv.FormatInt(lock.Token(), 10) }
+
+// A refusal needs the label of the holder, and carries no more of a value that is longer: anybody can set a key, to megabytes.
+// Redis would need longer to pass that to a script than to send it.
+func TestRefusalTakesNoMoreOfAValueThanALabel(t *testing.T) {
+	const id = "AAAAAAAAAAAAAAAAAAAAAA:" // a random part, as ours are
+	longest := strings.Repeat("l", 64)
+	tries := func(opts ...holdfast.CallOption) func(*testing.T, *holdfast.Locker) string {
+		return func(t *testing.T, l *holdfast.Locker) string {
+			_, err := l.Acquire(background, "k", append(opts, holdfast.WithWait(0))...)
+			held := refused(t, err)
+			return held.Label
+		}
 	}
-	for _, goroutines := range []int{1, 8, 64} {
-		b.Run(strconv.Itoa(goroutines), func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetParallelism(goroutines)
-			keys := make(chan string, 1024)
-			for i := range 1024 {
-				keys <- "k" + strconv.Itoa(i)
-			}
-			b.RunParallel(func(pb *testing.PB) {
-				key := <-keys
-				defer func() { keys <- key }()
-				for pb.Next() {
-					lock, err := l.TryAcquire(background, key)
-					if err == nil {
-						err = lock.Release(background)
-					}
-					if err != nil {
-						b.Fatal(err)
-					}
+	inspects := func(t *testing.T, l *holdfast.Locker) string { return inspect(t, l, "k").Label }
+	check := func(t *testing.T, bs []*servertest.Bubble, ask func(*testing.T, *holdfast.Locker) string) {
+		var read atomic.Int64
+		var clients []*redis.Client
+		for _, b := range bs {
+			clients = append(clients, b.Client(func(o *redis.Options) { o.Dialer = counted(o.Dialer, &read) }))
+		}
+		l := newLocker(t, clients[0])
+		if len(clients) > 1 {
+			l = quorum(t, clients)
+		}
+		for _, b := range bs {
+			b.Hook(func(_ *server.Peer, cmd string, args ...string) bool {
+				if reads := []string{"GET", "MGET", "GETEX"}; slices.Contains(reads, cmd) && slices.Contains(args, "k") {
+					t.Errorf("%s reads all of the value", cmd)
 				}
+				return false
 			})
+			defer b.Hook(nil)
+		}
+		took := func(value, label string) int64 {
+			for _, b := range bs {
+				_ = b.Redis.Set("k", value)
+				b.Redis.SetTTL("k", time.Hour)
+			}
+			_ = ask(t, l) // the scripts are known, and the connections are there
+			synctest.Wait()
+			before := read.Load()
+			if got := ask(t, l); got != label {
+				t.Errorf("got the label %q, want %q", got, label)
+			}
+			synctest.Wait()
+			return read.Load() - before
+		}
+		whole, over, huge := took(id+longest, longest), took(id+longest+"l", ""), took(id+strings.Repeat("l", 1<<20), "")
+		_, err := l.Acquire(background, "k", holdfast.WithWait(10*time.Millisecond)) // in line, which it leaves again
+		wantIs(t, err, holdfast.ErrNotAcquired)
+		time.Sleep(time.Second)
+		if per := int64(len(bs)); over != whole+per || huge != over {
+			t.Errorf("read %d bytes for a value of 1 MiB, %d for the longest of ours, %d for a byte more", huge, whole, over)
+		}
+	}
+	for name, ask := range map[string]func(*testing.T, *holdfast.Locker) string{
+		"try":           tries(),
+		"limit":         tries(holdfast.WithLimit(3)),
+		"re-entry id":   tries(holdfast.WithReentryID("job")),
+		"Inspect":       inspects,
+		"several: try":  tries(),
+		"several: asks": inspects,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, "several") {
+				bubbleOf(t, 3, func(t *testing.T, ms masters) { check(t, ms, ask) })
+			} else {
+				bubble(t, func(t *testing.T, b *servertest.Bubble) { check(t, []*servertest.Bubble{b}, ask) })
+			}
 		})
 	}
 }
 
-func tokenText(lock *holdfast.Lock) string { return strconv.FormatInt(lock.Token(), 10) }
+// counted adds to read what connections of dial read.
+func counted(dial func(ctx context.Context, network, addr string) (net.Conn, error), read *atomic.Int64) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		return &countedConn{c, read}, err
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.Add(int64(n))
+	return n, err
+}

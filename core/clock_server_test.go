@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -18,28 +19,21 @@ func TestServerClockSetForward(t *testing.T) {
 	a, b := newLocker(t, s.Client()), newLocker(t, s.Client())
 	first := obtain(t, a, "k", holdfast.WithTTL(time.Minute), holdfast.WithoutRenewal())
 	clock.Step(2900 * time.Millisecond) // a twentieth of the lease is 3 s
-	if _, err := b.TryAcquire(background, "k"); !errors.Is(err, holdfast.ErrNotAcquired) {
-		t.Errorf("a step that the margin covers: got %v, want ErrNotAcquired", err)
-	}
+	_, err := b.TryAcquire(background, "k")
+	wantIs(t, err, holdfast.ErrNotAcquired)
 	clock.Step(time.Minute)
 	second := obtain(t, b, "k")
 	if err := first.Err(); err != nil {
 		t.Errorf("the clock of Redis says nothing to the first holder: got %v", err)
 	}
-	if second.Token() <= first.Token() {
-		t.Errorf("token %d after %d", second.Token(), first.Token())
-	}
-	if err := first.Release(background); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("release of the first: got %v, want ErrLost", err)
-	}
+	rises(t, first, second)
+	wantIs(t, first.Release(background), holdfast.ErrLost)
 	release(t, second)
 
 	brief := obtain(t, a, "k", holdfast.WithTTL(2*time.Second), holdfast.WithoutRenewal())
 	clock.Step(95 * time.Millisecond) // of 100
 	rival := obtain(t, b, "k")
-	if err := brief.Err(); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("a step that the margin covers, when a rival has the lock: got %v, want ErrLost", err)
-	}
+	wantIs(t, brief.Err(), holdfast.ErrLost) // before a rival has it
 	release(t, rival)
 
 	renewed := obtain(t, a, "k", holdfast.WithTTL(3*time.Second))
@@ -66,14 +60,11 @@ func TestServerClockSetBack(t *testing.T) {
 	clock.Step(time.Hour + 2*time.Minute) // as for one that died
 	second := obtain(t, b, "k")
 	clock.Step(-2 * time.Hour)
-	if err := first.Release(background); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("release of the first: got %v, want ErrLost", err)
-	}
+	wantIs(t, first.Release(background), holdfast.ErrLost)
 	release(t, second)
 	third := obtain(t, a, "k")
-	if second.Token() <= first.Token() || third.Token() <= second.Token() {
-		t.Errorf("tokens %d, %d, %d", first.Token(), second.Token(), third.Token())
-	}
+	rises(t, first, second)
+	rises(t, second, third)
 	release(t, third)
 }
 
@@ -134,15 +125,15 @@ func TestServerTicksOfAClockThatWentForthAndBack(t *testing.T) {
 		{-40 * time.Second, -40 * time.Second, false},
 		{2 * time.Minute, 2 * time.Minute, true},
 	} {
-		tick := time.Now()
+		at := time.Now()
 		claim := func() (bool, error) {
-			return l.Claim(background, c.forth.String(), tick, holdfast.WithTickWindow(time.Minute, time.Hour), holdfast.WithWait(time.Minute))
+			return tick.Claim(bounded(t, time.Minute), l, c.forth.String(), at, tick.WithWindow(time.Minute, time.Hour))
 		}
 		if got, err := claim(); !got || err != nil {
 			t.Fatalf("first claim: %t, %v", got, err)
 		}
 		clock.Step(c.forth)
-		if got, err := claim(); got || errors.Is(err, holdfast.ErrTick) != (c.forth > time.Minute) {
+		if got, err := claim(); got || errors.Is(err, tick.ErrWindow) != (c.forth > time.Minute) {
 			t.Errorf("%v forward: got %t, %v", c.forth, got, err)
 		}
 		clock.Step(-c.back)

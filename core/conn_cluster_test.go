@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
 )
@@ -19,7 +20,7 @@ import (
 func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := startCluster(t)
-	l, rival := newLocker(t, rdb, holdfast.WithTTL(6*time.Second)), newLocker(t, rdb)
+	l, rival := newLocker(t, rdb, holdfast.WithTTL(9*time.Second)), newLocker(t, rdb)
 	keys := []string{"plain", "{tag}ged", "{whole}", "whole", "a{b", "a}b{c}d", "a{b}c{d}", "mit Leerzeichen", "é"}
 	for i := range 60 {
 		keys = append(keys, holdfast.Key("order", strconv.Itoa(i)))
@@ -30,9 +31,7 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 		if _, err := rival.TryAcquire(background, key); err == nil {
 			t.Errorf("%q: two holders", key)
 		}
-		if err := locks[key].Extend(background, 7*time.Second); err != nil {
-			t.Errorf("%q: Extend: %v", key, err)
-		}
+		extend(t, locks[key], 10*time.Second)
 		if s := inspect(t, rival, key); !s.Held || s.Token != locks[key].Token() {
 			t.Errorf("%q: Inspect: %+v", key, s)
 		}
@@ -50,9 +49,7 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 		}
 		release(t, lock)
 		again := obtain(t, rival, key)
-		if again.Token() <= lock.Token() {
-			t.Errorf("%q: token %d after %d", key, again.Token(), lock.Token())
-		}
+		rises(t, lock, again)
 		release(t, again)
 	}
 	busy := obtain(t, rival, keys[30])
@@ -76,106 +73,76 @@ func TestServerClusterHasLocksInAllSlots(t *testing.T) {
 	})
 	release(t, busy)
 	within(t, "several in all slots", func() {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		fine(t, <-done)
 	})
 	for _, key := range keys[:64] {
-		release(t, acquire(t, rival, key))
+		vacant(t, rival, key)
 	}
 	now := time.Now()
-	if ok, err := l.Claim(background, "job", now); err != nil || !ok {
-		t.Errorf("Claim: %v, %v", ok, err)
-	}
-	if ok, err := rival.Claim(background, "job", now); err != nil || ok {
-		t.Errorf("Claim of the same tick: %v, %v", ok, err)
+	for i, l := range []*holdfast.Locker{l, rival} {
+		if ok, err := tick.Claim(bounded(t, hang), l, "job", now); err != nil || ok != (i == 0) {
+			t.Errorf("Claim %d: %v, %v", i, ok, err)
+		}
 	}
 	shutdown(t, l)
 	shutdown(t, rival)
 }
 
-// A slot moves to another node while a lock in it is held: renewals follow, and the fence has moved along.
+// A slot moves to another node while one or several hold a lock in it and others wait: renewals follow, and the fence moves
+// along. Those of a lock with a limit name three keys, so that they have to wait until all have followed.
 func TestServerClusterSlotMigration(t *testing.T) {
 	t.Parallel()
-	rdb, nodes := startCluster(t)
-	l := newLocker(t, rdb, holdfast.WithTTL(3*time.Second))
-	lock := obtain(t, l, "foo")
-	m := migrate(t, nodes)
-	// The lock goes first: until the fence follows, scripts that name both keys get TRYAGAIN. Renewals name one.
-	m.move("foo")
-	if err := lock.Extend(background, 4*time.Second); err != nil {
-		t.Errorf("Extend in the middle of a migration: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
-	defer cancel()
-	if rival, err := newLocker(t, rdb).Acquire(ctx, "foo"); err == nil {
-		t.Errorf("two holders, token %d", rival.Token())
-	}
-	m.end()
-	awaitRenewal(t, lock)
-	if err := lock.Err(); err != nil {
-		t.Fatal(err)
-	}
-	release(t, lock)
-	next := obtain(t, l, "foo")
-	if next.Token() <= lock.Token() {
-		t.Errorf("token %d after %d", next.Token(), lock.Token())
-	}
-	release(t, next)
-	shutdown(t, l)
-}
-
-// A slot moves while several hold a lock in it and others wait. Renewals of a lock with a limit name three keys, so that
-// they have to wait until all have followed.
-func TestServerClusterSlotMigrationUnderALimit(t *testing.T) {
-	t.Parallel()
-	rdb, nodes := startCluster(t)
-	const n = 2
-	in, two := &inside{t: t}, holdfast.WithLimit(n)
-	l := newLocker(t, rdb, holdfast.WithTTL(10*time.Second))
-	var locks []*holdfast.Lock
-	for range n {
-		lock := obtain(t, l, "foo", two)
-		in.enter(lock)
-		locks = append(locks, lock)
-	}
-	waiters, got := newLocker(t, rdb, holdfast.WithTTL(10*time.Second)), make(chan *holdfast.Lock, n)
-	for range n {
-		wait(t, &replica{Locker: waiters}, "foo", got, two)
-	}
-	until(t, "all wait", func() bool {
-		state, err := l.Inspect(background, "foo")
-		return err == nil && state.Waiting > 0
-	})
-	m := migrate(t, nodes)
-	m.move("foo")
-	ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
-	defer cancel()
-	if _, err := waiters.Acquire(ctx, "foo", two); err == nil {
-		t.Error("one more, in the middle of a migration")
-	}
-	m.end()
-	awaitRenewal(t, locks...)
-	for _, lock := range locks {
-		if err := lock.Err(); err != nil {
-			t.Fatal(err)
-		}
-		in.leave(lock)
-		release(t, lock)
-		within(t, "a waiter", func() {
-			next := <-got
-			if in.enter(next); next.Token() <= lock.Token() {
-				t.Errorf("token %d after %d", next.Token(), lock.Token())
+	for _, opts := range [][]holdfast.CallOption{{}, {holdfast.WithLimit(2)}} {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			rdb, nodes := startCluster(t)
+			in, n := &inside{t: t}, 1+len(opts)
+			l, waiters := newLocker(t, rdb, holdfast.WithTTL(10*time.Second)), newLocker(t, rdb, holdfast.WithTTL(10*time.Second))
+			var locks []*holdfast.Lock
+			for range n {
+				lock := obtain(t, l, "foo", opts...)
+				in.enter(lock)
+				locks = append(locks, lock)
 			}
-			defer release(t, next)
-			in.leave(next)
+			got := make(chan *holdfast.Lock, n)
+			for range n {
+				wait(t, &replica{Locker: waiters}, "foo", got, opts...)
+			}
+			until(t, "all wait", func() bool {
+				state, err := l.Inspect(background, "foo")
+				return err == nil && state.Waiting > 0
+			})
+			m := migrate(t, nodes)
+			m.move("foo") // first: until the fence follows, scripts that name both keys get TRYAGAIN
+			if n == 1 {
+				fine(t, locks[0].Extend(background, 11*time.Second), "Extend in the middle of a migration")
+			}
+			ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+			if _, err := waiters.Acquire(ctx, "foo", opts...); err == nil {
+				t.Error("one more, in the middle of a migration")
+			}
+			cancel()
+			m.end()
+			awaitRenewal(t, locks...)
+			for _, lock := range locks {
+				must(t, lock.Err())
+				in.leave(lock)
+				release(t, lock)
+				within(t, "a waiter", func() {
+					next := <-got
+					in.enter(next)
+					rises(t, lock, next)
+					defer release(t, next)
+					in.leave(next)
+				})
+			}
+			if state := inspect(t, l, "foo"); state.Held {
+				t.Errorf("%+v", state)
+			}
+			shutdown(t, l)
+			shutdown(t, waiters)
 		})
 	}
-	if state := inspect(t, l, "foo"); state.Held {
-		t.Errorf("%+v", state)
-	}
-	shutdown(t, l)
-	shutdown(t, waiters)
 }
 
 // migration is of the slot of foo, from the third node to the first.

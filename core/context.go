@@ -12,32 +12,8 @@ type lockContext struct {
 	context.Context // from context.WithCancelCause
 	parent          context.Context
 	lock            *Lock
+	call            any // the one that took the lock, or nil
 	cancel          context.CancelCauseFunc
-}
-
-// bound is what a hold knows of a context of its lock, so that a forgotten Lock can be collected: not more than how to end
-// it.
-type bound struct {
-	handle int // the number of its Lock
-	inner  context.Context
-	cancel context.CancelCauseFunc
-}
-
-// bind has the context end with h, or with the release of lk where that is a nested handle.
-func (h *hold) bind(lk *Lock, inner context.Context, cancel context.CancelCauseFunc) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch ended := h.ended.Load(); {
-	case ended != nil:
-		cancel(ended.err)
-	case lk.number > 0 && lk.released.Load():
-		cancel(errReleased)
-	default:
-		if len(h.contexts) == cap(h.contexts) { // before it grows: under a lock that is held for long many contexts come and go
-			h.contexts = slices.DeleteFunc(h.contexts, func(b bound) bool { return b.inner.Err() != nil })
-		}
-		h.contexts = append(h.contexts, bound{lk.number, inner, cancel})
-	}
 }
 
 // Err is exact: past the deadline it is non-nil even if no timer has fired yet. Looking cancels the context
@@ -77,10 +53,7 @@ func (c *lockContext) Value(key any) any {
 }
 
 // Held returns the locks that ctx carries, innermost first: ctx is, or descends from, their [Lock.Context]. Released
-// locks are left out. A lost lock is still included; its Err says so. Of several handles to one hold, see
-// [WithReentrancy], Held returns the innermost. Locks of one [Locker.DoAll] come in reverse byte order of their keys.
-//
-// To ask whether all of them are still held, use [Err], which also looks at released ones.
+// locks are left out; lost ones are not: see [Err]. Of several handles to one hold, Held returns the innermost.
 func Held(ctx context.Context) []*Lock {
 	var locks []*Lock
 	for c := range carried(ctx) {
@@ -93,12 +66,27 @@ func Held(ctx context.Context) []*Lock {
 	return locks
 }
 
+// Taken returns the locks that the innermost call around ctx took, in byte order of their keys. Unlike [Held] it leaves
+// out what that call's own context held. It is for adapters.
+func Taken(ctx context.Context) []*Lock {
+	var locks []*Lock
+	var call any
+	for c := range carried(ctx) {
+		if len(locks) > 0 && (call == nil || c.call != call) {
+			break
+		}
+		call, locks = c.call, append(locks, c.lock)
+	}
+	locks = slices.DeleteFunc(locks, func(l *Lock) bool { return l.number > 0 })
+	slices.Reverse(locks)
+	return locks
+}
+
 // Err returns nil while every lock that ctx carries is held, and also if ctx carries none. Unlike [Held] it includes
-// released locks: a context can outlive its lock through [context.WithoutCancel], and code that runs with it might
-// believe that it still holds the lock. Err asks each lock like [Lock.Err]. If several handles to one hold are there, see
-// [WithReentrancy], one that is held is enough.
+// released locks: code that runs with [context.WithoutCancel] can outlive its lock and believe that it still holds it.
+// Of several handles to one hold, one that is held is enough.
 //
-// Errors: [ErrLost] if a lock was lost or released; [ErrClosed] if a forced Shutdown abandoned it.
+// Errors: [ErrLost] if a lock was lost or released, and [ErrClosed] too as in [Lock.Err].
 func Err(ctx context.Context) error {
 	for c := range carried(ctx) {
 		lock := c.lock
@@ -130,8 +118,8 @@ func carried(ctx context.Context) iter.Seq[*lockContext] {
 	}
 }
 
-// outliving returns ctx, but where that descends from the context of a handle to h and would end with its release, one
-// that does not: the parent of that, with the deadline of ctx.
+// outliving returns a context for the release of h. Usually that is ctx. If ctx descends from a context of h, it would end
+// with the release; then the parent of that context takes its place, with the deadline of ctx.
 func (h *hold) outliving(ctx context.Context) (context.Context, context.CancelFunc) {
 	var outside context.Context
 	for c := range carried(ctx) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,8 +14,7 @@ import (
 )
 
 func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		parent, cancel := context.WithTimeout(context.WithValue(background, who{}, "me"), time.Hour)
 		defer cancel()
 		lock := acquire(t, r.Locker, "k")
@@ -35,32 +33,19 @@ func TestContextEndsWithTheLockAndErrStaysWithTheLease(t *testing.T) {
 			t.Error("the lock's context outlived its parent")
 		}
 		time.Sleep(time.Minute) // renewed although the context ended: its handler may still run
-		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
-			t.Errorf("got %v, want the lock held until Release", err)
+		if lock.Err() != nil || holdfast.Err(ctx) != nil || len(holdfast.Held(ctx)) != 1 || !b.Redis.Exists("k") {
+			t.Errorf("got %v and %v, want the lock held until Release", lock.Err(), holdfast.Err(ctx))
 		}
-		if err := holdfast.Err(ctx); err != nil {
-			t.Errorf("Err of its context, which has ended: %v, want nil while the lock is held", err)
+		fine(t, lock.Release(parent), "Release with an ended context")
+		if err := holdfast.Err(ctx); len(holdfast.Held(ctx)) != 0 || !errors.Is(err, holdfast.ErrLost) || !contains(err, `"k"`) {
+			t.Errorf("of its context: %v, Err %v, want a loss of k", holdfast.Held(ctx), err)
 		}
-		if len(holdfast.Held(ctx)) != 1 {
-			t.Error("Held lost the lock with the context")
-		}
-		if err := lock.Release(parent); err != nil {
-			t.Errorf("Release with an ended context: %v", err)
-		}
-		if len(holdfast.Held(ctx)) != 0 {
-			t.Error("Held still has a released lock")
-		}
-		if err := holdfast.Err(ctx); !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), `"k"`) {
-			t.Errorf("Err of its context: got %v, want a loss of k", err)
-		}
-		if err := holdfast.Err(parent); err != nil {
-			t.Errorf("Err of a context from before: %v", err)
-		}
+		fine(t, holdfast.Err(parent), "Err of a context from before")
 		if err := lock.Err(); err == nil || errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Err after Release: got %v, want an error other than ErrLost", err)
 		}
-		if err := lock.Release(background); err != nil {
-			t.Errorf("second Release: got %v, want the first one's nil", err)
+		if ctx := lock.Context(background); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), holdfast.ErrLost) {
+			t.Errorf("a context of a released lock: Err %v, cause %v", ctx.Err(), context.Cause(ctx))
 		}
 	})
 }
@@ -77,9 +62,7 @@ func TestContextOutlivesThatOfTheAcquisition(t *testing.T) {
 		}
 		request, done := context.WithCancel(background)
 		lock, err := lockIt(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx := lock.Context(request)
 		time.Sleep(time.Minute)
 		if ctx.Err() != nil || lock.Err() != nil || lock.Context(request).Err() != nil {
@@ -100,8 +83,7 @@ func TestContextOutlivesThatOfTheAcquisition(t *testing.T) {
 
 // Under a lock that is held for long contexts come and go, and leave nothing behind.
 func TestContextsOfALongHoldAreLetGo(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		lock := acquire(t, r.Locker, "k")
 		first := lock.Context(background)
 		most := 0
@@ -121,36 +103,16 @@ func TestContextsOfALongHoldAreLetGo(t *testing.T) {
 	})
 }
 
-func TestReleasedLockCancelsItsContext(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k")
-		release(t, lock)
-		if ctx := lock.Context(background); !isDone(ctx) || !errors.Is(ctx.Err(), context.Canceled) || errors.Is(context.Cause(ctx), holdfast.ErrLost) {
-			t.Errorf("got Err %v, cause %v", ctx.Err(), context.Cause(ctx))
-		}
-		if err := lock.Extend(background, time.Minute); err == nil {
-			t.Error("Extend of a released lock succeeded")
-		}
-	})
-}
-
 // A call that asks for the context of a lock while it ends gets one that ends too.
 func TestContextOfALockThatEndsMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		for range 300 {
-			lock, err := r.Acquire(background, "k")
-			if err != nil {
-				t.Fatal(err)
-			}
-			released := make(chan error)
-			go func() { released <- lock.Release(background) }()
+			lock := await(t, r.Locker, "k")
+			released := make(chan struct{})
+			go func() { release(t, lock); close(released) }()
 			ctx := lock.Context(background)
 			<-ctx.Done() // or the bubble finds that nothing can happen any more
-			if err := <-released; err != nil {
-				t.Fatal(err)
-			}
+			<-released
 			if !isDone(lock.Context(background)) {
 				t.Fatal("a later one is not over")
 			}
@@ -187,9 +149,8 @@ func TestReentrancyNestsByContext(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil || b.Redis.Exists("k") {
-			t.Errorf("at the end: %v, key there: %v", err, b.Redis.Exists("k"))
-		}
+		fine(t, err)
+		unheld(t, b, "k")
 		// Only where it is on, and only for the context that holds.
 		err = c.Do(background, "k", func(ctx context.Context) error {
 			_, err := c.TryAcquire(ctx, "k")
@@ -204,29 +165,21 @@ func TestReentrancyNestsByContext(t *testing.T) {
 			}
 			return nested.Release(ctx)
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		fine(t, err)
 		shutdown(t, r.Locker)
 		shutdown(t, c.Locker)
 	})
 }
 
 func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithReentrancy())
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		outer := acquire(t, r.Locker, "k")
 		nested, err := r.TryAcquire(outer.Context(background), "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		release(t, outer)
 		release(t, outer) // counts once
 		if nested.Err() != nil || nested.Context(background).Err() != nil || !b.Redis.Exists("k") {
 			t.Errorf("the nested handle lost the hold: %v", nested.Err())
-		}
-		if outer.Err() == nil || errors.Is(outer.Err(), holdfast.ErrLost) {
-			t.Errorf("Err of a released handle: %v", outer.Err())
 		}
 		if held := holdfast.Held(nested.Context(background)); len(held) != 1 || held[0] != nested {
 			t.Errorf("Held: %v", held)
@@ -240,8 +193,7 @@ func TestLastHandleFreesWhateverTheOrder(t *testing.T) {
 			t.Error("not freed by the last handle")
 		}
 		release(t, nested)
-		shutdown(t, r.Locker)
-	})
+	}, holdfast.WithReentrancy())
 }
 
 func TestLossEndsNestedHandles(t *testing.T) {
@@ -276,21 +228,20 @@ func TestLossEndsNestedHandles(t *testing.T) {
 	})
 }
 
+// Calls nest beside each other, and a handler that goes on during a Shutdown may nest.
 func TestConcurrentNesting(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithReentrancy())
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		outer := acquire(t, r.Locker, "k")
+		done, nest := make(chan error), func() {
+			if err := r.Do(outer.Context(background), "k", func(context.Context) error { runtime.Gosched(); return nil }); err != nil {
+				t.Error(err)
+			}
+		}
 		var wg sync.WaitGroup
 		for range 50 {
 			wg.Go(func() {
 				for range 20 {
-					err := r.Do(outer.Context(background), "k", func(context.Context) error {
-						runtime.Gosched()
-						return nil
-					})
-					if err != nil {
-						t.Error(err)
-					}
+					nest()
 				}
 			})
 		}
@@ -298,31 +249,13 @@ func TestConcurrentNesting(t *testing.T) {
 		if !b.Redis.Exists("k") || outer.Err() != nil {
 			t.Error("freed under the outer handle")
 		}
-		release(t, outer)
-		if b.Redis.Exists("k") {
-			t.Error("not freed")
-		}
-		shutdown(t, r.Locker)
-	})
-}
-
-func TestHandlersMayNestDuringShutdown(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithReentrancy())
-		outer := acquire(t, r.Locker, "k")
-		done := make(chan error)
 		go func() { done <- r.Shutdown(background) }()
 		synctest.Wait()
-		nested, err := r.TryAcquire(outer.Context(background), "k") // its handler goes on and may nest
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, nested)
+		nest()
 		release(t, outer)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+		unheld(t, b, "k")
+		fine(t, <-done)
+	}, holdfast.WithReentrancy())
 }
 
 type who struct{}

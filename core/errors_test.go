@@ -19,12 +19,10 @@ func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
 		lock := acquire(t, c.Locker, "order:1")
 		_, err := r.TryAcquire(background, "order:1")
 		same(t, err, `holdfast: "order:1" is held elsewhere by api-1, 15s of its lease left`)
-		ctx, cancel := context.WithTimeout(background, 0)
-		defer cancel()
-		_, err = r.Acquire(ctx, "order:1")
+		_, err = r.Acquire(bounded(t, 0), "order:1")
 		same(t, err, `holdfast: acquire "order:1": no verdict from redis: context deadline exceeded`)
 		b.Redis.Del("order:1")
-		same(t, lock.Release(background), `holdfast: release "order:1": lock was lost`)
+		same(t, lock.Release(background), `holdfast: hold "order:1": lock was lost: no longer ours in Redis`)
 		_ = b.Redis.Set("foreign", "v")
 		_, err = r.TryAcquire(background, "foreign")
 		same(t, err, `holdfast: "foreign" is held elsewhere, without expiry`)
@@ -36,17 +34,13 @@ func TestErrorTextsNameTheActAndTheKeyOnce(t *testing.T) {
 }
 
 func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		a := newReplica(t, b, holdfast.WithLabel("api-1"), holdfast.WithPrefix("shop:"), holdfast.WithoutRenewal())
+	solo(t, func(t *testing.T, b *servertest.Bubble, a *replica) {
 		c := newReplica(t, b, holdfast.WithPrefix("shop:"))
 		lock := acquire(t, a.Locker, "order:1", holdfast.WithTTL(10*time.Second))
 		time.Sleep(4 * time.Second)
 
 		_, err := c.TryAcquire(background, "order:1")
-		var held *holdfast.HeldError
-		if !errors.As(err, &held) {
-			t.Fatalf("got %v, want a *HeldError", err)
-		}
+		held := refused(t, err)
 		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second, Holders: 1}); !reflect.DeepEqual(*held, want) {
 			t.Errorf("got %+v, want %+v", *held, want)
 		}
@@ -59,7 +53,7 @@ func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
 		if want := (holdfast.State{Key: "shop:order:1", Token: lock.Token()}); err != nil || state != want {
 			t.Errorf("Inspect of a free lock: got %+v, %v, want %+v", state, err, want)
 		}
-	})
+	}, holdfast.WithLabel("api-1"), holdfast.WithPrefix("shop:"), holdfast.WithoutRenewal())
 }
 
 // A caller that waits for its own process is told so, and what it holds itself: that is the deadlock one looks for.
@@ -84,13 +78,10 @@ func TestHeldErrorTellsOfThisProcess(t *testing.T) {
 			go func() { _, err := a.Acquire(background, "left", holdfast.WithWait(time.Second)); ended <- err }()
 		}
 		synctest.Wait()
-		for _, row := range []struct {
-			of   *replica
-			want holdfast.State
-		}{{a, holdfast.State{Here: true, WaitingHere: 2}}, {c, holdfast.State{}}} {
-			state, err := row.of.Inspect(background, "left")
-			if err != nil || !state.Held || state.Here != row.want.Here || state.WaitingHere != row.want.WaitingHere {
-				t.Errorf("got %+v, %v, want %+v", state, err, row.want)
+		for l, waiting := range map[*replica]int{a: 2, c: 0} {
+			state, err := l.Inspect(background, "left")
+			if err != nil || !state.Held || state.Here != (l == a) || state.WaitingHere != waiting {
+				t.Errorf("got %+v, %v, want %d waiting here", state, err, waiting)
 			}
 		}
 		for range 2 {
@@ -108,11 +99,6 @@ func TestHeldErrorTellsOfThisProcess(t *testing.T) {
 // and Redis' word in the text, and nothing left behind.
 func TestServerRefusals(t *testing.T) {
 	t.Parallel()
-	bounded := func(d time.Duration) context.Context {
-		ctx, cancel := context.WithTimeout(background, d)
-		t.Cleanup(cancel)
-		return ctx
-	}
 	check := func(t *testing.T, l *holdfast.Locker, word string, permanent bool) {
 		t.Helper()
 		until(t, "an answer to TryAcquire with "+word, func() bool { // on a busy machine it may come late
@@ -127,16 +113,21 @@ func TestServerRefusals(t *testing.T) {
 		if permanent {
 			wait = 10 * time.Second // less than a lease
 		}
-		_, err := l.Acquire(bounded(wait), "k")
+		_, err := l.Acquire(bounded(t, wait), "k")
 		wantIs(t, err, holdfast.ErrUnavailable)
 		if errors.Is(err, context.DeadlineExceeded) == permanent {
 			t.Errorf("Acquire: got %v; waiting can help: %v", err, !permanent)
 		}
 	}
-	t.Run("WRONGTYPE", func(t *testing.T) {
-		t.Parallel()
-		rdb := servertest.Redis(t).Client()
-		l := newLocker(t, rdb)
+	refused := func(name string, test func(t *testing.T, server *servertest.Server, rdb *redis.Client, l *holdfast.Locker)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Redis(t)
+			rdb := server.Client()
+			test(t, server, rdb, newLocker(t, rdb, holdfast.WithTTL(8*time.Second)))
+		})
+	}
+	refused("WRONGTYPE", func(t *testing.T, _ *servertest.Server, rdb *redis.Client, l *holdfast.Locker) {
 		rdb.LPush(background, "k", "x")
 		check(t, l, "WRONGTYPE", true)
 		_, err := l.Inspect(background, "k")
@@ -151,75 +142,45 @@ func TestServerRefusals(t *testing.T) {
 			t.Error("the foreign list is gone")
 		}
 	})
-	t.Run("OOM", func(t *testing.T) {
-		t.Parallel()
-		rdb := servertest.Redis(t).Client()
-		l := newLocker(t, rdb)
+	refused("OOM", func(t *testing.T, _ *servertest.Server, rdb *redis.Client, l *holdfast.Locker) {
 		lock := acquire(t, l, "held")
 		rdb.ConfigSet(background, "maxmemory", "1")
 		check(t, l, "OOM", false)
-		if err := lock.Extend(background, time.Minute); err != nil {
-			t.Errorf("a renewal needs no memory: %v", err)
-		}
+		fine(t, lock.Extend(background, time.Minute), "a renewal needs no memory")
 		release(t, lock) // nor may a release fail for want of it
 		if rdb.Exists(background, "held").Val() != 0 {
 			t.Error("not released")
 		}
 	})
-	t.Run("READONLY", func(t *testing.T) {
-		t.Parallel()
-		rdb := servertest.Redis(t).Client()
-		l := newLocker(t, rdb, holdfast.WithTTL(8*time.Second))
+	refused("READONLY", func(t *testing.T, _ *servertest.Server, rdb *redis.Client, l *holdfast.Locker) {
 		lock := obtain(t, l, "held")
-		if err := rdb.Do(background, "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Do(background, "REPLICAOF", "127.0.0.1", "1").Err())
 		check(t, l, "READONLY", false)
 		// A replica that lags would not have the key: that is no loss, as long as the lease runs.
-		for _, script := range []holdfast.Script{holdfast.RenewScript, holdfast.ForgetScript} {
-			args := []any{"lagging", "me", 1000}
-			if script == holdfast.ForgetScript {
-				args = forgetArgs("me", 70, 0)
-			}
-			if got, err := script.Run(background, rdb, args...); !contains(err, "READONLY") {
-				t.Errorf("got %v, %v, want READONLY", got, err)
-			}
+		_, renewed := holdfast.RenewScript.Run(background, rdb, "lagging", "me", 1000)
+		_, forgot := holdfast.ForgetScript.Run(background, rdb, forgetArgs("me", 70, 0)...)
+		if !contains(renewed, "READONLY") || !contains(forgot, "READONLY") {
+			t.Errorf("got %v, %v, want READONLY", renewed, forgot)
 		}
-		err := lock.Extend(bounded(300*time.Millisecond), time.Minute)
-		wantIs(t, err, holdfast.ErrUnavailable)
+		wantIs(t, lock.Extend(bounded(t, 300*time.Millisecond), time.Minute), holdfast.ErrUnavailable)
 		within(t, "the loss", func() { <-lock.Context(background).Done() })
 		wantIs(t, lock.Err(), holdfast.ErrLost)
 		_ = lock.Release(background)
 	})
-	t.Run("NOAUTH", func(t *testing.T) {
-		t.Parallel()
-		server := servertest.Redis(t)
-		rdb := server.Client()
+	refused("NOAUTH", func(t *testing.T, server *servertest.Server, rdb *redis.Client, _ *holdfast.Locker) {
+		user := aclUser(t, server, "app", "+@all ~other:*")
 		rdb.ConfigSet(background, "requirepass", "secret")
 		check(t, newLocker(t, server.Client()), "NOAUTH", true)
 		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Password = "wrong" })), "WRONGPASS", true)
+		check(t, newLocker(t, user), "NOPERM", true)
 	})
-	t.Run("NOPERM", func(t *testing.T) {
-		t.Parallel()
-		server := servertest.Redis(t)
-		rdb := server.Client()
-		if err := rdb.Do(background, "ACL", "SETUSER", "app", "on", ">p", "+@all", "~other:*").Err(); err != nil {
-			t.Fatal(err)
-		}
-		check(t, newLocker(t, server.Client(func(o *redis.Options) { o.Username, o.Password = "app", "p" })), "NOPERM", true)
-	})
-	t.Run("nobody there", func(t *testing.T) {
-		t.Parallel()
-		server := servertest.Redis(t)
-		l := newLocker(t, server.Client(), holdfast.WithTTL(4*time.Second)) // a clean-up may go on for that long
+	refused("nobody there", func(t *testing.T, server *servertest.Server, rdb *redis.Client, _ *holdfast.Locker) {
+		l := newLocker(t, rdb, holdfast.WithTTL(4*time.Second)) // a clean-up may go on for that long
 		server.Kill()
 		check(t, l, "connection refused", false)
 		shutdown(t, l)
 	})
-	t.Run("closed client", func(t *testing.T) {
-		t.Parallel()
-		rdb := servertest.Redis(t).Client()
-		l := newLocker(t, rdb)
+	refused("closed client", func(t *testing.T, _ *servertest.Server, rdb *redis.Client, l *holdfast.Locker) {
 		_ = rdb.Close()
 		check(t, l, "closed", true)
 	})
@@ -230,34 +191,17 @@ func TestServerACL(t *testing.T) {
 	t.Parallel()
 	server, _ := replicated(t)
 	rdb := server.Client()
-	acl := []any{"ACL", "SETUSER", "app", "on", ">p", "~job:*", "~{job:*", "resetchannels", "&holdfast:inbox:*", "-@all",
-		"+evalsha", "+eval", "+mget", "+get", "+getex", "+set", "+del", "+pttl", "+pexpire", "+time",
-		"+lindex", "+llen", "+lpos", "+rpush", "+lrem", "+hget", "+hset", "+hdel", "+pubsub", "+publish", "+subscribe", "+ping",
-		"+hmget", "+hgetall", "+hlen", "+exists", "+wait"}
-	if err := rdb.Do(background, acl...).Err(); err != nil {
-		t.Fatal(err)
-	}
-	l := newLocker(t, server.Client(func(o *redis.Options) {
-		o.Username, o.Password, o.DisableIdentity = "app", "p", true
-	}), holdfast.WithTTL(2*time.Second), holdfast.WithLocalHandover(0, 0), holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) {
+	l := newLocker(t, aclUser(t, server, "app", leastACL), holdfast.WithTTL(2*time.Second), holdfast.WithLocalHandover(0, 0), holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) {
 		t.Errorf("%s: %v", e.Key, e.Err)
 	}}))
 	lock := obtain(t, l, "job:1")
-	if err := lock.Extend(background, 2*time.Second); err != nil {
-		t.Error(err)
-	}
+	fine(t, lock.Extend(background, 2*time.Second))
 	next := make(chan *holdfast.Lock, 2)
 	for range cap(next) { // one of them at least looks again when the inbox is open
-		go func() { next <- obtain(t, l, "job:1") }()
+		wait(t, &replica{Locker: l}, "job:1", next)
 	}
-	within(t, "the line", func() {
-		until(t, "two in line", func() bool {
-			s, err := l.Inspect(background, "job:1")
-			if err != nil {
-				t.Error(err)
-			}
-			return s.Waiting == 2 && rdb.PubSubChannels(background, "holdfast:inbox:*").Val() != nil
-		})
+	until(t, "two in line", func() bool {
+		return inspect(t, l, "job:1").Waiting == 2 && rdb.PubSubChannels(background, "holdfast:inbox:*").Val() != nil
 	})
 	release(t, lock)
 	for range cap(next) {
@@ -265,28 +209,19 @@ func TestServerACL(t *testing.T) {
 	}
 	id := holdfast.WithReentryID("id")
 	one, two := obtain(t, l, "job:2", id), obtain(t, l, "job:2", id)
-	if err := one.Extend(background, time.Minute); err != nil {
-		t.Error(err)
-	}
+	fine(t, one.Extend(background, time.Minute))
 	release(t, one)
 	release(t, two)
 	release(t, obtain(t, l, "job:1", holdfast.WithReplicaAcks(1, 10*time.Second), holdfast.WithTTL(15*time.Second)))
 	writer := obtain(t, l, "job:3")
 	places := make(chan *holdfast.Lock, 2)
 	for _, o := range []holdfast.CallOption{holdfast.WithLimit(2), holdfast.WithLimit(3)} {
-		go func() { places <- obtain(t, l, "job:3", o) }()
+		wait(t, &replica{Locker: l}, "job:3", places, o)
 	}
-	within(t, "the line for places", func() {
-		until(t, "two in line", func() bool {
-			s, err := l.Inspect(background, "job:3")
-			return err == nil && s.Waiting == 2
-		})
-	})
+	until(t, "two in line for places", func() bool { return inspect(t, l, "job:3").Waiting == 2 })
 	release(t, writer)
 	place := <-places
-	if err := place.Extend(background, time.Minute); err != nil {
-		t.Error(err)
-	}
+	fine(t, place.Extend(background, time.Minute))
 	release(t, <-places)
 	release(t, place)
 	shutdown(t, l)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -12,41 +13,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// exampleRedis is a Redis inside the process. closeAll shuts the example's Lockers down before it closes the client:
-// closing a client while a command is under way races with that command.
-func exampleRedis() (rdb *redis.Client, closeAll func()) {
+// exampleLocker is a Locker on a Redis inside the process.
+func exampleLocker(opts ...holdfast.Option) *holdfast.Locker {
+	locker, err := holdfast.New(exampleRedis(), opts...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return locker
+}
+
+var exampleRedis = sync.OnceValue(func() *redis.Client {
 	server, err := miniredis.Run()
 	if err != nil {
 		log.Fatal(err)
 	}
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
-	return rdb, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second) // some examples keep their locks
-		defer cancel()
-		for _, locker := range exampleLockers {
-			_ = locker.Shutdown(ctx)
-		}
-		exampleLockers = nil
-		_ = rdb.Close()
-		server.Close()
-	}
-}
-
-var exampleLockers []*holdfast.Locker // of the example that runs: they run one after the other
-
-func exampleLocker(rdb *redis.Client, opts ...holdfast.Option) *holdfast.Locker {
-	locker, err := holdfast.New(rdb, opts...)
-	if err != nil {
-		log.Fatal(err)
-	}
-	exampleLockers = append(exampleLockers, locker)
-	return locker
-}
+	return redis.NewClient(&redis.Options{Addr: server.Addr()})
+})
 
 func ExampleLocker_Do() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 
 	err := locker.Do(context.Background(), "report", func(ctx context.Context) error {
 		return errors.New("no paper") // the lock is released all the same
@@ -64,9 +49,7 @@ func ExampleLocker_Do() {
 
 // What redsync and redislock do: a bounded wait, and a lease that is not renewed.
 func ExampleLocker_Acquire() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 	ctx := context.Background()
 
 	lock, err := locker.Acquire(ctx, "order:42",
@@ -79,46 +62,9 @@ func ExampleLocker_Acquire() {
 	// Output: order:42 <nil>
 }
 
-// A cron job that takes a millisecond, on two replicas whose timers fire at different times.
-func ExampleLocker_Claim() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	here, there := exampleLocker(rdb), exampleLocker(rdb)
-	ctx := context.Background()
-
-	tick := time.Now().Truncate(time.Minute) // the nominal time, the same on all replicas
-	for _, replica := range []*holdfast.Locker{here, there} {
-		mine, err := replica.Claim(ctx, "invoices", tick)
-		fmt.Println(mine, err)
-	}
-	// Output:
-	// true <nil>
-	// false <nil>
-}
-
-func ExampleLocker_Inspect() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb, holdfast.WithLabel("api-7f9c"))
-	ctx := context.Background()
-
-	err := locker.Do(ctx, "report", func(context.Context) error {
-		state, err := locker.Inspect(ctx, "report")
-		fmt.Println(state.Held, state.Label, state.Waiting)
-		return err
-	})
-	state, _ := locker.Inspect(ctx, "report")
-	fmt.Println(state.Held, err)
-	// Output:
-	// true api-7f9c 0
-	// false <nil>
-}
-
 // A page for operators: many keys in one pipeline.
 func ExampleLocker_InspectAll() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb, holdfast.WithLabel("api-7f9c"))
+	locker := exampleLocker(holdfast.WithLabel("api-7f9c"))
 	ctx := context.Background()
 
 	lock, err := locker.Acquire(ctx, "order:42")
@@ -141,9 +87,7 @@ func ExampleLocker_InspectAll() {
 
 // Shut down the servers and workers first, then the Locker, and close the client last.
 func ExampleLocker_Shutdown() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -156,20 +100,9 @@ func ExampleLocker_Shutdown() {
 	// true
 }
 
-func ExampleLocker_Client() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
-
-	fmt.Println(locker.Client().Ping(context.Background()).Val())
-	// Output: PONG
-}
-
 // The context of Acquire bounds the acquisition alone. Work under the lock uses the lock's context.
 func ExampleLock_Context() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 	ctx := context.Background()
 
 	brief, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -189,16 +122,14 @@ func ExampleLock_Context() {
 
 // The lock's key in Redis, and how long the holder can rely on it without a renewal.
 func ExampleLock_Deadline() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb, holdfast.WithPrefix("shop:"))
+	locker := exampleLocker(holdfast.WithPrefix("shop:"))
 	ctx := context.Background()
 
 	lock, err := locker.Acquire(ctx, holdfast.Key("order", "42"), holdfast.WithTTL(30*time.Second), holdfast.WithoutRenewal())
 	if err != nil {
 		log.Fatal(err)
 	}
-	expiry := time.Now().Add(rdb.PTTL(ctx, lock.Key()).Val())
+	expiry := time.Now().Add(locker.Client().PTTL(ctx, lock.Key()).Val())
 	fmt.Println(lock.Key(), "ends for its holder before it does in Redis:", lock.Deadline().Before(expiry))
 	_ = lock.Release(ctx)
 	fmt.Println("over:", !lock.Deadline().After(time.Now()))
@@ -209,9 +140,7 @@ func ExampleLock_Deadline() {
 
 // A step that takes longer than the lease.
 func ExampleLock_Extend() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb, holdfast.WithoutRenewal())
+	locker := exampleLocker(holdfast.WithoutRenewal())
 	ctx := context.Background()
 
 	lock, err := locker.Acquire(ctx, "report")
@@ -227,9 +156,7 @@ func ExampleLock_Extend() {
 
 // Look at the lock between two steps that no context can interrupt.
 func ExampleLock_Err() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 	ctx := context.Background()
 
 	lock, err := locker.Acquire(ctx, "report")
@@ -249,9 +176,7 @@ func ExampleLock_Err() {
 
 // Storage that package sqlfence does not cover gets the token with each write, and compares it.
 func ExampleLock_Token() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 	ctx := context.Background()
 
 	var seen int64 // by the storage: the largest token so far
@@ -278,9 +203,7 @@ func ExampleLock_Token() {
 }
 
 func ExampleLock_Release() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	lock, err := locker.Acquire(ctx, "report")
@@ -298,9 +221,7 @@ func ExampleLock_Release() {
 }
 
 func ExampleHeld() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	locker := exampleLocker(rdb)
+	locker := exampleLocker()
 
 	err := locker.Do(context.Background(), "warehouse", func(ctx context.Context) error {
 		return locker.Do(ctx, "shelf", func(ctx context.Context) error {
@@ -318,9 +239,7 @@ func ExampleHeld() {
 }
 
 func ExampleHeldError() {
-	rdb, closeAll := exampleRedis()
-	defer closeAll()
-	here, there := exampleLocker(rdb, holdfast.WithLabel("worker-3")), exampleLocker(rdb)
+	here, there := exampleLocker(holdfast.WithLabel("worker-3")), exampleLocker()
 	ctx := context.Background()
 
 	lock, err := here.Acquire(ctx, "report")

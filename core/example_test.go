@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
@@ -33,14 +32,9 @@ func Example() {
 }
 
 func ExampleLocker_TryAcquire() {
-	server, _ := miniredis.Run()
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
+	here, there := exampleLocker(holdfast.WithLabel("api-1")), exampleLocker()
 	ctx := context.Background()
 
-	here, _ := holdfast.New(rdb, holdfast.WithLabel("api-1"))
-	there, _ := holdfast.New(rdb)
 	lock, err := here.TryAcquire(ctx, "report")
 	if err != nil {
 		log.Fatal(err)
@@ -68,45 +62,4 @@ func ExampleKey() {
 	// Output:
 	// order:42
 	// file:a%3Ab:c file:a:b%3Ac
-}
-
-func ExampleNewRedLock() {
-	var clients []*redis.Client
-	for range 3 {
-		server, _ := miniredis.Run() // masters that share nothing
-		defer server.Close()
-		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		defer rdb.Close()
-		clients = append(clients, rdb)
-	}
-
-	// miniredis does not report its uptime, so with a quarantine it would never vote. With real masters leave the
-	// quarantine on, and make it as long as your longest lease plus a few seconds.
-	locker, err := holdfast.NewRedLock(clients, holdfast.WithQuarantine(0))
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = locker.Do(context.Background(), "report", func(ctx context.Context) error {
-		fmt.Println("on most masters:", holdfast.Held(ctx)[0].Err() == nil)
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// on most masters: true
-	// <nil>
-}
-
-func ExampleWithQuarantine() {
-	a := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379"})
-	b := redis.NewClient(&redis.Options{Addr: "10.0.0.2:6379"})
-	c := redis.NewClient(&redis.Options{Addr: "10.0.0.3:6379"})
-
-	locker, err := holdfast.NewRedLock([]*redis.Client{a, b, c}, holdfast.WithQuarantine(time.Minute))
-	if err != nil {
-		log.Fatal(err)
-	}
-	// A master could forget a longer lease and vote again before that lease has expired.
-	_, err = locker.TryAcquire(context.Background(), "report", holdfast.WithTTL(time.Hour))
-	fmt.Println(errors.Is(err, holdfast.ErrInvalid))
-	// Output: true
 }

@@ -2,11 +2,11 @@ package holdfast
 
 import (
 	"context"
+	"strconv"
 	"time"
 	"unsafe"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
-	"github.com/holdfast-go/holdfast/core/internal/quorum"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/single"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
@@ -17,21 +17,24 @@ import (
 func SkewWall(l *Locker, d time.Duration) { l.env.Clock.Skew(d) }
 
 // Whole is how many bytes an acquisition on one Redis takes for its tenure and hold.
-const Whole = unsafe.Sizeof(whole{})
+const Whole = unsafe.Sizeof(chunk{})
 
 // Owner is the value that lk's tenure has in Redis.
 func Owner(lk *Lock) string {
-	if o, ok := lk.hold.stake.owner.(*single.Owner); ok {
+	switch o := lk.hold.stake.Owner.(type) {
+	case *single.Owner:
 		return o.ID
+	case *reader:
+		return o.Owner.(*single.Owner).ID
 	}
-	return lk.hold.stake.owner.(*quorum.Owner).ID()
+	return lk.hold.stake.Owner.(interface{ ID() string }).ID()
 }
 
 // Contexts is how many contexts of lk its hold knows.
 func Contexts(lk *Lock) int {
 	lk.hold.mu.Lock()
 	defer lk.hold.mu.Unlock()
-	return len(lk.hold.contexts)
+	return len(lk.hold.handles.contexts)
 }
 
 // Margin and Patience for tests that compute with them.
@@ -51,6 +54,7 @@ var (
 	ForgetScript  = Script{protocol.ForgetScript}
 	RenewScript   = Script{protocol.RenewScript}
 	InspectScript = Script{protocol.InspectScript}
+	PingScript    = Script{protocol.PingScript}
 	PermitScript  = Script{protocol.PermitScript}
 	ReturnScript  = Script{protocol.ReturnScript}
 	KeepScript    = Script{protocol.KeepScript}
@@ -106,21 +110,21 @@ func NameKeys(key string) ([]string, error) {
 func Scheduled(l *Locker) int {
 	l.sched.mu.Lock()
 	defer l.sched.mu.Unlock()
-	return len(l.sched.holds)
+	return l.sched.holds.Len()
 }
 
 // StopTimer keeps the scheduler from running.
 func StopTimer(l *Locker) { l.sched.stop() }
 
-// Queues is how many keys calls of l queue for, or hold.
-func Queues(l *Locker) int {
-	l.queues.mu.Lock()
-	defer l.queues.mu.Unlock()
-	return len(l.queues.byKey)
+// Turns is how many keys calls of l stand in a row for, or hold.
+func Turns(l *Locker) int {
+	l.turns.mu.Lock()
+	defer l.turns.mu.Unlock()
+	return len(l.turns.byKey)
 }
 
 // Tenures is how many l's inbox knows.
-func Tenures(l *Locker) int { return l.store.(one).Waiting() }
+func Tenures(l *Locker) int { return l.one.Waiting() }
 
 // Left is for how long lk counts as held by the monotonic clock alone. Unlike Err it does not end what is over.
 func Left(lk *Lock) time.Duration {
@@ -128,26 +132,62 @@ func Left(lk *Lock) time.Duration {
 	if h.ended.Load() != nil {
 		return 0
 	}
-	return max(0, time.Duration(h.deadline.Load())-h.locker.env.Now().Mono)
+	return max(0, h.lease.ends()-h.locker.env.Now().Mono)
 }
 
 // StallTimer keeps the scheduler from running for d, as a runtime that starves does.
 func StallTimer(l *Locker, d time.Duration) {
 	l.sched.mu.Lock()
 	defer l.sched.mu.Unlock()
-	if l.sched.timer != nil && len(l.sched.holds) > 0 {
-		l.sched.timer.Reset(d)
-	}
+	l.sched.holds.Stall(d)
 }
 
 // ByLanes keeps l's commands from running on their callers' goroutines, where an answer that comes late is not heard.
-func ByLanes(l *Locker) { l.store.(one).ByLanes() }
+func ByLanes(l *Locker) { l.one.ByLanes() }
 
 // MinLanes is how many commands of one Locker can be under way at least.
 const MinLanes = redisconn.MinLanes
 
 // Narrow keeps l to MinLanes, however long answers take.
-func Narrow(l *Locker) { l.store.(one).Narrow() }
+func Narrow(l *Locker) { l.one.Narrow() }
 
 // LaneRest is for how long the goroutine of a lane waits for the next command.
 const LaneRest = redisconn.LaneRest
+
+// MostCleanups is how many calls that failed a Locker remembers to undo.
+const MostCleanups = redisconn.CleanMost
+
+// Undo has n calls fail whose outcome nobody knows.
+func Undo(l *Locker, n int) {
+	s := l.one
+	for i := range n {
+		key, _ := protocol.CheckKey("undone")
+		t := &single.Tenure{Tainted: true, Sent: l.env.Now().Mono}
+		t.Start(s.Conn, nil, key.Owned(s.Seal, strconv.Itoa(i)), time.Second)
+		t.Undo()
+	}
+}
+
+// Pauses is how long an acquisition with those options waits after each of n looks that find what seen says, and whether
+// the last of these pauses ends its wait, which began passed ago.
+func Pauses(n int, seen Look, wait, passed time.Duration) (pauses []time.Duration, last bool) {
+	c := defaults()
+	s := schedule{wait: wait, pause: c.pollMin}
+	l := look{held: &HeldError{TimeLeft: seen.Left}, place: seen.Place, pushed: seen.Pushed, foreign: seen.Foreign, split: seen.Split}
+	if seen.Failed {
+		l.held = nil
+	}
+	for range n {
+		var d time.Duration
+		d, last = s.next(&l, &c, passed)
+		pauses = append(pauses, d)
+	}
+	return pauses, last
+}
+
+// Look is what a look finds, for Pauses.
+type Look struct {
+	Left                           time.Duration
+	Place                          int
+	Pushed, Foreign, Split, Failed bool
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
@@ -28,7 +29,7 @@ func FuzzDamagedKeys(f *testing.F) {
 	}
 	for _, entry := range []string{
 		"9999999999999 1000 61000 1 1 0 -", "9999999999999 1000 61000 1 1 1 inbox", "0 1000 61000 1 1 0 -", "9999999999999 0 61000 1 1 0 -", "9999999999999 1000 0 1 1 0 -", "9999999999999 1000 61000 0 1 0 -",
-		"9999999999999 1000 61000 99999999999999999999 1 0 -", "99999999999999999999999 1 1 1 1 9 x", "9999999999999 1000 61000 1 3 0 -", "9999999999999 99999999999999999999 61000 1 1 0 -", "9999999999999 1000 99999999999999999999 1 1 0 -", "garbage", "",
+		"9999999999999 1000 61000 99999999999999999999 1 0 -", "99999999999999999999999 1 1 1 1 9 x", "9999999999999 1000 61000 1 3 0 -", "9999999999999 1000 61000 1 1=job 0 -", "9999999999999 99999999999999999999 61000 1 1 0 -", "9999999999999 1000 99999999999999999999 1 1 0 -", "garbage", "",
 	} {
 		f.Add("70 70 50", entry, "", "w")
 	}
@@ -144,7 +145,7 @@ func FuzzDamagedKeys(f *testing.F) {
 
 		_ = m.Set("{k}:~mark", mark)
 		for _, owner := range []string{"first", "again"} {
-			won, err := locker.Claim(background, "k", now)
+			won, err := tick.Claim(background, locker, "k", now)
 			if err != nil || owner == "again" && won {
 				t.Fatalf("mark %q, %s: %v, %v", mark, owner, won, err)
 			}

@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,37 @@ func wantIs(t *testing.T, err error, targets ...error) {
 		if !errors.Is(err, target) {
 			t.Errorf("got error %v, want one that matches %v", err, target)
 		}
+	}
+}
+
+// fine fails the test if err is not nil, and says of what it is; must ends it.
+func fine(t *testing.T, err error, of ...any) {
+	t.Helper()
+	if err != nil {
+		t.Error(append(of, err)...)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// failures are what a call may fail with whatever happens.
+var failures = []error{holdfast.ErrNotAcquired, holdfast.ErrUnavailable, holdfast.ErrLost, holdfast.ErrClosed}
+
+// isOf tells whether err matches one of among.
+func isOf(err error, among ...error) bool {
+	return slices.ContainsFunc(among, func(e error) bool { return errors.Is(err, e) })
+}
+
+// expected fails the test if err is a failure that is not among them.
+func expected(t *testing.T, err error) {
+	t.Helper()
+	if err != nil && !isOf(err, failures...) {
+		t.Error(err)
 	}
 }
 

@@ -94,6 +94,21 @@ func (w *watch) get(c <-chan result) (*holdfast.Lock, time.Duration) {
 	return lk, time.Since(begin)
 }
 
+// turn has r wait for the key while holder has it for d, and returns how long it took from the release on. r holds it for long
+// enough to be renewed.
+func (w *watch) turn(holder, r *replica, d time.Duration) time.Duration {
+	w.t.Helper()
+	lock := acquire(w.t, holder.Locker, w.key)
+	w.add(lock)
+	c := call(background, r, w.key)
+	time.Sleep(d)
+	release(w.t, lock)
+	lock, waited := w.get(c)
+	time.Sleep(5 * time.Second)
+	release(w.t, lock)
+	return waited
+}
+
 // serve waits until all calls have had the lock, each for a moment, and returns how long that took.
 func (w *watch) serve(calls ...<-chan result) time.Duration {
 	w.t.Helper()
@@ -154,6 +169,30 @@ func lineUp(t *testing.T, b *servertest.Bubble, n int, key string, opts ...holdf
 		synctest.Wait()
 	}
 	return rs, calls
+}
+
+// queued is a line that is watched: holder has the lock, and the others wait for it in their order.
+type queued struct {
+	*watch
+	holder *replica
+	lock   *holdfast.Lock
+	rs     []*replica
+	calls  []<-chan result
+}
+
+// inQueue runs fn in a bubble where n processes stand in line for k. It must leave nothing behind.
+func inQueue(t *testing.T, n int, fn func(t *testing.T, b *servertest.Bubble, q *queued), opts ...holdfast.Option) {
+	t.Helper()
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		q := &queued{holder: newReplica(t, b, opts...)}
+		q.lock = acquire(t, q.holder.Locker, "k")
+		q.rs, q.calls = lineUp(t, b, n, "k", opts...)
+		q.watch = watchKey(t, b, "k")
+		q.add(q.lock)
+		fn(t, b, q)
+		q.end()
+		empty(t, b, append(q.rs, q.holder)...)
+	})
 }
 
 // inLine is how many stand in line for k, by what Redis has of them.

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
 )
 
 // background is for calls that only their own bounds end.
@@ -19,20 +21,48 @@ var background = context.Background()
 func acquire(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.CallOption) *holdfast.Lock {
 	t.Helper()
 	lock, err := l.TryAcquire(context.Background(), key, opts...)
-	if err != nil {
-		t.Fatalf("TryAcquire(%q): %v", key, err)
-	}
+	must(t, err)
 	return lock
 }
 
-// obtain is acquire for a machine that may be busy: it waits.
+// obtain is acquire for a machine that may be busy: it waits, and asks again where the servers are silent.
 func obtain(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.CallOption) *holdfast.Lock {
 	t.Helper()
-	lock, err := l.Acquire(background, key, opts...)
-	if err != nil {
-		t.Fatalf("Acquire(%q): %v", key, err)
+	for end := time.Now().Add(hang); ; {
+		lock, err := l.Acquire(background, key, opts...)
+		if err == nil {
+			return lock
+		}
+		if !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
+			t.Fatalf("Acquire(%q): %v", key, err)
+		}
 	}
-	return lock
+}
+
+// vacant takes a lock that nobody has and frees it, on a machine that may be busy: where there was no answer, the clean-up
+// of that call has to be waited for.
+func vacant(t *testing.T, l *holdfast.Locker, key string) {
+	t.Helper()
+	lock, err := l.TryAcquire(background, key)
+	if errors.Is(err, holdfast.ErrUnavailable) {
+		lock = obtain(t, l, key)
+	} else if err != nil {
+		t.Fatalf("TryAcquire(%q): %v", key, err)
+	}
+	release(t, lock)
+}
+
+// extend is Extend for a machine that may be busy.
+func extend(t *testing.T, lock *holdfast.Lock, d time.Duration) {
+	t.Helper()
+	until(t, "an answer about "+lock.Key(), func() bool {
+		err := lock.Extend(background, d)
+		if err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+			t.Errorf("Extend of %q: %v", lock.Key(), err)
+			return true
+		}
+		return err == nil
+	})
 }
 
 // inspect is Inspect for a machine that may be busy: where the server is silent it asks again.
@@ -70,11 +100,18 @@ func call(ctx context.Context, r *replica, key string, opts ...holdfast.CallOpti
 func wait(t *testing.T, r *replica, key string, to chan<- *holdfast.Lock, opts ...holdfast.CallOption) {
 	go func() {
 		lock, err := r.Acquire(background, key, opts...)
-		if err != nil {
-			t.Errorf("waiting for %s: %v", key, err)
-		}
+		fine(t, err)
 		to <- lock
 	}()
+}
+
+// inRow returns k, of a tenure that r may hand over because a call waited for it, and the call behind it.
+func inRow(t *testing.T, r *replica, opts ...holdfast.CallOption) (*holdfast.Lock, <-chan result) {
+	t.Helper()
+	zero := acquire(t, r.Locker, "k")
+	one, two := call(background, r, "k", opts...), call(background, r, "k")
+	release(t, zero)
+	return got(t, one), two
 }
 
 // got returns the lock that a call came to.
@@ -133,18 +170,52 @@ func won(t *testing.T, got <-chan *holdfast.Lock) (lock *holdfast.Lock) {
 	return lock
 }
 
-// release frees a lock that was not lost.
+// release frees a lock that was not lost. Any goroutine of the test may call it.
 func release(t *testing.T, lock *holdfast.Lock) {
 	t.Helper()
-	if err := lock.Release(context.Background()); err != nil {
-		t.Fatalf("Release: %v", err)
+	fine(t, lock.Release(context.Background()))
+}
+
+// rises checks that next has a larger token than lock had.
+func rises(t *testing.T, lock, next *holdfast.Lock) {
+	t.Helper()
+	if next.Token() <= lock.Token() {
+		t.Errorf("token %d after %d", next.Token(), lock.Token())
 	}
+}
+
+// unheld checks that Redis has none of keys.
+func unheld(t *testing.T, b *servertest.Bubble, keys ...string) {
+	t.Helper()
+	synctest.Wait()
+	for _, key := range keys {
+		if b.Redis.Exists(key) {
+			t.Errorf("%s is still held", key)
+		}
+	}
+}
+
+// sent checks how many commands arrived.
+func sent(t *testing.T, b *servertest.Bubble, want int64) {
+	t.Helper()
+	if n := b.Commands().Total(); n != want {
+		t.Errorf("%d commands, want %d: %v", n, want, b.Commands())
+	}
+}
+
+// refused is the HeldError that err is.
+func refused(t *testing.T, err error) (held *holdfast.HeldError) {
+	t.Helper()
+	if !errors.As(err, &held) {
+		t.Fatalf("got %v, want a HeldError", err)
+	}
+	return held
 }
 
 // notLate fails if lk counts as held for longer than Redis keeps the key.
 func notLate(t *testing.T, b *servertest.Bubble, lk *holdfast.Lock) {
 	t.Helper()
-	if v, _ := b.Redis.Get(lk.Key()); v != holdfast.Owner(lk) {
+	if v, _ := b.Redis.Get(lk.Key()); strings.TrimPrefix(v, "=") != holdfast.Owner(lk) {
 		t.Errorf("redis has the lock as %q's, not as %q's", v, holdfast.Owner(lk))
 	}
 	if left, ttl := time.Until(lk.Deadline()), b.Redis.TTL(lk.Key()); left > ttl {
@@ -157,13 +228,41 @@ func shutdown(t *testing.T, l *holdfast.Locker) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := l.Shutdown(ctx); err != nil {
-		t.Errorf("Shutdown: %v", err)
-	}
+	fine(t, l.Shutdown(ctx))
 	if n := holdfast.Under(l); n != 0 {
 		t.Errorf("%d calls or holds under way after Shutdown", n)
 	}
 	if n := holdfast.Scheduled(l); n != 0 {
 		t.Errorf("%d holds in the scheduler after Shutdown", n)
 	}
+}
+
+// await takes a lock, which it may have to wait for.
+func await(t *testing.T, l *holdfast.Locker, key string, opts ...holdfast.CallOption) *holdfast.Lock {
+	t.Helper()
+	lock, err := l.Acquire(background, key, opts...)
+	must(t, err)
+	return lock
+}
+
+// bounded is a context that ends after d.
+func bounded(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(background, d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// lasted checks that it is want since begin, or up to slack more.
+func lasted(t *testing.T, begin time.Time, want time.Duration, slack ...time.Duration) {
+	t.Helper()
+	if d := time.Since(begin); d < want || d > want+append(slack, 0)[0] {
+		t.Errorf("took %v, want %v", d, want)
+	}
+}
+
+// newClient is newReplica with a client that is set up so.
+func newClient(t *testing.T, b *servertest.Bubble, set func(*redis.Options), opts ...holdfast.Option) *replica {
+	t.Helper()
+	rdb := b.Client(set)
+	return &replica{newLocker(t, rdb, opts...), rdb, b.Link(rdb)}
 }

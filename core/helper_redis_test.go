@@ -1,6 +1,8 @@
 package holdfast_test
 
 import (
+	"context"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -9,18 +11,43 @@ import (
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/internal/testlimit"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // bubble runs fn in virtual time with a server of its own. What fn leaves behind, a goroutine say, fails it.
 func bubble(t *testing.T, fn func(t *testing.T, b *servertest.Bubble)) {
 	t.Helper()
-	processor.Lock()
+	testlimit.Turn(&processor)
 	defer processor.Unlock()
 	synctest.Test(t, func(t *testing.T) {
 		fn(t, servertest.NewBubble(t))
 		synctest.Wait() // a grant may be here before the answer to the release
 	})
+}
+
+// solo is a bubble with one process, which the server knows. It must leave nothing behind.
+func solo(t *testing.T, fn func(t *testing.T, b *servertest.Bubble, r *replica), opts ...holdfast.Option) {
+	t.Helper()
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b, opts...)
+		warm(t, r)
+		synctest.Wait() // for a release in the background
+		fn(t, b, r)
+		empty(t, b, r)
+	})
+}
+
+// duo is solo with a second process.
+func duo(t *testing.T, fn func(t *testing.T, b *servertest.Bubble, r, other *replica), opts ...holdfast.Option) {
+	t.Helper()
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		other := newReplica(t, b)
+		warm(t, other)
+		fn(t, b, r, other)
+		empty(t, b, other)
+	}, opts...)
 }
 
 // processor is for one bubble at a time, which computes all the time, so that tests on real servers go on beside it.
@@ -48,23 +75,59 @@ func newInline(t *testing.T, b *servertest.Bubble, opts ...holdfast.Option) *rep
 	return &replica{newLocker(t, rdb, opts...), rdb, b.Link(rdb)}
 }
 
+// shardOne and shardTwo are the addresses of shards.
+const shardOne, shardTwo = "10.0.0.1:1", "10.0.0.2:1"
+
+// shards is a client of a Cluster of two shards, of which one is b, and has the lower slots.
+func shards(t *testing.T, b *servertest.Bubble) (rdb *redis.ClusterClient, two *servertest.Bubble, links map[string]*servertest.Link) {
+	two = servertest.NewBubble(t)
+	links = map[string]*servertest.Link{shardOne: b.NewLink(), shardTwo: two.NewLink()}
+	rdb = redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{shardOne},
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{
+				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: shardOne}}},
+				{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: shardTwo}}},
+			}, nil
+		},
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return links[addr].Dial(ctx, network, addr)
+		},
+		PoolSize:                 400,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	t.Cleanup(func() { _ = rdb.Close(); time.Sleep(5 * time.Minute) })
+	return rdb, two, links
+}
+
 // newLocker is holdfast.New where nothing is wrong.
 func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...holdfast.Option) *holdfast.Locker {
 	t.Helper()
 	l, err := holdfast.New(rdb, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
+}
+
+// leastACL is all that the package's description says that New needs, for keys that begin with job: and no prefix.
+const leastACL = "~job:* ~{job:* &holdfast:inbox:* +evalsha +eval +mget +get +getex +getrange +set +del +pttl +pexpire +time " +
+	"+lindex +llen +lpos +rpush +lrem +hget +hset +hdel +pubsub +publish +subscribe +ping +hmget +hgetall +hlen +exists +wait"
+
+// aclUser returns a client that may do what rules say, and no more.
+func aclUser(t *testing.T, server *servertest.Server, name, rules string) *redis.Client {
+	t.Helper()
+	args := []any{"ACL", "SETUSER", name, "reset", "on", ">secret", "resetchannels", "-@all"}
+	for _, rule := range strings.Fields(rules) {
+		args = append(args, rule)
+	}
+	must(t, server.Client().Do(background, args...).Err())
+	return server.Client(func(o *redis.Options) { o.Username, o.Password, o.DisableIdentity = name, "secret", true })
 }
 
 // warm teaches the server the scripts, so that every command under test is one EVALSHA.
 func warm(t *testing.T, r *replica) {
 	t.Helper()
 	lock := acquire(t, r.Locker, "warm-up")
-	if err := lock.Extend(background, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lock.Extend(background, time.Hour))
 	release(t, lock)
 }
 
@@ -84,8 +147,8 @@ func empty(t *testing.T, b *servertest.Bubble, rs ...*replica) {
 	t.Helper()
 	for _, r := range rs {
 		synctest.Wait()
-		if n := holdfast.Queues(r.Locker); n != 0 {
-			t.Errorf("%d queues left", n)
+		if n := holdfast.Turns(r.Locker); n != 0 {
+			t.Errorf("%d rows left", n)
 		}
 		if n := holdfast.Tenures(r.Locker); n != 0 {
 			t.Errorf("%d tenures left in the inbox", n)
@@ -102,9 +165,7 @@ func empty(t *testing.T, b *servertest.Bubble, rs ...*replica) {
 func wantOnlyCompanions(t *testing.T, rdb *redis.Client) {
 	t.Helper()
 	keys, err := rdb.Keys(background, "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, key := range keys {
 		if !strings.Contains(key, ":~") {
 			t.Errorf("%q was left behind", key)

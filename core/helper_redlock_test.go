@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/holdfast-go/holdfast/internal/testlimit"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -24,10 +26,8 @@ func (ms masters) voter(t *testing.T, opts ...holdfast.Option) *voter {
 		clients = append(clients, rdb)
 		v.links = append(v.links, m.Link(rdb))
 	}
-	l, err := holdfast.NewRedLock(clients, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := redlock.New(clients, opts...)
+	must(t, err)
 	v.Locker = l
 	return v
 }
@@ -42,6 +42,14 @@ func (ms masters) having(key string) (n int) {
 	return n
 }
 
+// have checks that n masters have key.
+func (ms masters) have(t *testing.T, key string, n int) {
+	t.Helper()
+	if have := ms.having(key); have != n {
+		t.Errorf("%s is on %d masters, want %d", key, have, n)
+	}
+}
+
 func (ms masters) commands() (n int) {
 	for _, m := range ms {
 		for _, k := range m.Commands() {
@@ -54,7 +62,7 @@ func (ms masters) commands() (n int) {
 // bubbleOf runs fn in virtual time with n masters of its own. What fn leaves behind fails it.
 func bubbleOf(t *testing.T, n int, fn func(t *testing.T, ms masters)) {
 	t.Helper()
-	processor.Lock()
+	testlimit.Turn(&processor)
 	defer processor.Unlock()
 	synctest.Test(t, func(t *testing.T) {
 		var ms masters
@@ -70,6 +78,35 @@ func bubbleOf(t *testing.T, n int, fn func(t *testing.T, ms masters)) {
 type voter struct {
 	*holdfast.Locker
 	links []*servertest.Link
+}
+
+// on has fn judge the commands of all links.
+func (v *voter) on(fn func([]string) servertest.Verdict) {
+	for _, l := range v.links {
+		l.OnCommand(fn)
+	}
+}
+
+// next starts Acquire and returns where its result arrives.
+func (v *voter) next(t *testing.T, key string) <-chan result {
+	t.Helper()
+	return call(background, &replica{Locker: v.Locker}, key)
+}
+
+// forget has a master forget key.
+func forget(key string) func(*servertest.Bubble) {
+	return func(m *servertest.Bubble) { m.Redis.Del(key) }
+}
+
+// voters runs fn in virtual time with n masters and two processes, which it shuts down.
+func voters(t *testing.T, n int, fn func(t *testing.T, ms masters, a, b *voter), opts ...holdfast.Option) {
+	t.Helper()
+	bubbleOf(t, n, func(t *testing.T, ms masters) {
+		a, b := ms.voter(t, opts...), ms.voter(t, opts...)
+		fn(t, ms, a, b)
+		shutdown(t, a.Locker)
+		shutdown(t, b.Locker)
+	})
 }
 
 // releaseAll releases a lock and waits until it is free on all masters, and for the next token.
@@ -105,8 +142,7 @@ func (f fleet) without(t *testing.T, n int) (all []*redis.Client, heal func()) {
 		p := servertest.Proxy(t, f[i].Addr())
 		p.CutUp()
 		proxies = append(proxies, p)
-		all[i] = redis.NewClient(&redis.Options{Addr: p.Addr()})
-		t.Cleanup(func() { _ = all[i].Close() })
+		all[i] = p.Client()
 	}
 	return all, func() {
 		for _, p := range proxies {
@@ -158,17 +194,15 @@ func startFleet(t *testing.T, n int, args ...string) (f fleet) {
 // quorum is a Locker of these masters, without a quarantine unless opts have one.
 func quorum(t *testing.T, clients []*redis.Client, opts ...holdfast.Option) *holdfast.Locker {
 	t.Helper()
-	l, err := holdfast.NewRedLock(clients, append([]holdfast.Option{holdfast.WithQuarantine(0)}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := redlock.New(clients, append([]holdfast.Option{redlock.WithQuarantine(0)}, opts...)...)
+	must(t, err)
 	return l
 }
 
 // young is what err says about masters in quarantine.
-func young(t *testing.T, err error) *holdfast.QuarantineError {
+func young(t *testing.T, err error) *redlock.QuarantineError {
 	t.Helper()
-	var e *holdfast.QuarantineError
+	var e *redlock.QuarantineError
 	wantIs(t, err, holdfast.ErrUnavailable)
 	if !errors.As(err, &e) {
 		t.Fatalf("got %v, want a QuarantineError", err)

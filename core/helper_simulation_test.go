@@ -9,28 +9,32 @@ import (
 	"time"
 )
 
-// seeds are the first n from SEED, which is 0 by default; with HOLDFAST_SOAK they go on for DURATION, and begin at random.
-// It stops at the first that fails.
+// seeds are the first n from 1, or those that HOLDFAST_SCHEDULES asks for, or SEED alone; with HOLDFAST_SOAK they go on for
+// DURATION, from SEED or at random. It stops at the first that fails.
 func seeds(t *testing.T, n uint64) iter.Seq[uint64] {
 	t.Helper()
-	var first uint64
+	first := uint64(1)
 	var until time.Time
-	if os.Getenv("HOLDFAST_SOAK") != "" {
-		d, err := time.ParseDuration(os.Getenv("DURATION"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, first, until = 0, rand.Uint64N(1<<40), time.Now().Add(d)
-	}
 	if s := os.Getenv("SEED"); s != "" {
 		first, _ = strconv.ParseUint(s, 10, 64)
+		n = 1
+	}
+	if s := os.Getenv("HOLDFAST_SCHEDULES"); s != "" {
+		n, _ = strconv.ParseUint(s, 10, 64)
+	}
+	if os.Getenv("HOLDFAST_SOAK") != "" {
+		d, err := time.ParseDuration(os.Getenv("DURATION"))
+		must(t, err)
+		if n, until = 0, time.Now().Add(d); os.Getenv("SEED") == "" {
+			first = rand.Uint64N(1 << 40)
+		}
 	}
 	return func(yield func(uint64) bool) {
 		ran := uint64(0)
 		defer func() { // also at the end of a test that calls Fatal
 			t.Logf("%d seeds from %d", ran, first)
 			if t.Failed() {
-				t.Logf("SEED=%d failed", first+ran)
+				t.Logf("SEED=%d failed, or one before it that ran beside it", first+ran)
 			}
 		}()
 		for ; ran < n || time.Now().Before(until); ran++ {

@@ -26,12 +26,35 @@ func within(t *testing.T, what string, f func()) {
 // until waits for cond.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
+	if !comes(cond) {
+		t.Fatalf("%s: not so after %v", what, hang)
+	}
+}
+
+// comes waits for cond, and tells whether it came: for the goroutines of a test, which until must not end.
+func comes(cond func() bool) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(hang); !cond(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not so after %v", what, hang)
+			return false
 		}
+	}
+	return true
+}
+
+// atMost checks that no more than d has passed since began, and took that it was d.
+func atMost(t *testing.T, began time.Time, d time.Duration) {
+	t.Helper()
+	if took := time.Since(began); took > d {
+		t.Errorf("it took %v, want at most %v", took, d)
+	}
+}
+
+func took(t *testing.T, began time.Time, d time.Duration) {
+	t.Helper()
+	if took := time.Since(began); took != d {
+		t.Errorf("it took %v, want %v", took, d)
 	}
 }
 

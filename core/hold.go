@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,54 +15,38 @@ import (
 )
 
 const (
-	forever = timing.Forever
 	// reportAfter is the number of leases after which a hold is reported as long.
 	reportAfter = 20
 	// releasePatience bounds, together with the TTL, a Release whose context never ends.
 	releasePatience = 5 * time.Second
 )
 
-// hold is the state behind a Lock. The scheduler keeps holds reachable. From its first renewal on, a hold does not keep
-// its Lock reachable, so that a forgotten Lock can be collected.
-//
-// The lock is held while ended is nil and the clock is before the deadline. A deadline counts from when a command was
-// sent, never from when its answer came. Redis starts the lease later than that, so the lease also ends later there,
-// and no rival can hold the lock before the deadline.
+// hold is the state behind a Lock: held while ended is nil and the clock is before the lease's deadline. The scheduler
+// keeps holds reachable. From its first renewal on, a hold does not keep its Lock reachable, so that a forgotten Lock can be
+// collected.
 type hold struct {
 	locker *Locker
 	stake  *stake
-	queue  *queue // the one that it is at the front of, or nil
+	row    *row // the one that it is at the front of, or nil
 	token  int64
 	cfg    *config
-	limit  time.Duration // the end that WithMaxHold sets, monotonic; forever without
 	began  time.Duration
+	lease  running
+	ended  atomic.Pointer[ending]
+	due    due // the scheduler's
 
-	deadline atomic.Int64 // monotonic, since the clock's base
-	wall     atomic.Int64 // the same moment by the wall clock, as expected when it was set; Unix, ns
-	leased   atomic.Int64 // the full length of the lease behind the deadline
-	longest  atomic.Int64 // the longest lease that Extend asked for
-	ended    atomic.Pointer[ending]
-	mu       sync.Mutex // orders ending and prolonging a hold; never held during I/O or in hooks
+	mu      sync.Mutex // guards what follows; never held during I/O or in hooks
+	handles handles
+	asking  chan struct{} // full while one caller asks Redis; nil before the first
+	release releasing
+}
 
-	// Guarded by mu.
-	lock      *Lock              // until the first renewal: a weak pointer costs more than everything else in a hold
-	handle    weak.Pointer[Lock] // from then on
-	contexts  []bound            // which end with the hold
-	asking    chan struct{}      // full while one caller asks Redis; nil before the first
-	uses      int32              // handles that are not released yet
-	nested    int32              // how many handles were made besides the first
-	releasing bool               // Release was called
-	through   bool               // and has its result
-	whole     atomic.Bool        // not guarded: some lease was as long as the TTL, which the first lease of a grant may not be
-	done      chan struct{}      // closed when through is set; nil unless somebody waits for it
-	result    error
-
-	// Guarded by the scheduler's mutex.
-	index   int32         // in the scheduler's heap; -1 outside
-	asked   bool          // a renewal is under way
-	next    time.Duration // when the scheduler looks at this hold again
-	renewAt time.Duration
-	report  time.Duration // when LongHold is due next, counted from began
+// releasing is what has become of a call of Release.
+type releasing struct {
+	begun  bool
+	ended  bool
+	result error
+	done   chan struct{} // closed with ended; nil unless somebody waits for it
 }
 
 // ending is the reason why a hold ended.
@@ -86,31 +69,16 @@ func (h *hold) key() string { return h.stake.key }
 // trust sets the deadline from a command that was sent at at and that left d of the lease. It never moves the deadline
 // back, because no script shortens a lease.
 func (h *hold) trust(at timing.Instant, d time.Duration) {
-	if e := leaseFrom(at, d); int64(min(e.end.Mono, h.limit)) > h.deadline.Load() {
-		h.setLease(e)
+	if e := leaseFrom(at, d); min(e.end.Mono, h.lease.limit) > h.lease.ends() {
+		h.lease.set(e, h.cfg.ttl)
 	}
-}
-
-func (h *hold) setLease(e lease) {
-	h.deadline.Store(int64(min(e.end.Mono, h.limit)))
-	h.wall.Store(e.end.Wall) // even if that is earlier: the clock was set back
-	h.leased.Store(int64(e.full))
-	if e.full >= h.cfg.ttl {
-		h.whole.Store(true)
-	}
-}
-
-// getLease returns the lease that the next holder of the tenure can rely on.
-func (h *hold) getLease() lease {
-	end := timing.Instant{Mono: time.Duration(h.deadline.Load()), Wall: h.wall.Load()}
-	return lease{end, time.Duration(h.leased.Load())}
 }
 
 // confirm is trust for a hold in use. An answer that comes after the hold has ended, or after its deadline, revives
 // nothing.
 func (h *hold) confirm(at timing.Instant, d time.Duration) error {
 	h.mu.Lock()
-	if h.ended.Load() == nil && h.locker.env.Now().Mono < time.Duration(h.deadline.Load()) {
+	if h.ended.Load() == nil && !h.lease.expired(h.locker.env.Now()) {
 		h.trust(at, d)
 	}
 	h.mu.Unlock()
@@ -124,11 +92,11 @@ func (h *hold) err() error {
 			return e.err
 		}
 		now := h.locker.env.Now()
-		if now.Mono >= time.Duration(h.deadline.Load()) {
+		if h.lease.expired(now) {
 			h.expire()
 			continue
 		}
-		if now.Wall < h.wall.Load() {
+		if now.Wall < h.lease.wall.Load() {
 			return nil
 		}
 		h.ask()
@@ -137,7 +105,7 @@ func (h *hold) err() error {
 
 // lapsed is err by the monotonic clock alone. It never asks Redis.
 func (h *hold) lapsed() error {
-	if h.ended.Load() == nil && h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) {
+	if h.ended.Load() == nil && h.lease.expired(h.locker.env.Now()) {
 		h.expire()
 	}
 	if e := h.ended.Load(); e != nil {
@@ -149,14 +117,15 @@ func (h *hold) lapsed() error {
 // expire ends the hold if its deadline has passed.
 func (h *hold) expire() {
 	reason := errExpired
-	if time.Duration(h.deadline.Load()) >= h.limit {
+	if h.lease.ends() >= h.lease.limit {
 		reason = errMaxHold
 	}
-	h.end(h.locker.env.Now(), func() bool { return h.locker.env.Now().Mono >= time.Duration(h.deadline.Load()) }, h.loss(reason))
+	h.end(h.locker.env.Now(), func() bool { return h.lease.expired(h.locker.env.Now()) }, h.loss(reason))
 }
 
+// loss returns the error of a hold that did not last until its release. The hook Ended is told of it.
 func (h *hold) loss(reason error) error {
-	return &opError{act: "hold", key: h.key(), outcome: ErrLost, cause: reason}
+	return &opError{act: "hold", key: h.key(), outcome: ErrLost, cause: reason, logged: h.cfg.traces.logs()}
 }
 
 // lose ends the hold at once.
@@ -178,94 +147,73 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 		// First, so that nobody who sees the end sends another renewal. What is left of the lease stays, because
 		// something that has not noticed the end may still run under it. Nothing is left if another owner holds the
 		// lock.
-		left := max(0, min(time.Duration(h.deadline.Load())-now.Mono, time.Duration(h.wall.Load()-now.Wall)))
-		left += timing.Margin(time.Duration(h.leased.Load()))
+		left := max(0, h.lease.left(now)) + timing.Margin(time.Duration(h.lease.full.Load()))
 		if errors.Is(err, errOtherOwner) {
 			left = 0
 		}
-		if h.stake.sharing == nil {
-			h.stake.End(left)
-		}
+		h.stake.End(left)
 	}
 	h.ended.Store(e)
-	h.deadline.Store(min(h.deadline.Load(), int64(now.Mono)))
-	contexts := h.contexts
-	h.contexts = nil
+	h.lease.cut(now)
+	contexts := h.handles.contexts
+	h.handles.contexts = nil
 	h.mu.Unlock()
 
+	h.locker.env.Held.Add(-1)
 	defer h.locker.env.Gate.Leave()
+	if err != errReleased {
+		defer h.stake.endOthers() // when this hold is done with, as a hook of each may panic
+	}
 	for _, c := range contexts {
 		c.cancel(err)
 	}
-	if h.stake.sharing != nil {
-		h.stake.sharing.leaves(h, err)
-	}
 	h.locker.sched.remove(h)
 	if err != errReleased {
-		if h.queue != nil {
-			h.queue.leave(h)
-		}
-		h.cfg.traces.emit(lost, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began, Err: err})
+		h.leave()
+		h.traceEnd(now.Mono, err)
 	}
 	return true
+}
+
+// traceEnd calls the hook of the end, which is one of two: of a loss when end finds it, of a release when its outcome is
+// known.
+func (h *hold) traceEnd(at time.Duration, err error) {
+	h.cfg.traces.emit(ended, Event{Key: h.key(), Token: h.token, Elapsed: at - h.began, Err: err})
 }
 
 // abandoned reports whether nobody can reach the Lock any more. The first call cannot find that out, only later ones.
 func (h *hold) abandoned() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.lock != nil {
-		h.lock, h.handle = nil, weak.Make(h.lock)
+	if hs := &h.handles; hs.lock != nil {
+		hs.lock, hs.handle = nil, weak.Make(hs.lock)
 	}
-	return h.handle.Value() == nil
+	return h.handles.handle.Value() == nil
 }
 
 func (h *hold) failed(err error) {
 	h.cfg.traces.emit(nodeError, Event{Key: h.key(), Token: h.token, Err: err})
 }
 
-// drop counts lk out, once, and reports whether no handle is left. The contexts of a nested handle end with it. Those
-// of the outermost handle are parents of contexts that go on, so they stay.
-func (h *hold) drop(lk *Lock) (last bool) {
+// free ends the hold and releases the lock, once.
+func (h *hold) free(ctx context.Context) (result error) {
+	r := &h.release
 	h.mu.Lock()
-	if !lk.released.Swap(true) {
-		h.uses--
+	first, ended, known := !r.begun, r.ended, r.result
+	r.begun = true
+	if !first && r.done == nil {
+		r.done = make(chan struct{})
 	}
-	last = h.uses == 0
-	var own []bound
-	if lk.number > 0 {
-		h.contexts = slices.DeleteFunc(h.contexts, func(b bound) bool {
-			if b.handle == lk.number {
-				own = append(own, b)
-			}
-			return b.handle == lk.number
-		})
-	}
-	h.mu.Unlock()
-	for _, b := range own {
-		b.cancel(errReleased)
-	}
-	return last
-}
-
-// release ends the hold. The hooks receive reason, which a [Locker.Lead] may give, together with the result.
-func (h *hold) release(ctx context.Context, reason error) error {
-	h.mu.Lock()
-	first, through, result := !h.releasing, h.through, h.result
-	h.releasing = true
-	if !first && h.done == nil {
-		h.done = make(chan struct{})
-	}
-	done := h.done
+	done := r.done
 	h.mu.Unlock()
 	switch {
 	case first:
-	case through:
-		return result
+	case ended:
+		return known
 	default:
 		select {
 		case <-done:
-			return h.result
+			return r.result
 		case <-ctx.Done():
 			return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, context: ctx.Err()}
 		}
@@ -273,78 +221,71 @@ func (h *hold) release(ctx context.Context, reason error) error {
 
 	h.locker.env.Gate.Join()
 	defer h.locker.env.Gate.Leave()
-	told := false // the Released hook is called elsewhere
+	now, traced := h.locker.env.Now(), false
 	func() {
-		finished := false
+		returned := false
 		defer func() {
-			if !finished { // a hook panicked
+			if !returned { // a hook panicked
 				result = &opError{act: "release", key: h.key(), outcome: ErrUnavailable}
 			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.through, h.result = true, result
-			if h.done != nil {
-				close(h.done)
+			r.ended, r.result = true, result
+			if r.done != nil {
+				close(r.done)
 			}
 		}()
-		result, told = h.finish(ctx, reason)
-		finished = true
+		result, traced = h.finish(ctx, now)
+		returned = true
 	}()
-	if !told && len(h.cfg.traces) > 0 {
-		now := h.locker.env.Now().Mono
-		h.cfg.traces.emit(released, Event{Key: h.key(), Token: h.token, Elapsed: now - h.began, Err: both(result, reason)})
+	if !traced {
+		h.traceEnd(now.Mono, result)
 	}
 	return result
 }
 
-// finish ends the hold and then frees the lock, hands it over, or sends its release. If it only sends the release, it
-// returns tells: the release calls the Released hook when it has its answer.
-func (h *hold) finish(ctx context.Context, reason error) (err error, tells bool) {
-	now := h.locker.env.Now()
-	if now.Mono >= time.Duration(h.deadline.Load()) {
+// finish ends the hold and then frees the lock, hands it over, or sends its release. It reports whether the hook of the end
+// was called, or will be.
+func (h *hold) finish(ctx context.Context, now timing.Instant) (err error, traced bool) {
+	if h.lease.expired(now) {
 		h.expire() // a loss, not a release
 	}
-	e := h.getLease()
-	ended := h.end(now, nil, errReleased)
-	if s := h.stake.sharing; s != nil && !s.part(h) {
-		if err := h.err(); err != errReleased && !errors.Is(err, ErrClosed) {
-			return err, false
-		}
+	e := h.lease.get()
+	released := h.end(now, nil, errReleased)
+	switch {
+	case !released && errors.Is(h.err(), ErrClosed):
+		_ = h.forget(ctx) // Shutdown left the key to whatever still ran under it, and that has returned
+		return h.err(), true
+	case !released:
+		// The handler has returned, so what Redis may still keep of this tenure can go. If another owner has the key, this
+		// does nothing.
+		h.stake.Pass(0, h.lasting(), nil)
+		return h.err(), true
+	case h.row != nil && h.row.handOver(h, e, now):
 		return nil, false
+	case h.cfg.background:
+		h.locker.background.begin(h.key())
+		h.leave()
+		h.freeInBackground(now.Mono)
+		return nil, true
 	}
-	if ended {
-		if h.queue != nil && h.queue.handOver(h, e, now) {
-			return nil, false
-		}
-		if h.cfg.background {
-			h.locker.passing.begin(h.key())
-		}
-		if h.queue != nil {
-			h.queue.leave(h) // the next call may join the line in Redis before the lock is free there, which is as good
-		}
-		if h.cfg.background {
-			h.pass(reason)
-			return nil, true
-		}
-		return h.forget(ctx), false
+	h.leave()
+	return h.forget(ctx), false
+}
+
+// leave takes the hold from the front of its row. The next call may join the line in Redis before the lock is free there,
+// which is as good.
+func (h *hold) leave() {
+	if h.row != nil {
+		h.row.leave(h)
 	}
-	if errors.Is(h.err(), ErrClosed) {
-		return h.forget(ctx), false
-	}
-	// The handler has returned, so what Redis may still keep of this tenure can go. If another owner has the key, this
-	// does nothing.
-	h.forgetLater()
-	return h.err(), false
 }
 
 // patience returns how long a release waits if its context does not end.
 func (h *hold) patience() time.Duration { return min(h.cfg.ttl, releasePatience) }
 
 func (h *hold) forget(ctx context.Context) error {
-	outcome, cause := h.stake.Release(ctx, h.patience())
-	if outcome == single.Unknown {
-		h.forgetLater()
-	}
+	outcome, cause := h.stake.Release(ctx, h.patience(), h.lasting())
 	return h.judge(outcome, cause, ctx.Err())
 }
 
@@ -354,18 +295,14 @@ func (h *hold) judge(outcome single.Outcome, cause, ctxErr error) error {
 	case single.Released:
 		return nil
 	case single.Lost:
-		return &opError{act: "release", key: h.key(), outcome: ErrLost}
+		return h.loss(errOtherOwner)
 	}
 	h.failed(cause)
-	return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, cause: public(cause), context: ctxErr}
+	return &opError{act: "release", key: h.key(), outcome: ErrUnavailable, cause: cause, context: ctxErr}
 }
 
-// forgetLater goes on releasing in the background until the longest lease that Redis may have for this tenure has
-// ended.
-func (h *hold) forgetLater() {
-	env := h.locker.env
-	env.Go(func() { _, _ = h.stake.Release(env.Gate.Over, max(h.cfg.ttl, time.Duration(h.longest.Load()))) })
-}
+// lasting returns how long a release goes on in the background: the longest lease that Redis may have for this tenure.
+func (h *hold) lasting() time.Duration { return max(h.cfg.ttl, time.Duration(h.lease.longest.Load())) }
 
 // ask verifies the hold with Redis when the wall clock has passed the lease and the monotonic clock has not. Either the
 // machine was suspended, and its rivals went on, or somebody set the clock, and nothing happened. What Redis says is
@@ -379,17 +316,16 @@ func (h *hold) ask() {
 	h.asking <- struct{}{} // not a mutex, which would stop the clock of a test's bubble
 	defer func() { <-h.asking }()
 	now := h.locker.env.Now()
-	if h.ended.Load() != nil || now.Wall < h.wall.Load() {
+	if h.ended.Load() != nil || now.Wall < h.lease.wall.Load() {
 		return // another caller has asked in the meantime
 	}
-	var lease time.Duration
-	// With several masters a renewal would bring back a lock that has expired, though another holder may have had it
-	// since.
-	if !h.cfg.noRenew && !h.locker.store.Several() {
-		lease = h.lease(now.Mono, h.cfg.ttl)
+	c := h.stake.Renew(context.Background(), 0, nil)
+	if c == nil {
+		h.lose(errUnconfirmed)
+		return
 	}
-	c := h.stake.Renew(context.Background(), lease, nil)
-	if c == nil || h.locker.env.Await(context.Background(), c.Done, h.locker.store.Patience(h.cfg.ttl)) != timing.Told {
+	defer c.Leave()
+	if _, limit := h.locker.store.Patience(h.cfg.ttl); h.locker.env.Await(context.Background(), limit, c.Done) != 0 {
 		h.lose(errUnconfirmed)
 		return
 	}
@@ -405,11 +341,11 @@ func (h *hold) ask() {
 		left = h.cfg.ttl.Milliseconds()
 	}
 	h.mu.Lock()
-	if h.ended.Load() == nil && h.locker.env.Now().Mono < time.Duration(h.deadline.Load()) {
+	if h.ended.Load() == nil && !h.lease.expired(h.locker.env.Now()) {
 		d := timing.Millis(left)
 		d -= timing.Margin(d)
-		h.deadline.Store(int64(min(c.At.Mono+d, h.limit)))
-		h.wall.Store(c.At.Wall + int64(d))
+		h.lease.deadline.Store(int64(min(c.At.Mono+d, h.lease.limit)))
+		h.lease.wall.Store(c.At.Wall + int64(d))
 	}
 	h.mu.Unlock()
 	h.locker.sched.replan(h, h.renewPoint())
@@ -427,21 +363,7 @@ func (h *hold) renewed(at timing.Instant, val any, err error) error {
 		h.lose(errOtherOwner)
 		return h.err()
 	}
-	if h.locker.store.Several() && h.locker.env.Now().Wall >= h.wall.Load() {
-		// The machine was suspended meanwhile. The renewal brought back a lock that had expired, and another holder may
-		// have had it in between.
-		h.lose(errUnconfirmed)
-		return h.err()
-	}
 	return h.confirm(at, timing.Millis(left))
-}
-
-// lease returns how long a lease to ask for when d is wanted: no longer than WithMaxHold leaves.
-func (h *hold) lease(now, d time.Duration) time.Duration {
-	if h.limit == forever {
-		return d
-	}
-	return max(time.Millisecond, min(d, timing.Covering(min(d, h.limit-now))))
 }
 
 // reserve notes that the lease may become as long as d, and reports whether it did. It does nothing once the hold has
@@ -453,20 +375,18 @@ func (h *hold) reserve(d time.Duration) bool {
 	if h.ended.Load() != nil {
 		return false
 	}
-	h.longest.Store(max(h.longest.Load(), int64(d)))
+	h.lease.longest.Store(max(h.lease.longest.Load(), int64(d)))
 	return true
 }
 
 func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 	ctx = inTime(ctx)
-	env, several := h.locker.env, h.locker.store.Several()
+	env := h.locker.env
+	_, limit := h.locker.store.Patience(h.cfg.ttl)
 	fail := &opError{act: "extend", key: h.key(), outcome: ErrUnavailable}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		lapsed := h.lapsed // not err: it would ask Redis, without regard to ctx, what the renewal asks anyway
-		if several {
-			lapsed = h.err // see ask
-		}
-		if err := lapsed(); err == errReleased {
+		// Not err: it would ask Redis, without regard to ctx, what the renewal asks anyway.
+		if err := h.lapsed(); err == errReleased {
 			return &opError{act: "extend", key: h.key(), outcome: ErrLost, cause: err}
 		} else if err != nil {
 			return err
@@ -475,8 +395,8 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 			return fail
 		}
 		now := env.Now().Mono
-		left := time.Duration(h.deadline.Load()) - now
-		lease := h.lease(now, ttl)
+		left := h.lease.ends() - now
+		lease := h.lease.bounded(now, ttl)
 		if !h.reserve(lease) {
 			continue
 		}
@@ -484,26 +404,27 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 		if c == nil {
 			continue
 		}
-		err := redisconn.ErrSilence
-		switch env.Await(ctx, c.Done, min(left, h.locker.store.Patience(h.cfg.ttl))) {
-		case timing.Ended:
+		why, err := env.Await(ctx, min(left, limit), c.Done), redisconn.ErrSilence
+		c.Leave()
+		if why == timing.Ended {
 			continue
-		case timing.Told:
+		}
+		if why == 0 {
 			if err = h.renewed(c.At, c.Val, c.Err); err == nil {
 				h.locker.sched.replan(h, h.renewPoint())
 				return nil
 			}
 		}
-		fail.cause = public(err)
+		fail.cause = err
 		if h.ended.Load() != nil {
 			continue
 		}
 		h.failed(err)
-		if several || redisconn.Permanent(err) { // most masters have been asked, and for long enough
+		if redisconn.Permanent(err) {
 			return fail
 		}
 		if err != redisconn.ErrSilence {
-			env.Await(ctx, nil, min(left, pause))
+			env.Await(ctx, min(left, pause))
 		}
 	}
 }

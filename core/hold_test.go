@@ -22,7 +22,7 @@ func TestHolderKnowsBeforeARivalHolds(t *testing.T) {
 		"requests":         {func(l *servertest.Link) { l.CutUp() }, 3 * time.Second},
 		"replies":          {func(l *servertest.Link) { l.CutDown() }, 3 * time.Second},
 		"both":             {func(l *servertest.Link) { l.CutUp(); l.CutDown() }, 3 * time.Second},
-		"connection reset": {func(l *servertest.Link) { l.Refuse(errors.New("refused")); l.Reset() }, 3 * time.Second},
+		"connection reset": {func(l *servertest.Link) { l.Refuse(errRefused); l.Reset() }, 3 * time.Second},
 		"slow":             {func(l *servertest.Link) { l.DelayDown(20 * time.Second) }, 25 * time.Second},
 	}
 	clients := map[string]func(*redis.Options){
@@ -50,7 +50,7 @@ func TestHolderKnowsBeforeARivalHolds(t *testing.T) {
 func TestLossIsSeenAtOnceWhenRedisHasAnotherOwner(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var got []holdfast.Event
-		r := newReplica(t, b, holdfast.WithTrace(&holdfast.Trace{Lost: func(e holdfast.Event) { got = append(got, e) }}))
+		r := newReplica(t, b, holdfast.WithTrace(&holdfast.Trace{Ended: func(e holdfast.Event) { got = append(got, e) }}))
 		lock := acquire(t, r.Locker, "k")
 		_ = b.Redis.Set("k", "somebody else's")
 		time.Sleep(5100 * time.Millisecond) // the next renewal
@@ -68,46 +68,106 @@ func TestLossIsSeenAtOnceWhenRedisHasAnotherOwner(t *testing.T) {
 			t.Errorf("the other owner's key is now %q", v)
 		}
 		if len(got) != 1 || got[0].Key != "k" || got[0].Token != lock.Token() || !errors.Is(got[0].Err, holdfast.ErrLost) {
-			t.Errorf("Trace.Lost: got %+v", got)
+			t.Errorf("Trace.Ended: got %+v", got)
 		}
 	})
 }
 
-// A reply that confirms the renewal comes after the deadline: the lock stays lost.
+// A reply that confirms the renewal comes after the deadline: the lock stays lost, also if nobody had noticed the deadline when
+// it came (the process was stopped, or its timers are late).
 func TestRenewalAfterTheDeadlineDoesNotRevive(t *testing.T) {
-	// Nobody had noticed the deadline when the reply came: the process was stopped, or its timers are late.
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithTTL(time.Second))
-		warm(t, r)
-		lock := acquire(t, r.Locker, "k")
-		r.link.CutDown()
-		time.Sleep(850 * time.Millisecond)
-		holdfast.StopTimer(r.Locker)
-		time.Sleep(100 * time.Millisecond)
-		r.link.Heal()
-		time.Sleep(100 * time.Millisecond)
-		wantIs(t, lock.Err(), holdfast.ErrLost)
-		wantIs(t, lock.Release(background), holdfast.ErrLost)
+	for _, stopped := range []bool{false, true} {
+		solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+			lock := acquire(t, r.Locker, "k", holdfast.WithTTL(time.Second))
+			r.link.CutDown()
+			time.Sleep(850 * time.Millisecond)
+			if stopped {
+				holdfast.StopTimer(r.Locker)
+			}
+			time.Sleep(100 * time.Millisecond) // the server renewed all the while; nobody here can know
+			if !stopped {
+				wantIs(t, lock.Err(), holdfast.ErrLost)
+			}
+			r.link.Heal()
+			time.Sleep(200 * time.Millisecond)
+			wantIs(t, lock.Err(), holdfast.ErrLost)
+			if !isDone(lock.Context(background)) {
+				t.Error("the context came back to life")
+			}
+			wantIs(t, lock.Release(background), holdfast.ErrLost)
+			time.Sleep(100 * time.Millisecond)
+			unheld(t, b, "k") // the handler is through and has released
+		})
+	}
+}
+
+func TestExtendLengthensAndNeverShortens(t *testing.T) {
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(10*time.Second))
+		before := lock.Deadline()
+		must(t, lock.Extend(background, time.Minute))
+		left, ttl := time.Until(lock.Deadline()), b.Redis.TTL("k")
+		if ttl != time.Minute || left != time.Minute-holdfast.Margin(time.Minute) {
+			t.Errorf("after Extend by a minute: TTL %v, deadline in %v", ttl, left)
+		}
+		must(t, lock.Extend(background, time.Second))
+		time.Sleep(20 * time.Second) // two ordinary renewals would have come by now
+		if got := b.Redis.TTL("k"); got != 40*time.Second || !lock.Deadline().After(before) {
+			t.Errorf("TTL %v, want 40s left of the extension; deadline %v after %v", got, lock.Deadline(), before)
+		}
+		time.Sleep(10 * time.Minute) // renewal takes over in time
+		fine(t, lock.Err(), "after the extension")
+		wantIs(t, lock.Extend(background, time.Millisecond), holdfast.ErrInvalid)
+		wantIs(t, lock.Extend(background, 25*time.Hour), holdfast.ErrInvalid)
+		ended, cancel := context.WithCancel(background)
+		cancel()
+		wantIs(t, lock.Extend(ended, time.Minute), holdfast.ErrUnavailable, context.Canceled)
+		release(t, lock)
+		err := lock.Extend(background, time.Minute)
+		wantIs(t, err, holdfast.ErrLost)
+		if !contains(err, "extend", `"k"`, "released") {
+			t.Errorf("of a released lock: got %v", err)
+		}
 	})
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithTTL(time.Second))
-		warm(t, r)
-		lock := acquire(t, r.Locker, "k")
-		r.link.CutDown()
-		time.Sleep(950 * time.Millisecond) // the server renewed all the while; nobody here can know
-		wantIs(t, lock.Err(), holdfast.ErrLost)
-		r.link.Heal()
-		time.Sleep(200 * time.Millisecond)
-		wantIs(t, lock.Err(), holdfast.ErrLost)
-		if !isDone(lock.Context(background)) {
-			t.Error("the context came back to life")
+}
+
+// An answer that comes at last, after a long silence, is not waited for again for long.
+func TestExtendTriesAgainSoonAfterALongSilence(t *testing.T) {
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		lock := acquire(t, r.Locker, "k", holdfast.WithTTL(10*time.Minute), holdfast.WithoutRenewal())
+		n := 0
+		r.link.OnCommand(func(args []string) servertest.Verdict {
+			if kind(args) != "renew" {
+				return servertest.Pass
+			}
+			switch n++; {
+			case n <= 15:
+				return servertest.LoseReply
+			case n == 16:
+				return servertest.LoseReplyAndClose
+			}
+			return servertest.Pass
+		})
+		begin := time.Now()
+		fine(t, lock.Extend(background, 10*time.Minute))
+		lasted(t, begin, 0, 35*time.Second)
+		release(t, lock)
+		time.Sleep(10 * time.Minute)
+	})
+}
+
+// Without renewal nobody prolongs a lease but Extend, by what it was asked for.
+func TestExtendWithoutRenewalIsLeftAtThat(t *testing.T) {
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		lock := acquire(t, r.Locker, "k", holdfast.WithoutRenewal())
+		time.Sleep(13 * time.Second)
+		r.link.ResetCommands()
+		must(t, lock.Extend(background, 5*time.Second))
+		time.Sleep(time.Second)
+		if ttl, n := b.Redis.TTL("k"), r.link.Commands().Total(); ttl != 4*time.Second || n != 1 {
+			t.Errorf("%d commands, and redis has it for another %v, want 4s", n, ttl)
 		}
-		wantIs(t, lock.Release(background), holdfast.ErrLost)
-		time.Sleep(100 * time.Millisecond)
-		if b.Redis.Exists("k") {
-			t.Error("the handler is through and has released: the key should be gone")
-		}
-		shutdown(t, r.Locker)
+		release(t, lock)
 	})
 }
 
@@ -116,9 +176,7 @@ func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest
 	holder := newLocker(t, rdb, holdfast.WithTTL(ttl))
 	rival := newReplica(t, b, holdfast.WithTTL(ttl))
 	lock, err := holder.Acquire(background, "k")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	time.Sleep(ttl * 7 / 3) // renewed a few times
 	if lock.Err() != nil {
 		t.Fatalf("lost on a healthy link: %v", lock.Err())
@@ -151,18 +209,14 @@ func holderAgainstRival(t *testing.T, b *servertest.Bubble, cut func(*servertest
 	if lock.Deadline().After(time.Now()) {
 		t.Error("a lost lock has a deadline to come")
 	}
-	if lock.Token() >= stolen.Token() {
-		t.Errorf("the rival's token %d is not above %d", stolen.Token(), lock.Token())
-	}
+	rises(t, lock, stolen)
 	b.Link(rdb).Refuse(nil)
 	b.Link(rdb).Heal()
 	time.Sleep(late)
 	wantIs(t, lock.Err(), holdfast.ErrLost)
 	wantIs(t, lock.Release(background), holdfast.ErrLost)
 	time.Sleep(max(time.Second, ttl))
-	if err := stolen.Err(); err != nil {
-		t.Errorf("the rival lost the lock to the old holder's late commands: %v", err)
-	}
+	fine(t, stolen.Err(), "the rival lost the lock to the old holder's late commands")
 	release(t, stolen)
 	shutdown(t, holder)
 	shutdown(t, rival.Locker)

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,11 +58,9 @@ func TestWaiterFollowsAnAddressThatMoves(t *testing.T) {
 		m.move(lock)
 		time.Sleep(3 * time.Second) // for the next look, and the one behind it
 		release(t, lock)
-		began := time.Now()
+		begin := time.Now()
 		release(t, got(t, c))
-		if d := time.Since(began); d > 0 {
-			t.Errorf("it waited for %v, want to be told", d)
-		}
+		lasted(t, begin, 0)
 		shutdown(t, holder.Locker)
 		shutdown(t, r.Locker)
 	})
@@ -76,21 +75,13 @@ func TestInboxThatIsNeverHeard(t *testing.T) {
 		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTrace(told.trace()))
 		w := watchKey(t, b, "k")
 		for i := range 2 {
-			lock := acquire(t, holder.Locker, "k")
-			w.add(lock)
-			c := call(background, r, "k")
-			time.Sleep(10 * time.Second)
-			r.link.ResetCommands()
-			time.Sleep(50 * time.Second)
+			time.AfterFunc(10*time.Second, r.link.ResetCommands)
+			if d := w.turn(holder, r, time.Minute); d > 260*time.Millisecond {
+				t.Errorf("minute %d: polling took %v", i+1, d)
+			}
 			if n := r.link.Commands()["subscribe"]; n > 3 {
 				t.Errorf("minute %d: %d subscriptions in 50 s", i+1, n)
 			}
-			release(t, lock)
-			lock, waited := w.get(c)
-			if waited > 260*time.Millisecond {
-				t.Errorf("minute %d: polling took %v", i+1, waited)
-			}
-			release(t, lock)
 		}
 		if n := told.count("subscribing again"); n != 1 || len(told.all()) != 1 {
 			t.Errorf("reported: %v", told.all())
@@ -149,12 +140,11 @@ func (m *moving) move(locks ...*holdfast.Lock) {
 // handOvers has the replicas take turns at key for d and returns how often each had it, holding it for 10 ms.
 func handOvers(t *testing.T, rs []*replica, key string, d time.Duration) (n int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(background, d)
-	defer cancel()
+	ctx := bounded(t, d)
 	var turns atomic.Int64
-	done := make(chan bool)
+	var all sync.WaitGroup
 	for _, r := range rs {
-		go func() {
+		all.Go(func() {
 			for ctx.Err() == nil {
 				_ = r.Do(ctx, key, func(context.Context) error {
 					time.Sleep(10 * time.Millisecond)
@@ -162,12 +152,9 @@ func handOvers(t *testing.T, rs []*replica, key string, d time.Duration) (n int6
 					return nil
 				})
 			}
-			done <- true
-		}()
+		})
 	}
-	for range rs {
-		<-done
-	}
+	all.Wait()
 	return turns.Load()
 }
 

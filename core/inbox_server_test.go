@@ -90,13 +90,9 @@ func TestServerSentinelFailoverWhereTheOldMasterLives(t *testing.T) {
 func TestServerThatRefusesToPublish(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	if err := server.Client().Do(background, "ACL", "SETUSER", "u", "reset", "on", ">secret", "~*", "&*", "+@all", "-publish").Err(); err != nil {
-		t.Fatal(err)
-	}
 	var told reported
 	process := func() *holdfast.Locker {
-		rdb := server.Client(func(o *redis.Options) { o.Username, o.Password, o.DisableIdentity = "u", "secret", true })
-		return newLocker(t, rdb, holdfast.WithTrace(told.trace()))
+		return newLocker(t, aclUser(t, server, "u", "~* &* +@all -publish"), holdfast.WithTrace(told.trace()))
 	}
 	a, b, admin := process(), process(), server.Client()
 	lock := obtain(t, a, "k")
@@ -109,9 +105,7 @@ func TestServerThatRefusesToPublish(t *testing.T) {
 		t.Error("not noticed")
 	}
 	next := won(t, got)
-	if next.Token() <= lock.Token() {
-		t.Errorf("token %d after %d", next.Token(), lock.Token())
-	}
+	rises(t, lock, next)
 	got = contend(t, a, "k")
 	until(t, "the report", func() bool { return told.count("PUBLISH") == 1 })
 	release(t, next)
@@ -128,17 +122,10 @@ func TestServerThatRefusesToPublish(t *testing.T) {
 // replica now. What is published on the master reaches it there, but is counted as having reached nobody.
 func TestServerInboxAtAReplica(t *testing.T) {
 	t.Parallel()
-	now := []string{"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"}
-	first := servertest.Redis(t, now...)
-	host, port, _ := net.SplitHostPort(first.Addr())
-	second := servertest.Redis(t, append(now, "--replicaof", host, port)...)
-	follows := func(s *servertest.Server) func() bool {
-		rdb := s.Client()
-		return func() bool {
-			return strings.Contains(rdb.Info(background, "replication").Val(), "master_link_status:up")
-		}
+	first, second := replicated(t)
+	for _, s := range []*servertest.Server{first, second} {
+		s.Client().ConfigSet(background, "repl-diskless-sync-delay", "0")
 	}
-	until(t, "the replica follows", follows(second))
 
 	var master atomic.Value // where a name or a virtual address leads to
 	master.Store(first.Addr())
@@ -161,19 +148,12 @@ func TestServerInboxAtAReplica(t *testing.T) {
 	}
 	wait(t, &replica{Locker: a}, "k", locks)
 	waiting(1)
-	if n, err := first.Client().Wait(background, 1, hang).Result(); err != nil || n != 1 {
-		t.Fatalf("WAIT: %d replicas, %v", n, err)
-	}
-
-	if err := second.Client().ReplicaOf(background, "NO", "ONE").Err(); err != nil {
-		t.Fatal(err)
-	}
-	host, port, _ = net.SplitHostPort(second.Addr())
-	if err := first.Client().ReplicaOf(background, host, port).Err(); err != nil {
-		t.Fatal(err)
-	}
+	(&pair{master: first}).replicated(t)
+	must(t, second.Client().ReplicaOf(background, "NO", "ONE").Err())
+	host, port, _ := net.SplitHostPort(second.Addr())
+	must(t, first.Client().ReplicaOf(background, host, port).Err())
 	master.Store(second.Addr())
-	until(t, "the old master follows", follows(first))
+	linked(t, first)
 	until(t, "the holder's commands go to the new one", func() bool { return lock.Extend(background, time.Second) == nil })
 	wait(t, &replica{Locker: b}, "k", locks)
 	waiting(2)
@@ -209,9 +189,7 @@ func TestServerInboxIsKilled(t *testing.T) {
 					channels, err := admin.PubSubChannels(background, "*").Result()
 					return err == nil && len(channels) == 1
 				})
-				if err := admin.Do(background, "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, admin.Do(background, "CLIENT", "KILL", "TYPE", "pubsub").Err())
 			}
 			release(t, lock)
 			within(t, "the waiter", func() { release(t, <-locks) })

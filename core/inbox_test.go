@@ -2,7 +2,6 @@ package holdfast_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -27,24 +26,9 @@ func TestRefusedSubscription(t *testing.T) {
 				holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTrace(told.trace()))
 				warm(t, r)
 				w := watchKey(t, b, "k")
-				turn := func() (waited time.Duration) {
-					t.Helper()
-					lock := acquire(t, holder.Locker, "k")
-					w.add(lock)
-					c := call(background, r, "k")
-					time.Sleep(10 * time.Second)
-					release(t, lock)
-					lock, waited = w.get(c)
-					time.Sleep(5 * time.Second) // whole or short, the lease is renewed
-					if err := lock.Err(); err != nil {
-						t.Error(err)
-					}
-					release(t, lock)
-					return waited
-				}
 				refuse(b, "subscribe", text)
 				for range 2 {
-					if d := turn(); d > 250*time.Millisecond {
+					if d := w.turn(holder, r, 10*time.Second); d > 250*time.Millisecond {
 						t.Errorf("polling took %v", d)
 					}
 				}
@@ -53,9 +37,9 @@ func TestRefusedSubscription(t *testing.T) {
 				}
 				refuse(b, "", "")
 				for range 2 {
-					turn()
+					w.turn(holder, r, 10*time.Second)
 				}
-				if d := turn(); d > 0 {
+				if d := w.turn(holder, r, 10*time.Second); d > 0 {
 					t.Errorf("%v to be granted the lock when SUBSCRIBE is allowed again", d)
 				}
 				w.end()
@@ -69,9 +53,7 @@ func TestRefusedSubscription(t *testing.T) {
 func TestRefusedPublishing(t *testing.T) {
 	for _, name := range []string{"publish", "pubsub"} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b)
-				warm(t, holder)
+			solo(t, func(t *testing.T, b *servertest.Bubble, holder *replica) {
 				lock := acquire(t, holder.Locker, "k")
 				rs, calls := lineUp(t, b, 3, "k")
 				w := watchKey(t, b, "k")
@@ -93,27 +75,16 @@ func TestRefusedPublishing(t *testing.T) {
 func TestSilentInbox(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var told reported
-		holder, r := newReplica(t, b), newReplica(t, b, holdfast.WithTrace(told.trace()))
+		rdb := b.Client(func(o *redis.Options) { o.PoolSize = 1 }) // beside the inbox's connection, so that the number is known
+		holder, r := newReplica(t, b), &replica{newLocker(t, rdb, holdfast.WithTrace(told.trace())), rdb, b.Link(rdb)}
 		openInbox(t, b, r)
 		conns := r.link.Conns()
-		r.link.OnCommand(func(args []string) servertest.Verdict {
-			if args[0] == "ping" {
-				return servertest.LoseReply // and all messages after it
-			}
-			return servertest.Pass
-		})
+		r.link.OnCommand(every("ping", servertest.LoseReply)) // and all messages after it
 		time.Sleep(6 * time.Second)
 		w := watchKey(t, b, "k")
-		lock := acquire(t, holder.Locker, "k")
-		w.add(lock)
-		c := call(background, r, "k")
-		time.Sleep(time.Second)
-		release(t, lock)
-		lock, waited := w.get(c)
-		if waited == 0 || waited > 2*time.Second {
-			t.Errorf("it waited for %v, want until its next look", waited)
+		if d := w.turn(holder, r, time.Second); d == 0 || d > 2*time.Second {
+			t.Errorf("it waited for %v, want until its next look", d)
 		}
-		release(t, lock)
 		r.link.OnCommand(nil)
 		time.Sleep(10 * time.Second)
 		if n := told.count("SUBSCRIBE", "silent"); n != 1 {
@@ -122,15 +93,9 @@ func TestSilentInbox(t *testing.T) {
 		if n := r.link.Conns(); n > conns {
 			t.Errorf("%d connections, %d before", n, conns)
 		}
-		lock = acquire(t, holder.Locker, "k")
-		w.add(lock)
-		c = call(background, r, "k")
-		time.Sleep(time.Second)
-		release(t, lock)
-		if lock, waited = w.get(c); waited > 0 {
-			t.Errorf("it waited for %v, want to be told", waited)
+		if d := w.turn(holder, r, time.Second); d > 0 {
+			t.Errorf("it waited for %v, want to be told", d)
 		}
-		release(t, lock)
 		w.end()
 		empty(t, b, holder, r)
 	})
@@ -140,8 +105,7 @@ func TestSilentInbox(t *testing.T) {
 func TestWaitingIsCheap(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 15 * time.Second} {
 		t.Run(ttl.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b, holdfast.WithTTL(ttl))
+			solo(t, func(t *testing.T, b *servertest.Bubble, holder *replica) {
 				lock := acquire(t, holder.Locker, "k")
 				rs, calls := lineUp(t, b, 5, "k", holdfast.WithTTL(ttl))
 				time.Sleep(10 * time.Second)
@@ -160,17 +124,14 @@ func TestWaitingIsCheap(t *testing.T) {
 				}
 				w.end()
 				empty(t, b, append(rs, holder)...)
-			})
+			}, holdfast.WithTTL(ttl))
 		})
 	}
 }
 
 // A server, or something before it, that takes every subscription and closes it at once.
 func TestUnsteadySubscription(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		holder, r := newReplica(t, b), newReplica(t, b)
-		warm(t, r)
-		lock := acquire(t, holder.Locker, "k")
+	granting(t, func(t *testing.T, b *servertest.Bubble, holder, r *replica, lock *holdfast.Lock) {
 		r.link.OnCommand(func(args []string) servertest.Verdict {
 			if args[0] == "subscribe" {
 				time.AfterFunc(5*time.Millisecond, r.link.Reset)
@@ -181,15 +142,11 @@ func TestUnsteadySubscription(t *testing.T) {
 		time.Sleep(time.Second)
 		r.link.ResetCommands()
 		time.Sleep(100 * time.Second)
-		if n := r.link.Commands()["subscribe"]; n > 200 || n < 50 {
-			t.Errorf("%d subscriptions in 100s", n)
-		}
-		if n := r.link.Commands().Total(); n > 1000 {
-			t.Errorf("%d commands in 100s: %v", n, r.link.Commands())
+		if n := r.link.Commands(); n["subscribe"] > 200 || n["subscribe"] < 50 || n.Total() > 1000 {
+			t.Errorf("commands in 100s: %v", n)
 		}
 		release(t, lock)
 		release(t, got(t, c))
-		empty(t, b, holder, r)
 	})
 }
 
@@ -211,42 +168,28 @@ func TestInboxThatNobodyNeeds(t *testing.T) {
 			t.Errorf("%d under way, %d before", n, under)
 		}
 		r.link.Refuse(nil)
-		lock := acquire(t, holder.Locker, "k")
-		c := call(background, r, "k")
-		time.Sleep(time.Second)
 		w := watchKey(t, b, "k")
-		w.add(lock)
-		release(t, lock)
-		lock, waited := w.get(c)
-		if waited > 0 {
-			t.Errorf("it waited for %v, want to be told", waited)
+		if d := w.turn(holder, r, time.Second); d > 0 {
+			t.Errorf("it waited for %v, want to be told", d)
 		}
-		release(t, lock)
 		w.end()
 		empty(t, b, holder, r)
 	})
 }
 
+// A client whose Subscribe panics polls.
 func TestClientThatCannotSubscribe(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		var told reported
-		holder := newReplica(t, b)
-		lock := acquire(t, holder.Locker, "k")
-		rdb := b.Client()
+		holder, rdb := newReplica(t, b), b.Client()
 		r := &replica{newLocker(t, unsubscribable{rdb}, holdfast.WithTrace(told.trace())), rdb, b.Link(rdb)}
-		c := call(background, r, "k")
-		time.Sleep(10 * time.Second)
 		w := watchKey(t, b, "k")
-		w.add(lock)
-		release(t, lock)
-		lock, waited := w.get(c)
-		if waited > 250*time.Millisecond {
-			t.Errorf("polling took %v", waited)
+		if d := w.turn(holder, r, 10*time.Second); d > 250*time.Millisecond {
+			t.Errorf("polling took %v", d)
 		}
 		if n := told.count("SUBSCRIBE", "at least one channel"); n != 1 {
 			t.Errorf("reported: %v", told.all())
 		}
-		release(t, lock)
 		w.end()
 		empty(t, b, holder, r)
 	})
@@ -254,16 +197,13 @@ func TestClientThatCannotSubscribe(t *testing.T) {
 
 // Messages that are none, or for nobody.
 func TestStrangeMessages(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		holder, r, other := newReplica(t, b), newReplica(t, b), newReplica(t, b)
-		warm(t, r)
-		lock := acquire(t, holder.Locker, "k")
+	granting(t, func(t *testing.T, b *servertest.Bubble, holder, r *replica, lock *holdfast.Lock) {
 		c := call(background, r, "k")
 		channels := b.Redis.PubSubChannels("")
 		if len(channels) != 1 {
 			t.Fatalf("channels %v", channels)
 		}
-		theirs := acquire(t, other.Locker, "other")
+		theirs := acquire(t, holder.Locker, "other")
 		waits, _ := b.Redis.HKeys("{k}:~wait")
 		for _, text := range []string{
 			"", " ", "a b c d", "a 1 b k", "a b 1 k", "a 1 1 ", "a 1 1 {}k", "a 1 1 k\x00", "a -1 -1 k", "a 1 1 k:~fence",
@@ -277,18 +217,11 @@ func TestStrangeMessages(t *testing.T) {
 			notYet(t, c)
 		}
 		time.Sleep(time.Second)
-		if err := errors.Join(lock.Err(), theirs.Err()); err != nil {
-			t.Error(err)
-		}
-		for _, lk := range []*holdfast.Lock{lock, theirs} {
-			if v, _ := b.Redis.Get(lk.Key()); v != holdfast.Owner(lk) {
-				t.Errorf("%s is now %q", lk.Key(), v)
-			}
-		}
+		notLate(t, b, lock)
+		notLate(t, b, theirs)
 		release(t, theirs)
 		release(t, lock)
 		release(t, got(t, c))
-		empty(t, b, holder, r, other)
 	})
 }
 
@@ -300,8 +233,8 @@ func TestShutdownOfAnInbox(t *testing.T) {
 		"slow":               func(l *servertest.Link) { l.Delay(40 * time.Millisecond) },
 		"refused":            func(l *servertest.Link) { time.Sleep(50 * time.Millisecond); l.Refuse(errRefused); l.Reset() },
 		"reset":              func(l *servertest.Link) { l.Delay(5 * time.Millisecond); time.AfterFunc(70*time.Millisecond, l.Reset) },
-		"no answer":          func(l *servertest.Link) { l.OnCommand(command("subscribe", servertest.LoseReply)) },
-		"closed at once":     func(l *servertest.Link) { l.OnCommand(command("subscribe", servertest.LoseReplyAndClose)) },
+		"no answer":          func(l *servertest.Link) { l.OnCommand(every("subscribe", servertest.LoseReply)) },
+		"closed at once":     func(l *servertest.Link) { l.OnCommand(every("subscribe", servertest.LoseReplyAndClose)) },
 		"hung":               func(l *servertest.Link) { time.Sleep(50 * time.Millisecond); l.CutDown() },
 		"hung while dialing": func(l *servertest.Link) { l.CutUp() },
 	} {
@@ -309,6 +242,7 @@ func TestShutdownOfAnInbox(t *testing.T) {
 			t.Run(fmt.Sprint(name, at), func(t *testing.T) {
 				bubble(t, func(t *testing.T, b *servertest.Bubble) {
 					holder, r := newReplica(t, b), newReplica(t, b)
+					holdfast.ByLanes(r.Locker)
 					warm(t, r)
 					lock := acquire(t, holder.Locker, "k")
 					begin := time.Now()
@@ -333,16 +267,13 @@ func TestShutdownOfAnInbox(t *testing.T) {
 					r.link.OnCommand(nil)
 					r.link.Refuse(nil)
 					r.link.Heal()
-					if err := <-down; err != nil {
-						t.Error(err)
-					}
+					fine(t, <-down)
 					synctest.Wait()
 					if n := holdfast.Under(r.Locker); n != 0 {
 						t.Errorf("%d under way", n)
 					}
 					time.Sleep(time.Second)
-					next := acquire(t, holder.Locker, "k")
-					release(t, next)
+					release(t, acquire(t, holder.Locker, "k"))
 					empty(t, b, holder)
 				})
 			})
@@ -359,15 +290,9 @@ func TestClientClosedUnderAWaiter(t *testing.T) {
 		time.Sleep(time.Second)
 		_ = r.rdb.Close()
 		begin := time.Now()
-		res := <-c
-		wantIs(t, res.err, holdfast.ErrUnavailable)
-		if d := time.Since(begin); d > 2*time.Second {
-			t.Errorf("told after %v", d)
-		}
+		wantIs(t, (<-c).err, holdfast.ErrUnavailable)
+		lasted(t, begin, 0, 2*time.Second)
 		time.Sleep(30 * time.Second)
-		if n := holdfast.Under(r.Locker); n != 0 {
-			t.Errorf("%d under way", n)
-		}
 		shutdown(t, r.Locker)
 		release(t, lock)
 		release(t, acquire(t, holder.Locker, "k"))
@@ -393,7 +318,6 @@ func TestNoScriptMayPublish(t *testing.T) {
 				rs = append(rs, &replica{newLocker(t, client, holdfast.WithTrace(told[i].trace())), rdb, b.Link(rdb)})
 			}
 			w := watchKey(t, b, "k")
-			var last int64
 			for round := range 5 {
 				lock := got(t, call(background, rs[0], "k"))
 				w.add(lock)
@@ -405,9 +329,7 @@ func TestNoScriptMayPublish(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				release(t, lock)
 				if round == 0 {
-					if b.Redis.Exists("k") {
-						t.Error("granted to a waiter that does not know")
-					}
+					unheld(t, b, "k") // granted to no waiter that does not know
 					if d := w.serve(calls...); d > 3*2*time.Second {
 						t.Errorf("three got it after %v, want a look each", d)
 					}
@@ -418,10 +340,6 @@ func TestNoScriptMayPublish(t *testing.T) {
 					if waited > 270*time.Millisecond {
 						t.Errorf("round %d: waiter %d got it after %v", round, i, waited)
 					}
-					if lock.Token() <= last {
-						t.Errorf("token %d after %d", lock.Token(), last)
-					}
-					last = lock.Token()
 					release(t, lock)
 				}
 			}
@@ -434,33 +352,16 @@ func TestNoScriptMayPublish(t *testing.T) {
 			refuse(b, "", "")
 			// Allowed again: that is noticed.
 			time.Sleep(11 * time.Minute)
+			w = watchKey(t, b, "k")
 			for range 3 {
-				lock := got(t, call(background, rs[0], "k"))
-				c := call(background, rs[1], "k")
-				time.Sleep(time.Second)
-				release(t, lock)
-				release(t, got(t, c))
+				w.turn(rs[0], rs[1], time.Second)
 			}
-			lock := got(t, call(background, rs[0], "k"))
-			c := call(background, rs[1], "k")
-			time.Sleep(time.Second)
-			began := time.Now()
-			release(t, lock)
-			release(t, got(t, c))
-			if d := time.Since(began); d > 0 {
+			if d := w.turn(rs[0], rs[1], time.Second); d > 0 {
 				t.Errorf("%v to be told when scripts may publish again", d)
 			}
+			w.end()
 			empty(t, b, rs...)
 		})
-	}
-}
-
-func command(name string, v servertest.Verdict) func([]string) servertest.Verdict {
-	return func(args []string) servertest.Verdict {
-		if args[0] == name {
-			return v
-		}
-		return servertest.Pass
 	}
 }
 

@@ -11,67 +11,54 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// State is what Redis says about a lock at one moment.
+// State is what Redis says about a lock at one moment. The fields of a [HeldError] mean the same here.
 type State struct {
-	Key   string // as stored, prefix included
-	Held  bool
-	Label string // of the holder; empty in the same cases as that of a HeldError
-
-	// TimeLeft is what is left of the holder's lease; of several holders, of the lease that expires first. It is 0 if
-	// nobody holds the lock, or if its key never expires.
+	Key      string // as stored, prefix included
+	Held     bool
+	Label    string
 	TimeLeft time.Duration
+	Holders  int
 
-	// Holders is how many hold the lock: more than 1 only with WithLimit or WithShared. Readers of one process that share
-	// an acquisition count as one. Limit is the smallest limit of the holders; 0 if all of them are readers, or if nobody
-	// holds the lock.
-	Holders, Limit int
+	// Limit is the smallest limit of the holders; 0 if all of them are readers, or if nobody holds the lock.
+	Limit int
 
-	// Token is the fencing token of the holder, of several holders the latest. If calls of one process handed the lock to
-	// each other, it is the token of the first of them. If nobody holds the lock, it is the largest token issued or
-	// reserved so far. It is 0 for a holder that does not use holdfast, and if Redis has forgotten it, which it does a
-	// TTL and a minute after the acquisition, however long the lock is held.
+	// Token is the fencing token of the holder: of several the latest, of calls that handed the lock to each other within a
+	// process the first. If nobody holds the lock, it is the largest token so far, issued or reserved. It is 0 for a holder
+	// without holdfast, and may be 0 later than a TTL and a minute after the acquisition.
 	Token int64
 
-	// Waiting is how many waiters stand in line in Redis, at most: some may be gone already. A process counts once,
-	// because its other calls queue behind that one. On one Redis with WithLocalHandover(0, d), each call counts.
+	// Waiting is how many waiters stand in line in Redis, at most: some may be gone already. The calls of a process count as
+	// one, see WithLocalHandover.
 	Waiting int
 
-	// Here reports that a call of this Locker holds the lock, as in a [HeldError]. WaitingHere is how many of its calls
-	// want it. They may be false and 0 all the same with WithLocalHandover(0, d).
+	// WaitingHere is how many calls of this Locker want the lock, as far as the Locker knows.
 	Here        bool
 	WaitingHere int
 }
 
-// Inspect reports who holds a lock, for humans and monitoring. key is as Acquire takes it, without the prefix. The answer
-// may be outdated by the time it returns. Inspect returns within ctx and within a quarter of the Locker's TTL, at most 1
-// s.
+// Inspect reports who holds a lock, for humans and monitoring: the answer may be outdated by the time it returns. key
+// is as Acquire takes it, without the prefix. Inspect returns within ctx and the patience of [WithTTL].
 //
-// Errors: [ErrUnavailable], which matches ctx.Err() too if that ended the call, [ErrClosed], [ErrInvalid].
+// Errors: [ErrUnavailable], [ErrClosed], [ErrInvalid].
 func (l *Locker) Inspect(ctx context.Context, key string) (State, error) {
-	states, errs := l.look(ctx, []string{key}, redisconn.NewSweep())
+	states, errs := l.look(ctx, protocol.Inspect, []string{key}, redisconn.NewSweep())
 	if errs[0] != nil {
 		return State{}, errs[0]
 	}
 	return states[0], nil
 }
 
-// InspectAll is [Locker.Inspect] for many keys. It asks in pipelines of up to 128 keys to each server, one after the
-// other while the caller ranges over the result, and yields one pair for each key, in the order of keys. An error is of
-// the kinds that Inspect returns and concerns that key alone; the State next to it still has its Key.
+// InspectAll is [Locker.Inspect] for many keys: it yields one pair for each, in the order of keys. It asks in pipelines
+// of up to 128 keys while the caller ranges over the result. An error concerns its key alone; the State next to it
+// still has its Key. After a server has not answered, the remaining keys that need it fail at once.
 //
-// Each State is what a server, or with [NewRedLock] most of the masters, said about one key at one moment. Together they
-// are not a snapshot: answers of one pipeline are milliseconds apart, and pipelines as far apart as the caller ranges
-// over them. So a lock that moves from one key to another may be seen on both or on neither. To decide on anything,
-// acquire the lock.
-//
-// A server that does not answer within a quarter of the Locker's TTL, at most 1 s (with NewRedLock within the node
-// timeout), or cannot be reached, is not asked again: the remaining keys that need it fail at once. So an outage is
-// waited for once.
+// Together the States are no snapshot: a lock that moves from one key to another may be seen on both or on neither. To
+// decide on anything, acquire the lock.
 func (l *Locker) InspectAll(ctx context.Context, keys ...string) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		sweep := redisconn.NewSweep()
 		for batch := range slices.Chunk(keys, batchSize) {
-			states, errs := l.look(ctx, batch, sweep)
+			states, errs := l.look(ctx, protocol.Inspect, batch, sweep)
 			for i := range batch {
 				if !yield(states[i], errs[i]) {
 					return
@@ -81,8 +68,11 @@ func (l *Locker) InspectAll(ctx context.Context, keys ...string) iter.Seq2[State
 	}
 }
 
+// batchSize is how many keys are asked about together.
+const batchSize = 128
+
 // look asks about keys. It holds the gate for no longer than that: a caller may take its time between two.
-func (l *Locker) look(ctx context.Context, keys []string, sweep *redisconn.Sweep) ([]State, []error) {
+func (l *Locker) look(ctx context.Context, ask protocol.Question, keys []string, sweep *redisconn.Sweep) ([]State, []error) {
 	states, errs := make([]State, len(keys)), make([]error, len(keys))
 	var names []protocol.Names
 	var of []int // the key of each name
@@ -108,7 +98,7 @@ func (l *Locker) look(ctx context.Context, keys []string, sweep *redisconn.Sweep
 		defer l.env.Gate.Leave()
 		outcome = ErrUnavailable
 		if ctx.Err() == nil {
-			calls = l.store.Inspect(ctx, names, l.cfg.ttl, sweep)
+			calls = l.store.Inspect(ctx, ask, names, l.cfg.ttl, sweep)
 		}
 	}
 	for k, i := range of {
@@ -123,9 +113,9 @@ func (l *Locker) look(ctx context.Context, keys []string, sweep *redisconn.Sweep
 		state, ok := newState(states[i].Key, calls[k].Val)
 		switch err := calls[k].Err; {
 		case err != nil:
-			fail.cause = public(err)
+			fail.cause = err
 		case ok:
-			state.Here, state.WaitingHere = l.queues.here(state.Key)
+			state.Here, state.WaitingHere = l.turns.here(state.Key)
 			states[i], errs[i] = state, nil
 		case calls[k].Val != nil:
 			fail.cause = protocol.ErrReply

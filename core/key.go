@@ -15,12 +15,9 @@ const (
 )
 
 // Key joins parts, such as user input, into one key: Key("order", id) is "order:42". Different parts always make
-// different keys, whatever they contain: every byte of a part other than letters, digits and "-._@+=/," is written as
-// %XX. The result contains no braces, so that Redis Cluster hashes all of it. It has at most 256 bytes: a longer key is
-// cut, and the SHA-256 of the whole is appended.
-//
-// No parts, or a single empty part, make "", which every method refuses. Otherwise empty parts count: Key("order", "") is
-// "order:".
+// different keys: every byte of a part other than letters, digits and "-._@+=/," is written as %XX. The result has at
+// most 256 bytes: a longer key is cut, and the SHA-256 of the whole is appended. Key() and Key("") are "", which every
+// method refuses.
 func Key(parts ...string) string {
 	var b strings.Builder
 	for i, p := range parts {
@@ -32,10 +29,10 @@ func Key(parts ...string) string {
 	if b.Len() <= maxJoined {
 		return b.String()
 	}
-	whole := b.String()
-	sum := sha256.Sum256([]byte(whole))
+	joined := b.String()
+	sum := sha256.Sum256([]byte(joined))
 	// '#' is escaped in parts, so that no shorter key can look like a hashed one.
-	return whole[:keptHead] + "#" + hex.EncodeToString(sum[:])
+	return joined[:keptHead] + "#" + hex.EncodeToString(sum[:])
 }
 
 func escape(b *strings.Builder, s string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/timing"
@@ -15,33 +16,26 @@ const (
 	leadWell      = time.Minute // a term that lasted as long was no failure to start
 )
 
-// Lead elects a leader: it runs fn on one replica at a time, for example a poller, a consumer or the relay of an outbox.
-// Every replica calls Lead. One of them gets the lock of name and runs fn, and the others wait in line. fn must return
-// when its context ends.
+// Lead elects a leader: it runs fn, such as a poller or a consumer, on one replica at a time. Every replica calls Lead.
+// One of them gets the lock of name and runs fn, and the others wait in line. fn must return when its context ends.
 //
-//   - If fn returns nil while it leads, Lead releases the lock and returns the error of [Lock.Release], usually nil: this
-//     replica is done.
-//   - If fn returns an error, Lead releases the lock, and the next replica in line leads within a round trip. Lead then
-//     pauses and waits in line again. The pause is 1 s, doubles with each further failure up to 30 s, and is shortened by
-//     a random part of up to a quarter. After a term of at least a minute it starts at 1 s again. The error goes to
-//     Released of [Trace].
-//   - If the leadership is lost while fn runs, fn's context ends and its cause matches [ErrLost]. Once fn has returned, even
-//     with nil, Lead waits in line again at once.
-//   - If Redis is unavailable, Lead keeps trying, with the same pauses.
-//   - If ctx ends or [Locker.Shutdown] begins, fn's context ends too. Once fn has returned, whatever it returned, Lead
-//     releases the lock and returns an error that matches ctx.Err(), or [ErrClosed].
+//   - If fn returns nil, Lead releases the lock and returns the error of [Lock.Release], usually nil.
+//   - If fn returns an error, Lead releases the lock, reports the error to Ended of [Trace], pauses and waits in line
+//     again. The pause is about 1 s, doubles with each further failure up to 30 s, and is 1 s again after a term of a
+//     minute. An outage of Redis counts as a failure.
+//   - If the leadership is lost, fn's context ends and its cause matches [ErrLost]. Once fn has returned, Lead
+//     waits in line again at once, and reports no error of fn.
+//   - If ctx ends or [Locker.Shutdown] begins, fn's context ends too. Once fn has returned, Lead releases the lock and
+//     returns an error that matches ctx.Err(), or [ErrClosed], and ErrLost too if the leadership was lost before.
 //   - If fn panics, Lead releases the lock and the panic continues.
 //
-// Lead neither releases nor returns while fn runs. But after a loss, or a forced Shutdown, an fn that ignores its context may
-// run alongside the next leader. Let it write through package sqlfence, which then refuses its writes; the number of the term
-// is the fencing token, Held(ctx)[0].Token(). [Locker.Inspect] shows the leader's [WithLabel]. After a crash the next replica
-// leads when the lease has expired, after 15 s by default, see [WithTTL].
+// After a release the next replica leads within a round trip, after a crash when the lease has expired. Lead neither
+// releases nor returns while fn runs. But after a loss, or a forced Shutdown, an fn that ignores its context may run
+// alongside the next leader. Let it write through package sqlfence, which then refuses its writes. The number of the
+// term is the fencing token.
 //
-// Errors: one that matches ctx.Err(); [ErrClosed]; [ErrSelfDeadlock] if ctx already holds the lock; those of [Lock.Release]
-// after fn returned nil, with [ErrLost] only for a loss that the release was the first to find; [ErrInvalid]. ErrInvalid
-// includes the options that contradict Lead: [WithoutRenewal], [WithReentryID], [WithShared], a [WithLimit] above 1, and a
-// [WithWait] among opts (one given to New has no effect here). If New was given WithLimit or WithShared, override it with
-// WithLimit(1).
+// Other errors are [ErrSelfDeadlock] and [ErrInvalid], also for [WithoutRenewal], [WithReentryID], [WithShared], a
+// [WithLimit] above 1, and a [WithWait] among opts. One given to New has no effect here.
 func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context) error, opts ...CallOption) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -62,16 +56,19 @@ func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context)
 	case cfg.limit > 1 || cfg.reentryID != "":
 		return invalid("Lead is for one at a time, WithLimit, WithShared and WithReentryID are not")
 	}
-	cfg.reentrant, cfg.leads = false, true
+	cfg.reentrant = false
 	stored, err := l.stored(name)
 	if err != nil {
 		return err
 	}
 	for pause := leadAgain; ; {
-		lock, err := l.take(ctx, stored, &cfg, -1)
+		t := new(term)
+		one := cfg
+		one.traces = t.traces(cfg.traces)
+		lock, err := l.take(ctx, stored, &one, -1)
 		if err == nil {
 			began := l.env.Now().Mono
-			again, err := lock.lead(ctx, fn)
+			again, err := t.lead(ctx, lock, fn)
 			if !again {
 				return err
 			}
@@ -84,15 +81,37 @@ func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context)
 		} else if ctx.Err() != nil || !errors.Is(err, ErrUnavailable) {
 			return err
 		}
-		if l.env.Await(ctx, l.env.Gate.Closing, pause-rand.N(pause/4)) == timing.Ended {
+		if l.env.Await(ctx, pause-rand.N(pause/4), l.env.Gate.Closing) == timing.Ended {
 			return &opError{act: "lead", key: stored.Lock, outcome: ctx.Err()}
 		}
 		pause = min(2*pause, leadAgainMost)
 	}
 }
 
-// lead is one term. It tells whether to stand again, and why after a pause; or what Lead returns.
-func (lk *Lock) lead(ctx context.Context, fn func(context.Context) error) (again bool, err error) {
+// term is one leadership.
+type term struct{ failed atomic.Pointer[error] }
+
+// traces are those of a lock that a leader holds: it holds for as long as it can, and why it stopped is part of the end.
+func (t *term) traces(all traces) traces {
+	led := make(traces, len(all))
+	for i, trace := range all {
+		c := *trace
+		c.LongHold = nil
+		if c.Ended != nil {
+			c.Ended = func(e Event) {
+				if failed := t.failed.Load(); failed != nil {
+					e.Err = both(e.Err, *failed)
+				}
+				trace.Ended(e)
+			}
+		}
+		led[i] = &c
+	}
+	return led
+}
+
+// lead runs fn. It tells whether to stand again, and why after a pause; or what Lead returns.
+func (t *term) lead(ctx context.Context, lk *Lock, fn func(context.Context) error) (again bool, err error) {
 	l := lk.hold.locker
 	fail := &opError{act: "lead", key: lk.Key(), outcome: ErrClosed}
 	outer, end := context.WithCancelCause(ctx)
@@ -113,20 +132,21 @@ func (lk *Lock) lead(ctx context.Context, fn func(context.Context) error) (again
 	func() {
 		defer func() {
 			lost = lk.Err()
-			told := err
-			if inner.Err() != nil && (errors.Is(err, inner.Err()) || errors.Is(err, context.Cause(inner))) {
-				told = nil // it ended because its context did, which is no failure
+			// That it ended because its context did is no failure.
+			if failed := err; failed != nil && (inner.Err() == nil || !errors.Is(failed, inner.Err()) && !errors.Is(failed, context.Cause(inner))) {
+				t.failed.Store(&failed)
 			}
 			// Its context may have ended, and the next leader waits for the release.
-			released = lk.release(context.WithoutCancel(ctx), told)
+			released = lk.release(context.WithoutCancel(ctx))
 		}()
 		err = fn(inner)
 	}()
 	switch {
 	case l.env.Gate.Closed():
+		fail.cause = lost
 		return false, fail
 	case ctx.Err() != nil:
-		fail.outcome = ctx.Err()
+		fail.outcome, fail.cause = ctx.Err(), lost
 		return false, fail
 	case lost != nil:
 		return true, nil

@@ -76,9 +76,7 @@ func TestServerLeadAfterAnEnd(t *testing.T) {
 			if term.token <= first.token.Load() {
 				t.Errorf("term %d after %d", term.token, first.token.Load())
 			}
-			if err := <-first.ended; err != nil {
-				t.Error(err)
-			}
+			fine(t, <-first.ended)
 			next.end(t)
 		})
 	}
@@ -159,9 +157,7 @@ func startLeader(t *testing.T, server *servertest.Server, lease time.Duration, h
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Kill)
 	until(t, "a process leads", func() bool { return c.token.Load() > 0 })
 	return c

@@ -125,7 +125,7 @@ func TestLeadReturns(t *testing.T) {
 		var ended error
 		// That the function ends with an error of its context is no failure.
 		asTold := func(ctx context.Context) error { <-ctx.Done(); return fmt.Errorf("relay: %w", ctx.Err()) }
-		done := leading(ctx, r, &live, asTold, holdfast.WithTrace(&holdfast.Trace{Released: func(e holdfast.Event) { ended = e.Err }}))
+		done := leading(ctx, r, &live, asTold, holdfast.WithTrace(&holdfast.Trace{Ended: func(e holdfast.Event) { ended = e.Err }}))
 		r.link.Delay(50 * time.Millisecond)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) || ended != nil {
@@ -181,7 +181,7 @@ func TestLeadAfterErrors(t *testing.T) {
 		var began []time.Time
 		var told atomic.Int32
 		ctx, cancel := context.WithCancel(background)
-		trace := &holdfast.Trace{Released: func(e holdfast.Event) {
+		trace := &holdfast.Trace{Ended: func(e holdfast.Event) {
 			if errors.Is(e.Err, errWork) {
 				told.Add(1)
 			}

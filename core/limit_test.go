@@ -463,7 +463,7 @@ func TestLimitOnSeveralMasters(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		release(t, obtain(t, v.Locker, "k", holdfast.WithLimit(1)))
+		release(t, acquire(t, v.Locker, "k", holdfast.WithLimit(1)))
 	})
 }
 
@@ -555,6 +555,8 @@ func TestLimitRemembersAndForgets(t *testing.T) {
 		one := permit("o1", 200)
 		pass(300 * time.Millisecond)
 		same("a release after the lease", back("o1", one), "0")
+		rdb.Del(background, fenceKey)
+		same("the same where the fence is lost", back("o1", one), "0")
 
 		fresh()
 		one, _ = permit("o1", 3_600_000), permit("o2", 1000)
@@ -584,7 +586,7 @@ func TestLimitRemembersAndForgets(t *testing.T) {
 		}
 
 		fresh()
-		rdb.HSet(background, heldKey, "of", "=long ago", "cap", "1 1 9999999999999", "@o9", "9999999999999 1 5")
+		rdb.HSet(background, heldKey, "of", "=long ago", "cap", "1 1 9999999999999 0", "@o9", "9999999999999 1 5")
 		rdb.Set(background, fenceKey, "70 0 50", time.Minute)
 		permit("o1", 5000)
 		if got := permit("o2", 5000); strings.HasPrefix(got, "[") {
@@ -593,7 +595,7 @@ func TestLimitRemembersAndForgets(t *testing.T) {
 
 		fresh()
 		rdb.Set(background, "k", "=somebody", 9*time.Second)
-		rdb.HSet(background, heldKey, "of", "=somebody else", "cap", "5 1 9999999999999", "@o9", "9999999999999 5 70")
+		rdb.HSet(background, heldKey, "of", "=somebody else", "cap", "5 1 9999999999999 0", "@o9", "9999999999999 5 70")
 		if got := permit("o1", 5000); !strings.Contains(got, " =somebody 0 ") || len(strings.Fields(got)) != 6 && len(strings.Fields(got)) != 7 {
 			t.Errorf("beside holders of whom another hash tells: %s", got)
 		}
@@ -602,6 +604,54 @@ func TestLimitRemembersAndForgets(t *testing.T) {
 			t.Errorf("Inspect: %s, %v", text, err)
 		}
 	})
+}
+
+// A grant whose message Redis refuses leaves nothing behind, whether the lock was free or others are in.
+func TestLimitAndAMessageThatIsRefused(t *testing.T) {
+	for _, limit := range []string{"1", "3", "1=job"} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			rdb := b.Client()
+			acquire := func(owner, limit, waits string) {
+				t.Helper()
+				s, args := holdfast.AcquireScript, acquireArgs(owner, 15_000)
+				args[2], args[6] = "{k}:~gone:"+owner, args[6].(string)+waits
+				if limit != "1" {
+					s, args = holdfast.PermitScript, append(args[:5:5], heldKey, args[5], args[6], limit)
+				}
+				if _, err := s.Run(background, rdb, args...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			forget := func(owner string) {
+				if _, err := holdfast.ReturnScript.Run(background, rdb, "k", fenceKey, "{k}:~gone:"+owner, lineKey, waitKey, heldKey, owner, 0, 60_000, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			holders := func() string {
+				return fmt.Sprint(rdb.Get(background, "k").Val(), strings.Fields(rdb.Get(background, fenceKey).Val())[1:], rdb.HGetAll(background, heldKey).Val())
+			}
+			refuse(b, "publish", "ERR This Redis command is not allowed from script")
+			acquire("in", strings.TrimSuffix(limit, "=job"), "")
+			acquire("first", "1", " 5000 3000 0 -") // or the other would enter
+			acquire("told", limit, " 5000 3000 0 inbox")
+			before := strings.Replace(holders(), " w", "", 1)
+			if limit == "3" {
+				forget("first")
+				if got := strings.Replace(holders(), " w", "", 1); got != before {
+					t.Errorf("%s: beside another: %s, want %s", limit, got, before)
+				}
+			}
+			rdb.HDel(background, waitKey, "mute", "first")
+			forget("in")
+			fence := strings.Fields(rdb.Get(background, fenceKey).Val())
+			if rdb.Exists(background, "k", heldKey).Val() != 0 || fence[1] != "0" || len(fence) > 4 { // no loss
+				t.Errorf("%s: free: %s, fence %q", limit, holders(), fence)
+			}
+			if !rdb.HExists(background, waitKey, "mute").Val() {
+				t.Errorf("%s: no message was refused", limit)
+			}
+		})
+	}
 }
 
 func onMiniredisAndServer(t *testing.T, fn func(t *testing.T, rdb *redis.Client, pass func(time.Duration))) {

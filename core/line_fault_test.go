@@ -1,11 +1,15 @@
 package holdfast_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
@@ -23,32 +27,25 @@ func TestLineOfTheDead(t *testing.T) {
 	} {
 		for _, n := range []int{1, 5} {
 			t.Run(fmt.Sprint(n, " ", c.name), func(t *testing.T) {
-				bubble(t, func(t *testing.T, b *servertest.Bubble) {
-					holder := newReplica(t, b)
-					lock := acquire(t, holder.Locker, "k")
-					rs, calls := lineUp(t, b, n+2, "k")
-					w := watchKey(t, b, "k")
-					w.add(lock)
-					for _, r := range rs[:n] {
+				inQueue(t, n+2, func(t *testing.T, b *servertest.Bubble, q *queued) {
+					for _, r := range q.rs[:n] {
 						c.die(r.link)
 					}
 					time.Sleep(100 * time.Millisecond)
-					release(t, lock)
-					next, waited := w.get(calls[n])
+					release(t, q.lock)
+					next, waited := q.get(q.calls[n])
 					if waited > c.limit {
 						t.Errorf("the living waited for %v behind the dead", waited)
 					}
-					for _, r := range rs[:n] { // what was under way arrives
+					for _, r := range q.rs[:n] { // what was under way arrives
 						r.link.Refuse(nil)
 						r.link.Heal()
 					}
 					time.Sleep(5 * time.Second)
 					release(t, next)
-					if d := w.serve(append(calls[:n], calls[n+1])...); d > 3*time.Second {
+					if d := q.serve(append(q.calls[:n], q.calls[n+1])...); d > 3*time.Second {
 						t.Errorf("%v to serve %d waiters who are back", d, n+1)
 					}
-					w.end()
-					empty(t, b, append(rs, holder)...)
 				})
 			})
 		}
@@ -58,30 +55,22 @@ func TestLineOfTheDead(t *testing.T) {
 // The looks of a waiter that hears nothing take effect all the same, and make its first lease a whole one. It gives up
 // after the time of a lease, and gives the lock back.
 func TestLineOfTheDeaf(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		holder := newReplica(t, b)
-		lock := acquire(t, holder.Locker, "k")
-		rs, calls := lineUp(t, b, 4, "k")
-		w := watchKey(t, b, "k")
-		w.add(lock)
-		deaf := func([]string) servertest.Verdict { return servertest.LoseReplyAndClose }
-		for _, r := range rs[:3] {
-			r.link.OnCommand(deaf)
+	inQueue(t, 4, func(t *testing.T, b *servertest.Bubble, q *queued) {
+		for _, r := range q.rs[:3] {
+			r.link.OnCommand(func([]string) servertest.Verdict { return servertest.LoseReplyAndClose })
 			r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.LoseReply })
 		}
 		time.Sleep(time.Second)
-		release(t, lock)
-		next, waited := w.get(calls[3])
+		release(t, q.lock)
+		next, waited := q.get(q.calls[3])
 		if waited > 18*time.Second {
 			t.Errorf("the living waited for %v behind the deaf, want one lease and a little", waited)
 		}
-		for i, r := range rs[:3] {
-			wantIs(t, (<-calls[i]).err, holdfast.ErrUnavailable)
+		for i, r := range q.rs[:3] {
+			wantIs(t, (<-q.calls[i]).err, holdfast.ErrUnavailable)
 			r.link.OnCommand(nil)
 		}
 		release(t, next)
-		w.end()
-		empty(t, b, append(rs, holder)...)
 	})
 }
 
@@ -89,26 +78,16 @@ func TestLineOfTheDeaf(t *testing.T) {
 func TestLostGrantIsFound(t *testing.T) {
 	for _, ttl := range []time.Duration{500 * time.Millisecond, 3 * time.Second, 15 * time.Second} {
 		t.Run(ttl.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b, holdfast.WithTTL(ttl))
-				lock := acquire(t, holder.Locker, "k")
-				rs, calls := lineUp(t, b, 3, "k", holdfast.WithTTL(ttl))
+			inQueue(t, 3, func(t *testing.T, b *servertest.Bubble, q *queued) {
 				var lost atomic.Int64
-				for _, r := range rs {
+				for _, r := range q.rs {
 					r.link.OnMessage(func(string, string) servertest.Verdict { lost.Add(1); return servertest.LoseReply })
 				}
-				w := watchKey(t, b, "k")
-				w.add(lock)
-				release(t, lock)
-				if d := w.serve(calls...); d > 3*2*time.Second+time.Second {
-					t.Errorf("three waiters got the lock after %v, want a look each", d)
+				release(t, q.lock)
+				if d := q.serve(q.calls...); d > 3*2*time.Second+time.Second || lost.Load() < 3 {
+					t.Errorf("three waiters got the lock after %v, want a look each; %d messages were lost", d, lost.Load())
 				}
-				if n := lost.Load(); n < 3 {
-					t.Errorf("%d messages lost", n)
-				}
-				w.end()
-				empty(t, b, append(rs, holder)...)
-			})
+			}, holdfast.WithTTL(ttl))
 		})
 	}
 }
@@ -129,38 +108,29 @@ func TestLineOverABrokenConnection(t *testing.T) {
 		{"for longer than a place is kept", 8 * time.Second, 7 * time.Second, 5 * time.Second, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b)
-				lock := acquire(t, holder.Locker, "k")
-				rs, calls := lineUp(t, b, 2, "k")
-				w := watchKey(t, b, "k")
-				w.add(lock)
-				drop := func() {
-					rs[0].link.Refuse(errRefused)
-					rs[0].link.Reset()
-					time.AfterFunc(c.refuse, func() { rs[0].link.Refuse(nil) })
-				}
+			inQueue(t, 2, func(t *testing.T, b *servertest.Bubble, q *queued) {
+				link, calls := q.rs[0].link, q.calls
 				if c.after < 0 {
-					release(t, lock)
-					drop()
-				} else {
-					drop()
+					release(t, q.lock)
+				}
+				link.Refuse(errRefused)
+				link.Reset()
+				time.AfterFunc(c.refuse, func() { link.Refuse(nil) })
+				if c.after >= 0 {
 					time.Sleep(c.after)
-					release(t, lock)
+					release(t, q.lock)
 				}
 				if c.next {
-					lk, waited := w.get(calls[1])
+					lk, waited := q.get(calls[1])
 					if waited > 10*time.Millisecond {
 						t.Errorf("the next one waited for %v", waited)
 					}
 					release(t, lk)
 					calls = calls[:1]
 				}
-				if d := w.serve(calls...); d > c.limit {
+				if d := q.serve(calls...); d > c.limit {
 					t.Errorf("served after %v", d)
 				}
-				w.end()
-				empty(t, b, append(rs, holder)...)
 			})
 		})
 	}
@@ -170,26 +140,19 @@ func TestLineOverABrokenConnection(t *testing.T) {
 func TestLineWhileTheServerLoads(t *testing.T) {
 	for _, text := range []string{"LOADING Redis is loading the dataset in memory", "MASTERDOWN Link with MASTER is down"} {
 		for _, reset := range []bool{false, true} {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				holder := newReplica(t, b)
-				lock := acquire(t, holder.Locker, "k")
-				rs, calls := lineUp(t, b, 3, "k")
-				w := watchKey(t, b, "k")
-				w.add(lock)
+			inQueue(t, 3, func(t *testing.T, b *servertest.Bubble, q *queued) {
 				b.Redis.SetError(text)
 				if reset {
-					for _, r := range rs {
+					for _, r := range q.rs {
 						r.link.Reset()
 					}
 				}
 				time.AfterFunc(3*time.Second, func() { b.Redis.SetError("") })
 				time.Sleep(6 * time.Second) // and a pause before an inbox is opened again
-				release(t, lock)
-				if d := w.serve(calls...); d > 60*time.Millisecond {
+				release(t, q.lock)
+				if d := q.serve(q.calls...); d > 60*time.Millisecond {
 					t.Errorf("three were served in %v, want to be told", d)
 				}
-				w.end()
-				empty(t, b, append(rs, holder)...)
 			})
 		}
 	}
@@ -209,18 +172,136 @@ func TestNextAfterACrash(t *testing.T) {
 				holder.link.CutDown()
 				left := b.Redis.TTL("k")
 				began := time.Now()
-				r := <-waiter
-				if r.err != nil {
-					t.Fatal(r.err)
-				}
+				then := got(t, waiter)
 				if late := time.Since(began) - left; late < 0 || late > 100*time.Millisecond {
 					t.Errorf("TTL %v: the next has the lock %v after the end of a lease that had %v left", ttl, late, left)
 				}
 				if lock.Err() == nil {
 					t.Error("two hold it")
 				}
-				release(t, r.lock)
+				release(t, then)
 			})
 		}
 	}
+}
+
+// Somebody listens to all channels, and counts among the receivers of every message. A waiter that is gone is passed
+// over all the same, and nothing is published to it that will not be true.
+func TestWaiterWhoIsPassedOverIsToldNothing(t *testing.T) {
+	inQueue(t, 2, func(t *testing.T, b *servertest.Bubble, q *queued) {
+		all := b.Client().PSubscribe(background, "*")
+		defer all.Close()
+		_, err := all.Receive(background)
+		must(t, err)
+		link := q.rs[0].link
+		link.Refuse(errRefused)
+		link.Reset()
+		time.Sleep(10 * time.Millisecond)
+		release(t, q.lock)
+		next, waited := q.get(q.calls[1])
+		if waited > 0 {
+			t.Errorf("the living waited for %v", waited)
+		}
+		for range 2 {
+			ctx, cancel := context.WithTimeout(background, time.Second)
+			msg, err := all.ReceiveMessage(ctx)
+			cancel()
+			if err != nil {
+				break
+			}
+			if !strings.Contains(msg.Payload, holdfast.Owner(next)) {
+				t.Errorf("published, and not true: %q", msg.Payload)
+			}
+		}
+		release(t, next)
+		link.Refuse(nil)
+		q.serve(q.calls[0])
+	})
+}
+
+// A subscription that is taken and leads nowhere, at a server other than that of the lock, say. The waiter is not
+// passed over for ever: it has its turn, and finds that by looking.
+func TestWaiterOutOfReachHasItsTurn(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		warm(t, r)
+		b.Redis.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+			if cmd != "SUBSCRIBE" {
+				return false
+			}
+			c.Block(func(w *server.Writer) {
+				w.WritePushLen(3)
+				w.WriteBulk("subscribe")
+				w.WriteBulk(args[0])
+				w.WriteInt(1)
+			})
+			return true
+		})
+		lock := acquire(t, r.Locker, "else")
+		openInbox(t, b, r)
+		release(t, lock)
+		b.Redis.Server().SetPreHook(nil)
+
+		ctx, cancel := context.WithCancel(background)
+		t.Cleanup(cancel)
+		var busy []*replica
+		var all sync.WaitGroup
+		for range 3 {
+			p := newReplica(t, b)
+			busy = append(busy, p)
+			all.Go(func() {
+				for ctx.Err() == nil {
+					fine(t, p.Do(background, "k", func(context.Context) error { time.Sleep(50 * time.Millisecond); return nil }))
+				}
+			})
+		}
+		time.Sleep(10 * time.Second)
+		for range 5 {
+			c := call(background, r, "k")
+			begin := time.Now()
+			lock := got(t, c)
+			atMost(t, begin, 4*time.Second)
+			notLate(t, b, lock)
+			release(t, lock)
+		}
+		cancel()
+		all.Wait()
+		empty(t, b, append(busy, r)...)
+	})
+}
+
+// There waiters that are gone cost a first lease each, until they count as dead.
+func TestLineOfTheDeadInACluster(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		holder := newReplica(t, b)
+		lock := acquire(t, holder.Locker, "k")
+		var rs []*replica
+		var calls []<-chan result
+		for range 5 {
+			rdb := b.Client()
+			r := &replica{newLocker(t, opaque{rdb}), rdb, b.Link(rdb)}
+			rs, calls = append(rs, r), append(calls, call(background, r, "k"))
+			time.Sleep(20 * time.Millisecond)
+		}
+		w := watchKey(t, b, "k")
+		w.add(lock)
+		for _, r := range rs[:4] {
+			r.link.Refuse(errRefused)
+			r.link.Reset()
+		}
+		time.Sleep(10 * time.Millisecond)
+		release(t, lock)
+		next, waited := w.get(calls[4])
+		if waited < 2*time.Second || waited > 7*time.Second {
+			t.Errorf("the living waited for %v", waited)
+		}
+		for _, r := range rs[:4] {
+			r.link.Refuse(nil)
+		}
+		time.Sleep(time.Second)
+		release(t, next)
+		w.serve(calls[:4]...)
+		w.end()
+		empty(t, b, append(rs, holder)...)
+	})
 }

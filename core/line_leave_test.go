@@ -65,14 +65,9 @@ func TestEndOfAWaitLeavesTheLine(t *testing.T) {
 		end  func(r *replica, cancel context.CancelFunc)
 		err  error
 	}{
-		{"WithWait", []holdfast.CallOption{holdfast.WithWait(3500 * time.Millisecond)}, func(*replica, context.CancelFunc) {
-			time.Sleep(3500 * time.Millisecond)
-		}, holdfast.ErrNotAcquired},
-		{"context", nil, func(_ *replica, cancel context.CancelFunc) { time.Sleep(3500 * time.Millisecond); cancel() }, context.Canceled},
-		{"shutdown", nil, func(r *replica, _ context.CancelFunc) {
-			time.Sleep(3500 * time.Millisecond)
-			_ = r.Shutdown(background)
-		}, holdfast.ErrClosed},
+		{"WithWait", []holdfast.CallOption{holdfast.WithWait(3500 * time.Millisecond)}, func(*replica, context.CancelFunc) {}, holdfast.ErrNotAcquired},
+		{"context", nil, func(_ *replica, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		{"shutdown", nil, func(r *replica, _ context.CancelFunc) { _ = r.Shutdown(background) }, holdfast.ErrClosed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
@@ -87,6 +82,7 @@ func TestEndOfAWaitLeavesTheLine(t *testing.T) {
 					t.Fatalf("%d in line", n)
 				}
 				begin := time.Now()
+				time.Sleep(3500 * time.Millisecond)
 				c.end(r, cancel)
 				res := <-ends
 				wantIs(t, res.err, c.err)
@@ -132,8 +128,7 @@ func TestDelayedLookDoesNotJoinTheLine(t *testing.T) {
 					})
 					ctx, cancel := context.WithTimeout(background, 10*time.Second)
 					defer cancel()
-					gone := call(ctx, r, "k")
-					wantIs(t, (<-gone).err, context.DeadlineExceeded)
+					wantIs(t, (<-call(ctx, r, "k")).err, context.DeadlineExceeded)
 					time.Sleep(5 * time.Second)
 					if n := looks.Load(); n < look+1 {
 						t.Fatalf("%d looks", n)

@@ -11,46 +11,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
-func TestSecondReleaseReturnsTheFirstResult(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		lock := acquire(t, r.Locker, "k")
-		release(t, lock)
-		ctx, cancel := context.WithCancel(background)
-		cancel()
-		n := 0
-		for range 100 {
-			if lock.Release(ctx) != nil {
-				n++
-			}
-		}
-		if n > 0 {
-			t.Errorf("%d of 100 differ from the first", n)
-		}
-	})
-}
-
-// It ends with the release itself, which must not count as a caller who gave up.
+// A release may be given the lock's own context, or one that descends from it, and the release itself, which ends them, does not
+// count as a caller who gave up. What else ends such a context counts. A second release returns what the first one did.
 func TestReleaseMayBeGivenTheLocksOwnContext(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		r.link.Delay(15 * time.Millisecond)
-		lock := acquire(t, r.Locker, "k")
-		if err := lock.Release(lock.Context(background)); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-type valueKey struct{}
-
-// Nor does the end of a context that descends from it. What else ends such a context counts.
-func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		warm(t, r)
-		r.link.Delay(150 * time.Millisecond)
-		children := map[string]func(context.Context) (context.Context, context.CancelFunc){
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		holdfast.ByLanes(r.Locker)
+		r.link.Delay(50 * time.Millisecond)
+		type valueKey struct{}
+		for name, child := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+			"itself": func(c context.Context) (context.Context, context.CancelFunc) { return c, func() {} },
 			"a value": func(c context.Context) (context.Context, context.CancelFunc) {
 				return context.WithValue(c, valueKey{}, 1), func() {}
 			},
@@ -58,26 +27,23 @@ func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 			"a deadline": func(c context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(c, time.Second)
 			},
-		}
-		for name, child := range children {
+		} {
 			lock := acquire(t, r.Locker, "k")
 			ctx, cancel := child(lock.Context(background))
-			if err := lock.Release(ctx); err != nil {
-				t.Errorf("with %s: %v", name, err)
+			for i := range 50 { // at random, were the end of ctx waited for too
+				if err := lock.Release(ctx); err != nil {
+					t.Errorf("with %s, release %d: %v", name, i, err)
+				}
 			}
 			cancel()
 		}
 
 		nested := acquire(t, r.Locker, "k")
 		inner, err := r.TryAcquire(nested.Context(background), "k", holdfast.WithReentrancy())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		release(t, nested)
 		ctx, cancel := context.WithCancel(inner.Context(background))
-		if err := inner.Release(ctx); err != nil {
-			t.Errorf("the last handle with a child of its context: %v", err)
-		}
+		fine(t, inner.Release(ctx), "the last handle with a child of its context")
 		cancel()
 
 		// It still ends with the deadline, and with the parent of the lock's context.
@@ -92,11 +58,9 @@ func TestReleaseMayBeGivenAChildOfTheLocksContext(t *testing.T) {
 			} else {
 				time.AfterFunc(2*time.Second, stop)
 			}
-			began := time.Now()
+			begin := time.Now()
 			wantIs(t, lock.Release(ctx), holdfast.ErrUnavailable)
-			if took := time.Since(began); took != 2*time.Second {
-				t.Errorf("deadline %v: the release took %v, want 2s", deadline, took)
-			}
+			lasted(t, begin, 2*time.Second)
 			cancel()
 			stop()
 		}
@@ -114,56 +78,37 @@ func TestReleaseAfterLossReportsLoss(t *testing.T) {
 		wantIs(t, lock.Release(background), holdfast.ErrLost) // nobody had noticed before
 		release(t, rival)
 
-		err := r.Do(background, "k", func(context.Context) error {
-			b.Redis.Del("k")
-			return nil
-		})
-		wantIs(t, err, holdfast.ErrLost)
+		wantIs(t, r.Do(background, "k", func(context.Context) error { b.Redis.Del("k"); return nil }), holdfast.ErrLost)
 	})
 }
 
 func TestReleaseGoesOnUntilAnExtendedLeaseIsOver(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		warm(t, r)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		lock := acquire(t, r.Locker, "k")
-		if err := lock.Extend(background, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		r.link.Refuse(errors.New("refused"))
+		must(t, lock.Extend(background, time.Hour))
+		r.link.Refuse(errRefused)
 		r.link.Reset()
 		wantIs(t, lock.Release(background), holdfast.ErrUnavailable)
 		time.Sleep(30 * time.Second)
 		r.link.Refuse(nil)
 		time.Sleep(time.Minute)
-		if b.Redis.Exists("k") {
-			t.Errorf("key is still there for %v", b.Redis.TTL("k"))
-		}
+		unheld(t, b, "k")
 	})
 }
-
-// Commands that arrive late: after their tenure ended and others began.
 
 // Rule 1: a release that arrives late, after its tenure ended otherwise and the next one began, touches
 // nothing.
 func TestDelayedReleaseDoesNotFreeALaterHold(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		a, c := newReplica(t, b), newReplica(t, b)
-		warm(t, a)
+	solo(t, func(t *testing.T, b *servertest.Bubble, a *replica) {
 		lock := acquire(t, a.Locker, "k")
 		until := make(chan struct{})
 		a.link.OnCommand(first("forget", servertest.HoldRequest(until)))
 		release(t, lock) // the resent one
-		next := acquire(t, c.Locker, "k")
+		next := acquire(t, newReplica(t, b).Locker, "k")
 		again := acquire(t, a.Locker, "other") // same Locker, to be sure nothing is shared
 		close(until)
 		time.Sleep(time.Second)
-		if v, _ := b.Redis.Get("k"); v != holdfast.Owner(next) {
-			t.Errorf("the key has %q, want the later hold's", v)
-		}
-		if err := next.Err(); err != nil {
-			t.Error(err)
-		}
+		notLate(t, b, next)
 		release(t, next)
 		release(t, again)
 	})
@@ -171,58 +116,35 @@ func TestDelayedReleaseDoesNotFreeALaterHold(t *testing.T) {
 
 // The fence tells a resent release how its tenure ended, however many others came and went since.
 func TestResentReleaseReportsWhatHappened(t *testing.T) {
-	others := func(t *testing.T, c *replica, n int) {
-		t.Helper()
-		for range n {
-			release(t, acquire(t, c.Locker, "k"))
-		}
+	for name, c := range map[string]struct {
+		v    servertest.Verdict
+		then func(*servertest.Bubble)
+		want error
+	}{
+		"released, reply lost, others since":    {servertest.LoseReply, func(*servertest.Bubble) {}, nil},
+		"lost, request delayed, others since":   {servertest.LoseRequest, func(b *servertest.Bubble) { b.Redis.Del("k") }, holdfast.ErrLost},
+		"nothing is known any more, none since": {servertest.LoseReply, func(b *servertest.Bubble) { b.Redis.FlushAll() }, holdfast.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			solo(t, func(t *testing.T, b *servertest.Bubble, a *replica) {
+				other := newReplica(t, b)
+				lock := acquire(t, a.Locker, "k")
+				a.link.OnCommand(first("forget", c.v))
+				done := make(chan error)
+				go func() { done <- lock.Release(background) }()
+				time.Sleep(100 * time.Millisecond)
+				c.then(b)
+				for range 30 {
+					if c.want != holdfast.ErrUnavailable {
+						release(t, acquire(t, other.Locker, "k"))
+					}
+				}
+				if err := <-done; !errors.Is(err, c.want) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+			})
+		})
 	}
-	t.Run("released, reply lost, others since", func(t *testing.T) {
-		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			a, c := newReplica(t, b), newReplica(t, b)
-			warm(t, a)
-			lock := acquire(t, a.Locker, "k")
-			a.link.OnCommand(first("forget", servertest.LoseReply))
-			done := make(chan error)
-			go func() { done <- lock.Release(background) }()
-			time.Sleep(100 * time.Millisecond)
-			others(t, c, 30)
-			if err := <-done; err != nil {
-				t.Errorf("got %v, want nil: it was released", err)
-			}
-		})
-	})
-	t.Run("lost, request delayed, others since", func(t *testing.T) {
-		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			a, c := newReplica(t, b), newReplica(t, b)
-			warm(t, a)
-			lock := acquire(t, a.Locker, "k")
-			a.link.OnCommand(first("forget", servertest.LoseRequest))
-			b.Redis.Del("k") // an operator, say
-			done := make(chan error)
-			go func() { done <- lock.Release(background) }()
-			time.Sleep(100 * time.Millisecond)
-			others(t, c, 30)
-			if err := <-done; !errors.Is(err, holdfast.ErrLost) {
-				t.Errorf("got %v, want ErrLost", err)
-			}
-		})
-	})
-	t.Run("nothing is known any more", func(t *testing.T) {
-		bubble(t, func(t *testing.T, b *servertest.Bubble) {
-			a := newReplica(t, b)
-			warm(t, a)
-			lock := acquire(t, a.Locker, "k")
-			a.link.OnCommand(first("forget", servertest.LoseReply))
-			done := make(chan error)
-			go func() { done <- lock.Release(background) }()
-			time.Sleep(100 * time.Millisecond)
-			b.Redis.FlushAll()
-			if err := <-done; !errors.Is(err, holdfast.ErrUnavailable) {
-				t.Errorf("got %v, want ErrUnavailable", err)
-			}
-		})
-	})
 }
 
 // The server fell back to a fence from before the tenure, and another one came since: nothing tells the two
@@ -240,8 +162,7 @@ func TestReleaseAfterAFailoverToAnOlderStateReportsLoss(t *testing.T) {
 		time.Sleep(time.Second)
 		rival := acquire(t, c.Locker, "k")
 		release(t, acquire(t, a.Locker, "other")) // a has noticed that its connection is dead
-		err := lock.Release(background)
-		wantIs(t, err, holdfast.ErrLost)
+		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		release(t, rival)
 	})
 }
@@ -249,34 +170,25 @@ func TestReleaseAfterAFailoverToAnOlderStateReportsLoss(t *testing.T) {
 // A waiter finds by its own look that the lock was granted to it; the message of that grant comes while the lock is
 // being released, and the lock must not be undone as one that nobody asked for before the release arrives.
 func TestLateGrantDoesNotMakeAReleaseALoss(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		holder, r := newReplica(t, b), newReplica(t, b)
-		warm(t, holder)
-		warm(t, r)
+	granting(t, func(t *testing.T, b *servertest.Bubble, holder, r *replica, lock *holdfast.Lock) {
 		command, message := make(chan struct{}), make(chan struct{})
 		r.link.OnMessage(func(string, string) servertest.Verdict { return servertest.HoldReply(message) })
-		lock := acquire(t, holder.Locker, "k")
-		locks := make(chan *holdfast.Lock, 1)
-		wait(t, r, "k", locks)
+		waits := call(background, r, "k")
 		time.Sleep(time.Second)
 		release(t, lock)
-		lock = <-locks
+		lock = got(t, waits)
 		r.link.OnCommand(first("forget", servertest.HoldRequest(command)))
 		time.AfterFunc(100*time.Millisecond, func() { close(message) })
 		time.AfterFunc(200*time.Millisecond, func() { close(command) })
 		release(t, lock)
-		for _, r := range []*replica{holder, r} {
-			shutdown(t, r.Locker)
-		}
 	})
 }
 
 // The answer to an acquire comes after its lease has ended and a later acquire has got the lock again: a release
 // that is resent asks about the latter.
 func TestLateAnswerDoesNotMakeAReleaseALoss(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithTTL(2*time.Second))
-		warm(t, r)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		holdfast.ByLanes(r.Locker)
 		begin, until := time.Now(), make(chan struct{})
 		time.AfterFunc(2200*time.Millisecond, func() { close(until) })
 		late, lost := first("acquire", servertest.HoldReply(until)), first("forget", servertest.LoseReply)
@@ -294,14 +206,10 @@ func TestLateAnswerDoesNotMakeAReleaseALoss(t *testing.T) {
 			}
 			return servertest.Pass
 		})
-		lock, err := r.Acquire(background, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lock := await(t, r.Locker, "k")
 		time.Sleep(time.Until(begin.Add(2500 * time.Millisecond)))
 		release(t, lock)
-		shutdown(t, r.Locker)
-	})
+	}, holdfast.WithTTL(2*time.Second))
 }
 
 // A late acquire of the tenure, sent again by the network, gets the lock once more after somebody deleted the key. The
@@ -311,7 +219,7 @@ func TestReleaseOfATokenThatWasLostSaysSo(t *testing.T) {
 		r, other := newReplica(t, b), newReplica(t, b)
 		var again []string
 		r.link.OnCommand(func(args []string) servertest.Verdict {
-			if again == nil && holdfast.ScriptName(args) == "acquire" {
+			if again == nil && kind(args) == "acquire" {
 				again = args
 			}
 			return servertest.Pass
@@ -326,9 +234,6 @@ func TestReleaseOfATokenThatWasLostSaysSo(t *testing.T) {
 		}
 		if token, err := other.rdb.Do(background, cmd...).Int64(); err != nil || token <= lock.Token() {
 			t.Fatalf("the late acquire: %d, %v", token, err)
-		}
-		if err := lock.Err(); err != nil {
-			t.Fatalf("it cannot know yet: %v", err)
 		}
 		wantIs(t, lock.Release(background), holdfast.ErrLost)
 		release(t, acquire(t, other.Locker, "k"))

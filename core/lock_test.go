@@ -11,8 +11,7 @@ import (
 // Err compares clocks: it is right even if no goroutine of the Locker has run since the deadline. A bubble's
 // timers fire in order, so here the check is made from a timer for the same moment.
 func TestErrDoesNotNeedATimer(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		lock := acquire(t, r.Locker, "k", holdfast.WithoutRenewal())
 		holdfast.StopTimer(r.Locker)
 		time.Sleep(time.Until(lock.Deadline()) - time.Nanosecond)
@@ -23,11 +22,8 @@ func TestErrDoesNotNeedATimer(t *testing.T) {
 		if isDone(lock.Context(background)) {
 			t.Fatal("something has fired, this test shows nothing")
 		}
-		if lock.Context(background).Err() == nil {
-			t.Error("the context's Err is nil at the deadline")
-		}
-		if !isDone(lock.Context(background)) {
-			t.Error("Done is open though Err is not nil")
+		if lock.Context(background).Err() == nil || !isDone(lock.Context(background)) {
+			t.Error("the context's Err is nil at the deadline, or Done is open though Err is not nil")
 		}
 		wantIs(t, lock.Err(), holdfast.ErrLost)
 		wantIs(t, lock.Release(background), holdfast.ErrLost)
@@ -44,14 +40,9 @@ func TestDeadlineIsNeverLaterThanTheLease(t *testing.T) {
 		"both":     func(l *servertest.Link) { l.Delay(100 * time.Millisecond) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				r := newReplica(t, b, holdfast.WithTTL(time.Second))
-				warm(t, r)
+			solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 				delay(r.link)
-				lock, err := r.Acquire(background, "k")
-				if err != nil {
-					t.Fatal(err)
-				}
+				lock := await(t, r.Locker, "k")
 				looks := 0
 				check := func(d time.Duration) {
 					t.Helper()
@@ -70,15 +61,13 @@ func TestDeadlineIsNeverLaterThanTheLease(t *testing.T) {
 				extended := make(chan error)
 				go func() { extended <- lock.Extend(background, 3*time.Second) }()
 				check(2 * time.Second)
-				if err := <-extended; err != nil {
-					t.Error(err)
-				}
+				fine(t, <-extended)
 				check(5 * time.Second)
 				if looks < 3000 {
 					t.Errorf("lost after %d looks: %v", looks, lock.Err())
 				}
 				release(t, lock)
-			})
+			}, holdfast.WithTTL(time.Second))
 		})
 	}
 }

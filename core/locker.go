@@ -5,59 +5,79 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/single"
+	"github.com/holdfast-go/holdfast/core/internal/store"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 	"github.com/redis/go-redis/v9"
 )
 
-// A Locker takes locks in one Redis. It is safe for concurrent use, and a process needs one for each Redis. Make it with
-// [New]; the zero value does not work.
+// A Locker takes locks in one Redis. It is safe for concurrent use, and a process needs one for each Redis. Make it
+// with [New]; the zero value does not work.
 type Locker struct {
-	cfg     config
-	env     *timing.Env
-	store   store
-	sched   *scheduler
-	queues  queues
-	passing passing
+	cfg        config
+	env        *timing.Env
+	store      store.Store
+	one        *single.Redis // the store, if that is one Redis
+	own        func(protocol.Key, single.Want) *stake
+	sched      *scheduler
+	turns      turns
+	background background
 }
 
-// New makes a Locker on one Redis or Valkey server, a master that Sentinel manages, or a Cluster. A redis.Ring works too, but
-// its waiters poll, see [WithPolling], and it can forget locks when its shards come and go. New sends nothing yet, see
-// [Locker.Ping].
+// New makes a Locker on one Redis or Valkey server, a master that Sentinel manages, a Cluster, or a redis.Ring, which
+// can forget locks when its shards come and go. New sends nothing yet, see [Locker.Ping]. It returns an [ErrInvalid]
+// for a nil client and for options that can never work.
 //
 // The client remains the caller's. It may be shared, and must stay open until [Locker.Shutdown] has returned. Its
-// timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are below a minute. Calls
-// share connections, and while Redis answers, they usually leave a quarter of a *redis.Client's pool to others.
+// timeouts and retries do not matter for correctness, as long as DialTimeout and PoolTimeout are below a minute. Add
+// its hooks before the first call. A Locker uses at most three quarters of its pool: see core/limits.md.
 //
-// If ContextTimeoutEnabled is set in the options of a *redis.Client, a call that is alone sends its command itself
-// instead of passing it to another goroutine, which saves some microseconds. In return, a call whose context is cancelled
-// before its deadline may return up to 250 ms late while Redis does not answer.
-//
-// New returns an [ErrInvalid] for a nil client and for options that can never work.
+// A call whose context is cancelled before its deadline may return up to 250 ms late while Redis does not answer.
 func New(client redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil() {
 		return nil, invalid("nil client")
 	}
-	return newLocker(opts, func(l *Locker) store {
-		return one{single.New(client, l.env, single.InboxName(l.cfg.prefix), func(err error) { l.cfg.traces.emit(nodeError, Event{Err: err}) })}
+	return newLocker(opts, func(l *Locker) {
+		l.one = single.New(client, l.env, single.InboxName(l.cfg.prefix), func(err error) { l.report("", err) })
+		l.store, l.own = l.one, l.ownOne
 	})
 }
 
-// Client returns the client that was given to [New]. Adapters use it to send other commands to the same Redis. It is nil
-// for a Locker of [NewRedLock].
-func (l *Locker) Client() redis.UniversalClient {
-	if s, ok := l.store.(one); ok {
-		return s.Client
+func init() {
+	store.Of = func(l any) store.Locker { return of(l.(*Locker)) }
+	store.InTime = inTime
+	store.Refused = func(err error) any { return option(func(*config) error { return err }) }
+	store.New = func(opts any, connect func(store.Locker) store.Maker) (any, error) {
+		return newLocker(opts.([]Option), func(l *Locker) {
+			m := connect(of(l))
+			l.store, l.own = m, func(key protocol.Key, want single.Want) *stake { return &stake{Owner: m.Own(key, want)} }
+		})
 	}
-	return nil
+}
+
+func of(l *Locker) store.Locker {
+	return store.Locker{Env: l.env, Prefix: l.cfg.prefix, TTL: l.cfg.ttl, Report: l.report, Store: l.store}
+}
+
+func (l *Locker) report(key string, err error) {
+	l.cfg.traces.emit(nodeError, Event{Key: key, Err: err})
+}
+
+// Client returns the client that was given to [New], for adapters that send other commands to the same Redis. It is nil
+// for a Locker on several masters.
+func (l *Locker) Client() redis.UniversalClient {
+	if l.one == nil {
+		return nil
+	}
+	return l.one.Client
 }
 
 var errOneCall = invalid("WithReentryID is for one call: all calls of a Locker or an adapter would hold their locks together")
 
-func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
+func newLocker(opts []Option, connect func(*Locker)) (*Locker, error) {
 	l := &Locker{cfg: defaults(), env: timing.NewEnv()}
 	for _, o := range opts {
 		if o == nil {
@@ -67,8 +87,8 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 			return nil, err
 		}
 	}
-	l.store = connect(l)
-	if err := l.cfg.check(l.store); err != nil {
+	connect(l)
+	if err := l.cfg.check(l); err != nil {
 		return nil, err
 	}
 	if l.cfg.reentryID != "" {
@@ -76,20 +96,18 @@ func newLocker(opts []Option, connect func(*Locker) store) (*Locker, error) {
 	}
 	l.cfg.waitSet = false
 	l.sched = newScheduler(l)
-	l.queues = queues{on: l.cfg.handovers > 0 || l.store.Several(), bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*queue{}}
+	// Two calls of one process would take votes from each other on several masters.
+	l.turns = turns{env: l.env, on: l.cfg.handovers > 0 || l.one == nil, bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*row{}}
 	return l, nil
 }
 
 // Do acquires the lock, runs fn, and releases the lock when fn returns or panics. fn must use the context that it
-// receives: it ends when the lock is lost, and [Held] finds the lock and its fencing token in it. After a loss fn may
-// return any error, or none, since Do reports the loss. If the context ended for another reason, fn has to say so: Do
-// does not add the context's error.
+// receives: it ends when the lock is lost, and [Held] finds the lock in it. fn need not report a loss, since Do does;
+// if its context ended for another reason, fn has to say so.
 //
-// Do returns the error of [Locker.Acquire], or else fn's error joined with that of [Lock.Release]. If it matches
-// [ErrLost], fn may have run at the same time as another holder. An [ErrUnavailable] that does not come from fn means
-// that the acquisition failed and fn did not run, or that fn ran under the lock and Redis did not confirm the release. To
-// tell the two apart, have fn record that it ran. With [WithReleaseInBackground] the error contains only what is known
-// without asking Redis.
+// Do returns the error of [Locker.Acquire], or else fn's error joined with that of [Lock.Release]. An [ErrUnavailable]
+// that does not come from fn means that fn did not run, or that fn ran and Redis did not confirm the release. To tell
+// the two apart, have fn record that it ran.
 func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if fn == nil {
 		return invalid("Do(%q) without a function", key)
@@ -107,48 +125,31 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 	return fn(lock.Context(ctx))
 }
 
-// Acquire takes the lock and holds it until [Lock.Release]. While another holder has it, Acquire waits in line until its
-// context ends or the time of [WithWait] is up. The first call that has to wait opens a connection on which all waiters
-// of this Locker are notified; it stays open until Shutdown.
+// Acquire takes the lock and holds it until [Lock.Release]. While another holder has it, Acquire waits in line until
+// its context ends or the time of [WithWait] is up.
 //
 // ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must
 // use [Lock.Context], not ctx. [Locker.Do] makes that harder to get wrong.
 //
-// Errors:
-//
-//   - [ErrNotAcquired], a [*HeldError]: the wait ended while another holder had the lock.
-//   - [ErrUnavailable]: at once if Redis refused in a way that a retry cannot mend, such as a wrong password; otherwise
-//     at the end of the wait, or when Redis has been out of reach for a whole lease.
-//   - [ErrSelfDeadlock], [ErrClosed] and [ErrInvalid].
-//
-// If ctx ended the wait, the error matches ctx.Err() too. After an error no lock stays behind in Redis, with one
-// exception: a Redis that stalled for longer than a TTL, or 8 s if that is more, may still execute the request when it
-// resumes, and then keeps the key for a lease. The call's place in line is given up in the background, so its turn may
-// still come, and pass, a moment later.
+// Errors: [ErrNotAcquired], as a [*HeldError], [ErrUnavailable], [ErrSelfDeadlock], [ErrClosed] and [ErrInvalid].
+// ErrUnavailable comes at once if Redis refused in a way that a retry cannot mend, such as a wrong password; otherwise
+// at the end of the wait, or when Redis has been out of reach for a whole lease. After an error no lock stays behind in
+// Redis, unless Redis stalls for longer than a minute and a TTL: see core/limits.md.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, false)
 }
 
-// TryAcquire is like Acquire but does not wait for another holder, and does not jump the line either. It returns within
-// ctx. If Redis does not answer or refuses connections, it fails within a quarter of the TTL, at most 1 s; with
-// [NewRedLock] see [WithNodeTimeout]. On one Redis, [WithReplicaAcks] adds its timeout to that.
+// TryAcquire is like Acquire but does not wait for another holder, and does not jump the line either. If Redis does not
+// answer, it fails after the patience of [WithTTL], to which [WithReplicaAcks] adds its timeout.
 //
-// Errors: those of Acquire, and [ErrInvalid] if WithWait is among opts. A [WithWait] given to New has no effect here.
+// Errors: those of Acquire, and [ErrInvalid] if [WithWait] is among opts. One given to New has no effect here.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
 }
 
-// Check reports whether a key, or the name of a claim, and options can work together and with the options of l. It
-// returns an [ErrInvalid] where [Locker.Acquire] or [Locker.Claim] would, and asks nothing of Redis. It is for adapters,
-// which know both before they need a lock, and so it refuses [WithReentryID], which is for one call.
-func (l *Locker) Check(key string, opts ...Option) error {
-	for _, o := range opts {
-		switch o.(type) {
-		case CallOption, ClaimOption, nil:
-		default:
-			return invalid("an option for New, given to a call")
-		}
-	}
+// Check returns an [ErrInvalid] where [Locker.Acquire] would for this key and these options, and asks nothing of Redis.
+// It is for adapters, and so it refuses [WithReentryID], which is for one call.
+func (l *Locker) Check(key string, opts ...CallOption) error {
 	c, err := configure(l, opts)
 	if err != nil {
 		return err
@@ -160,18 +161,20 @@ func (l *Locker) Check(key string, opts ...Option) error {
 	return err
 }
 
-// Ping checks that Redis answers, by asking it as [Locker.Inspect] would. With several masters it asks each of them, and
-// most have to answer. Call it when the program starts, so that a wrong address or password shows there and not with the
-// first request. It writes nothing, so it does not reveal an ACL that forbids writes. It returns within ctx and within a
-// quarter of the TTL, at most 1 s.
+// Ping checks that Redis answers within ctx and the patience of [WithTTL], and is not too old for holdfast; of several
+// masters, that most do. Call it when the program starts, so that a wrong address or password shows there. It writes
+// nothing, so it does not reveal an ACL that forbids writes. If nobody listens at the client's address, Ping fails at
+// once: it does not wait for a Redis that is restarting, as Acquire does.
 //
-// Errors: [ErrUnavailable], with the reason if it is known, [ErrClosed], [ErrInvalid].
+// Errors: [ErrUnavailable], [ErrClosed], [ErrInvalid].
 func (l *Locker) Ping(ctx context.Context) error {
-	_, err := l.Inspect(ctx, "ping")
-	if failed, ok := err.(*opError); ok {
+	sweep := redisconn.NewSweep()
+	sweep.Knock = true
+	_, errs := l.look(ctx, protocol.Ping, []string{"ping"}, sweep)
+	if failed, ok := errs[0].(*opError); ok {
 		failed.act, failed.key = "ping", ""
 	}
-	return err
+	return errs[0]
 }
 
 // stored is the key in Redis.
@@ -187,38 +190,37 @@ func (l *Locker) stored(key string) (protocol.Key, error) {
 }
 
 // configure applies a call's options to the Locker's.
-func configure[O Option](l *Locker, opts []O) (*config, error) {
+func configure(l *Locker, opts []CallOption) (*config, error) {
 	if len(opts) == 0 {
 		return &l.cfg, nil
 	}
 	cfg := l.cfg
 	for _, o := range opts {
-		if any(o) == nil {
+		if o == nil {
 			return nil, invalid("nil option")
 		}
 		if err := o.apply(&cfg); err != nil {
 			return nil, err
 		}
 	}
-	return &cfg, cfg.check(l.store)
+	return &cfg, cfg.check(l)
 }
 
-// Shutdown ends the Locker. New and waiting calls fail with [ErrClosed]. Held locks are renewed until they are released or
-// lost. Shutdown returns nil once all of them are, and once all clean-ups are done; then no goroutine of the Locker is left.
-// While Redis is unavailable, the clean-ups take up to the longest lease or 13 s, whichever is longer. Close the client after
-// Shutdown has returned.
+// Shutdown ends the Locker. New and waiting calls fail with [ErrClosed]. Held locks are renewed until they are released
+// or lost. Shutdown returns nil once all of them are, and once all clean-ups are done; then no goroutine of the Locker
+// is left, and the client can be closed. While Redis is unavailable, the clean-ups take up to the longest lease or 13
+// s, whichever is longer.
 //
-// If ctx ends first, the contexts of the remaining locks are cancelled with ErrClosed as the cause, and their leases are
-// left to expire: Shutdown never frees a key while its handler may be running. Shutdown then returns an error that
-// matches ctx.Err() and names the locks, or says that clean-ups go on. Commands under way at that moment end with the
-// client's own timeouts.
+// If ctx ends first, the contexts of the remaining locks are cancelled with ErrClosed as the cause, and their leases
+// are left to expire: Shutdown never frees a key while its handler may be running. Its error then matches ctx.Err() and
+// names the locks, if any.
 func (l *Locker) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
 	}
 	l.env.Gate.Close()
-	l.queues.close()
-	l.store.Close()
+	l.turns.close()
+	l.store.Close(false)
 	err := l.env.Gate.Wait(ctx)
 	if err != nil {
 		left := "clean-ups go on"
@@ -229,16 +231,6 @@ func (l *Locker) Shutdown(ctx context.Context) error {
 	}
 	l.sched.stop()
 	l.env.Gate.Abandon()
+	l.store.Close(true)
 	return err
-}
-
-// listing names the first few of keys.
-func listing(keys []string) string {
-	const most = 8
-	keys = slices.Sorted(slices.Values(keys))
-	text := fmt.Sprintf("%q", keys[:min(most, len(keys))])
-	if more := len(keys) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -81,19 +82,12 @@ func TestServerRestartEmptyIsNoticedAndTokensRise(t *testing.T) {
 	server.Kill()
 	server.Start()
 	rival := newLocker(t, server.Client())
-	other, err := rival.Acquire(background, "k") // the restart forgot the first holder
-	if err != nil {
-		t.Fatal(err)
-	}
-	if other.Token() <= lock.Token() {
-		t.Errorf("token %d after %d", other.Token(), lock.Token())
-	}
+	other := obtain(t, rival, "k") // the restart forgot the first holder
+	rises(t, lock, other)
 	within(t, "the loss", func() { <-lock.Context(background).Done() })
 	wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrLost)
 	wantIs(t, lock.Release(background), holdfast.ErrLost)
-	if err := other.Err(); err != nil {
-		t.Error(err)
-	}
+	fine(t, other.Err())
 	release(t, other)
 	shutdown(t, l)
 }
@@ -135,20 +129,12 @@ func TestServerHangs(t *testing.T) {
 			})
 			server.Resume()
 			rival := newLocker(t, server.Client())
-			next, err := rival.Acquire(background, "k")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if next.Token() <= lock.Token() {
-				t.Errorf("token %d after %d", next.Token(), lock.Token())
-			}
+			next := obtain(t, rival, "k")
+			rises(t, lock, next)
 			release(t, next)
 			shutdown(t, l)
-			rdb := server.Client()
-			for _, key := range []string{"k", "x", "y"} {
-				if rdb.Exists(background, key).Val() != 0 {
-					t.Errorf("%s was left behind", key)
-				}
+			if n := server.Client().Exists(background, "k", "x", "y").Val(); n != 0 {
+				t.Errorf("%d keys were left behind", n)
 			}
 		})
 	}
@@ -166,86 +152,59 @@ func TestServerLinkIsCut(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t)
 			proxy := servertest.Proxy(t, server.Addr())
-			rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
-			defer rdb.Close()
-			l := newLocker(t, rdb, holdfast.WithTTL(2*time.Second))
+			l := newLocker(t, proxy.Client(), holdfast.WithTTL(2*time.Second))
 			rival := newLocker(t, server.Client(), holdfast.WithTTL(2*time.Second), holdfast.WithPolling(time.Millisecond, 2*time.Millisecond))
-			lock := obtainWithin(t, l, "k", hang) // on a busy machine there may be no answer for a lease
+			lock := obtain(t, l, "k")
 			cut(proxy)
 			next, err := rival.Acquire(background, "k")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !errors.Is(lock.Err(), holdfast.ErrLost) || lock.Context(background).Err() == nil {
 				t.Error("two holders")
 			}
-			if next.Token() <= lock.Token() {
-				t.Errorf("token %d after %d", next.Token(), lock.Token())
-			}
+			rises(t, lock, next)
 			proxy.Heal() // what was held back arrives
 			wantIs(t, lock.Release(background), holdfast.ErrLost)
 			shutdown(t, l)
-			if err := next.Err(); err != nil {
-				t.Errorf("late commands took the lock from the rival: %v", err)
-			}
+			fine(t, next.Err())
 			release(t, next)
 		})
 	}
 }
 
+// A lease so long that a slow machine does not lose one, renewed often enough to be seen.
 func TestServerThreeThousandLocks(t *testing.T) {
 	server := servertest.Redis(t)
 	rdb := server.Client()
-	// A lease so long that a slow machine does not lose one, renewed often enough to be seen.
 	l := newLocker(t, rdb, holdfast.WithTTL(10*time.Second))
 	const n = 3000
 	locks := make([]*holdfast.Lock, n)
-	var wg sync.WaitGroup
-	for w := range 8 {
-		wg.Go(func() {
-			for i := w; i < n; i += 8 {
-				lock, err := l.Acquire(background, "k"+strconv.Itoa(i))
-				if err != nil {
-					t.Error(err)
-					return
+	eight := func(do func(i int) error) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for w := range 8 {
+			wg.Go(func() {
+				for i := w; i < n; i += 8 {
+					fine(t, do(i))
 				}
-				locks[i] = lock
-			}
-		})
+			})
+		}
+		if wg.Wait(); t.Failed() {
+			t.FailNow()
+		}
 	}
-	wg.Wait()
-	if t.Failed() {
-		return
-	}
-	server.ResetStats(t)
+	eight(func(i int) (err error) { locks[i], err = l.Acquire(background, "k"+strconv.Itoa(i)); return err })
 	first, peak := locks[n-1].Deadline(), 0
 	until(t, "two renewals of each lock", func() bool {
 		peak = max(peak, runtime.NumGoroutine())
-		for _, lock := range locks {
-			if lock.Err() == nil && !lock.Deadline().After(first.Add(5*time.Second)) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(locks, func(lock *holdfast.Lock) bool {
+			return lock.Err() == nil && !lock.Deadline().After(first.Add(5*time.Second))
+		})
 	})
 	if peak > n/10 {
 		t.Errorf("%d goroutines for %d locks", peak, n)
 	}
-	for _, lock := range locks {
-		if err := lock.Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for w := range 8 {
-		wg.Go(func() {
-			for i := w; i < n; i += 8 {
-				if err := locks[i].Release(background); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
+	eight(func(i int) error { return locks[i].Err() })
+	eight(func(i int) error { return locks[i].Release(background) })
 	shutdown(t, l)
 	if keys := rdb.Keys(background, "k*").Val(); len(keys) != 0 {
 		t.Errorf("%d locks left behind", len(keys))
@@ -258,12 +217,12 @@ func TestServerMutualExclusion(t *testing.T) {
 	server := servertest.Redis(t)
 	var wg sync.WaitGroup
 	inside, last, holds := 0, int64(0), 0
-	for i := range 4 {
-		l := newLocker(t, server.Client(), holdfast.WithLabel(fmt.Sprint("locker-", i)), holdfast.WithPolling(time.Millisecond, 3*time.Millisecond))
+	for range 4 {
+		l := newLocker(t, server.Client(), holdfast.WithPolling(time.Millisecond, 3*time.Millisecond))
 		for range 4 {
 			wg.Go(func() {
 				for range 25 {
-					err := l.Do(background, "k", func(ctx context.Context) error {
+					fine(t, l.Do(background, "k", func(ctx context.Context) error {
 						inside++
 						token := holdfast.Held(ctx)[0].Token()
 						if inside != 1 || token <= last {
@@ -273,10 +232,7 @@ func TestServerMutualExclusion(t *testing.T) {
 						holds++
 						inside--
 						return nil
-					})
-					if err != nil {
-						t.Error(err)
-					}
+					}))
 				}
 			})
 		}
@@ -285,4 +241,48 @@ func TestServerMutualExclusion(t *testing.T) {
 	if holds != 400 {
 		t.Errorf("%d holds, want 400", holds)
 	}
+}
+
+// A server before 6.2, as far as holdfast can tell: it does not know GETEX. Locks that nobody else wants work on it.
+func TestServerPingFindsAServerThatIsTooOld(t *testing.T) {
+	t.Parallel()
+	old, fit := servertest.Redis(t, "--rename-command", "GETEX", ""), servertest.Redis(t)
+	const words = "this server does not know GETEX: holdfast needs Redis 6.2 or Valkey 7.2"
+	l := newLocker(t, old.Client())
+	err := l.Ping(background)
+	if wantIs(t, err, holdfast.ErrUnavailable); !contains(err, words) {
+		t.Errorf("got %v, want %s", err, words)
+	}
+	if _, err := l.Inspect(background, "k"); err != nil {
+		t.Errorf("Inspect needs no GETEX, but got %v", err)
+	}
+	shutdown(t, l)
+
+	few := quorum(t, []*redis.Client{old.Client(), servertest.Redis(t, "--rename-command", "GETEX", "").Client(), fit.Client()})
+	err = few.Ping(background)
+	if wantIs(t, err, holdfast.ErrUnavailable); !contains(err, words) || !contains(err, old.Addr()) {
+		t.Errorf("most masters are too old: got %v", err)
+	}
+	shutdown(t, few)
+}
+
+// Servers that know GETEX and refuse it: a replica, and a server whose ACL forbids it to this user.
+func TestServerPingWhereGetexIsRefused(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	admin := server.Client()
+	for _, allow := range []string{"-getex", "-@write"} {
+		rules := []any{"ACL", "SETUSER", "reader", "reset", "on", ">p", "~*", "&*", "+@all", allow}
+		must(t, admin.Do(background, rules...).Err())
+		l := newLocker(t, server.Client(func(o *redis.Options) { o.Username, o.Password = "reader", "p" }))
+		fine(t, l.Ping(background), allow)
+		shutdown(t, l)
+	}
+	if keys := admin.Keys(background, "*").Val(); len(keys) > 0 {
+		t.Errorf("Ping wrote %q", keys)
+	}
+	must(t, admin.Do(background, "REPLICAOF", "127.0.0.1", "1").Err())
+	l := newLocker(t, admin)
+	fine(t, l.Ping(background))
+	shutdown(t, l)
 }

@@ -2,7 +2,6 @@ package holdfast_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -12,41 +11,37 @@ import (
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
+// Shutdown, even twice, fails calls that wait for other processes or behind their own, refuses new ones, and waits for holders.
 func TestShutdownWaitsForHoldersAndFailsWaiters(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r, c := newReplica(t, b), newReplica(t, b)
-		lock := acquire(t, r.Locker, "k")
-		other := acquire(t, c.Locker, "other")
-		waiter := make(chan error)
-		go func() {
-			_, err := r.Acquire(background, "other")
-			waiter <- err
-		}()
+		lock, other := acquire(t, r.Locker, "k"), acquire(t, c.Locker, "other")
+		waiters := []<-chan result{call(background, r, "other"), call(background, r, "k"), call(background, r, "k")}
+		behind := call(background, c, "k")
 		time.Sleep(time.Second)
 		ended := make(chan error)
 		begin := time.Now()
-		go func() { ended <- r.Shutdown(background) }()
-		go func() { ended <- r.Shutdown(background) }() // twice does no harm
-		if err := <-waiter; !errors.Is(err, holdfast.ErrClosed) || time.Since(begin) > 0 {
-			t.Errorf("the waiter got %v after %v, want ErrClosed at once", err, time.Since(begin))
+		for range 2 {
+			go func() { ended <- r.Shutdown(background) }()
+		}
+		for _, w := range waiters {
+			res := <-w
+			wantIs(t, res.err, holdfast.ErrClosed)
+			took(t, begin, 0)
 		}
 		_, err := r.TryAcquire(background, "new")
 		wantIs(t, err, holdfast.ErrClosed)
 		_, err = r.Inspect(background, "new")
 		wantIs(t, err, holdfast.ErrClosed)
 		time.Sleep(10 * time.Minute) // the handler takes its time and keeps its lock
-		if err := lock.Err(); err != nil || !b.Redis.Exists("k") {
-			t.Errorf("during Shutdown: %v", err)
-		}
+		fine(t, lock.Err())
+		notLate(t, b, lock)
 		release(t, lock)
 		for range 2 {
-			if err := <-ended; err != nil {
-				t.Errorf("Shutdown: %v", err)
-			}
+			fine(t, <-ended)
 		}
-		if time.Since(begin) < 10*time.Minute {
-			t.Error("Shutdown returned before the holder had released")
-		}
+		took(t, begin, 10*time.Minute)
+		release(t, got(t, behind))
 		release(t, other)
 		shutdown(t, r.Locker)
 	})
@@ -59,26 +54,21 @@ func TestForcedShutdownNeverFreesAKeyUnderALiveHandler(t *testing.T) {
 		late := acquire(t, r.Locker, "late", holdfast.WithTTL(10*time.Second))
 		ctx, cancel := context.WithTimeout(background, time.Second)
 		defer cancel()
-		if err := r.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Shutdown: got %v, want the context's error", err)
-		}
+		wantIs(t, r.Shutdown(ctx), context.DeadlineExceeded)
 		if !isDone(lock.Context(background)) {
 			t.Error("the context is live after a forced Shutdown")
 		}
 		wantIs(t, context.Cause(lock.Context(background)), holdfast.ErrClosed)
 		wantIs(t, lock.Err(), holdfast.ErrClosed)
-		if errors.Is(lock.Err(), holdfast.ErrLost) {
-			t.Error("given up is not lost")
-		}
-		if _, err := c.TryAcquire(background, "k"); !errors.Is(err, holdfast.ErrNotAcquired) {
-			t.Errorf("got %v: the key was freed under a live handler", err)
-		}
-		release(t, lock) // the handler is through: now it is
+		wantIs(t, lock.Err(), holdfast.ErrLost)
+		_, err := c.TryAcquire(background, "k")
+		wantIs(t, err, holdfast.ErrNotAcquired)
+		released := lock.Release(background) // the handler is through: now it is
+		wantIs(t, released, holdfast.ErrClosed)
+		wantIs(t, released, holdfast.ErrLost)
 		release(t, acquire(t, c.Locker, "k"))
 		time.Sleep(9 * time.Second)
-		if b.Redis.Exists("late") {
-			t.Error("still renewed after Shutdown")
-		}
+		unheld(t, b, "late")
 		wantIs(t, late.Release(background), holdfast.ErrLost)
 		shutdown(t, r.Locker)
 	})
@@ -99,9 +89,7 @@ func TestForcedShutdownNamesTheLocks(t *testing.T) {
 		if !contains(err, `"shop:order:0"`, `"shop:order:7"`, "and 2 more") || contains(err, "released\"") {
 			t.Errorf("got %v", err)
 		}
-		if err := r.Shutdown(background); err != nil {
-			t.Errorf("again: %v", err)
-		}
+		fine(t, r.Shutdown(background))
 	})
 }
 
@@ -109,24 +97,15 @@ func TestForcedShutdownNamesTheLocks(t *testing.T) {
 func TestForcedShutdownAgainstAGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		r := newReplica(t, b)
-		ended, cancel := context.WithCancel(background)
-		cancel()
 		ctx := &whenAsked{Context: background, f: func() { _ = r.Shutdown(ended) }}
 		lock, err := r.Acquire(ctx, "k")
-		if err != nil {
-			t.Fatalf("the test has no grant any more: %v", err)
-		}
-		if ctx.n < 2 {
-			t.Fatal("Shutdown did not run, this test shows nothing")
-		}
-		if lock.Context(background).Err() == nil {
-			t.Error("a forced Shutdown left a lock alive")
+		must(t, err)
+		if ctx.n < 2 || lock.Context(background).Err() == nil {
+			t.Errorf("a forced Shutdown left a lock alive, or did not run: the context was asked %d times", ctx.n)
 		}
 		wantIs(t, lock.Err(), holdfast.ErrClosed)
 		time.Sleep(time.Hour)
-		if b.Redis.Exists("k") {
-			t.Error("it is renewed after an hour")
-		}
+		unheld(t, b, "k")
 		_ = lock.Release(background)
 	})
 }
@@ -136,51 +115,22 @@ func TestNothingIsRenewedAfterShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		block := make(chan struct{})
 		r := newReplica(t, b)
-		h1 := acquire(t, r.Locker, "expires", holdfast.WithoutRenewal(), holdfast.WithTTL(1*time.Second),
-			holdfast.WithTrace(&holdfast.Trace{Lost: func(holdfast.Event) { <-block }}))
-		_ = h1
-		// deadline of h1: 1s - 12ms - 50ms = 938ms
-		h2 := make([]*holdfast.Lock, 0)
-		time.Sleep(938*time.Millisecond - 800*time.Millisecond)
-		// h2: ttl 2.4s: renewal after 800ms
-		h2 = append(h2, acquire(t, r.Locker, "due", holdfast.WithTTL(2400*time.Millisecond)))
-		time.Sleep(900 * time.Millisecond) // tick is in the Lost hook
-		release(t, h2[0])
+		_ = acquire(t, r.Locker, "expires", holdfast.WithoutRenewal(), holdfast.WithTTL(time.Second), // its deadline is in 938 ms
+			holdfast.WithTrace(&holdfast.Trace{Ended: func(holdfast.Event) { <-block }}))
+		time.Sleep(138 * time.Millisecond)
+		lock := acquire(t, r.Locker, "due", holdfast.WithTTL(2400*time.Millisecond)) // renewed after 800 ms
+		time.Sleep(900 * time.Millisecond)                                           // the scheduler is in the hook
+		release(t, lock)
 		done := make(chan error)
 		go func() { done <- r.Shutdown(background) }()
 		synctest.Wait()
 		b.ResetCommands()
 		close(block)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		fine(t, <-done)
 		synctest.Wait()
 		if n := holdfast.Under(r.Locker); n != 0 {
 			t.Error("under way:", n)
 		}
-		if n := b.Commands().Total(); n != 0 {
-			t.Errorf("%d commands for a released lock", n)
-		}
-	})
-}
-
-func TestForcedShutdownEndsBackgroundWork(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithTTL(24*time.Hour))
-		lock := acquire(t, r.Locker, "k")
-		r.link.CutUp()
-		ctx, cancel := context.WithTimeout(background, time.Second)
-		defer cancel()
-		_ = lock.Release(ctx)
-		ctx, cancel = context.WithTimeout(background, time.Second)
-		defer cancel()
-		_ = r.Shutdown(ctx)
-		time.Sleep(time.Minute)
-		if n := holdfast.Under(r.Locker); n != 0 {
-			t.Errorf("%d under way a minute after", n)
-		}
-		r.link.Heal()
-		r.link.Reset()
-		time.Sleep(time.Minute)
+		sent(t, b, 0)
 	})
 }

@@ -2,13 +2,10 @@ package holdfast_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,34 +18,14 @@ import (
 // Several processes under random faults, from a seed: nobody counts as holding together with more than its own limit allows,
 // tokens rise, nobody waits for ever, and nothing stays in Redis or in the processes. In every second schedule each process
 // names a limit of its own, and another when it is deployed anew, and in every second there are three keys, of which many calls
-// take several. HOLDFAST_SCHEDULES says how many runs of it there are, SEED where to begin, to repeat one; make soak goes on
-// for DURATION.
+// take several. See seeds for how many run, and how to repeat one.
 func TestSimulation(t *testing.T) {
-	n, seed := uint64(10), uint64(1)
-	var until, report time.Time
-	if s := os.Getenv("HOLDFAST_SCHEDULES"); s != "" {
-		n, _ = strconv.ParseUint(s, 10, 64)
-	}
-	if os.Getenv("HOLDFAST_SOAK") != "" {
-		d, err := time.ParseDuration(os.Getenv("DURATION"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, seed, until = math.MaxUint64, rand.Uint64N(1<<40), time.Now().Add(d)
-	}
-	if s := os.Getenv("SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
-	sum := &simulation{}
-	var ran uint64
+	sum, ran := &simulation{}, 0
+	var report time.Time
 	tell := func() {
-		t.Logf("%d schedules up to seed %d, %d calls, %d locks, %d of them lost, %d together, %d calls had several", ran, seed, sum.calls, sum.served, sum.lost, sum.most, sum.several)
+		t.Logf("%d calls, %d locks, %d of them lost, %d together, %d calls had several", sum.calls, sum.served, sum.lost, sum.most, sum.several)
 	}
-	for ; ran < n && !t.Failed() && (until.IsZero() || time.Now().Before(until)); ran++ {
-		if !until.IsZero() && time.Since(report) > time.Minute {
-			report = time.Now()
-			tell()
-		}
+	for seed := range seeds(t, 10) {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
 			s := &simulation{t: t, b: b, seed: seed, rnd: rand.New(rand.NewPCG(seed, 7))}
 			s.run()
@@ -58,10 +35,13 @@ func TestSimulation(t *testing.T) {
 			sum.lost += s.lost
 			sum.most = max(sum.most, s.most)
 		})
-		seed++
+		if ran++; time.Since(report) > time.Minute {
+			report = time.Now()
+			tell()
+		}
 	}
 	tell()
-	if ran >= 20 && (sum.most < 3 || sum.several < int(ran)) || ran >= 40 && (sum.served < sum.calls/10 || sum.lost == 0) {
+	if ran >= 20 && (sum.most < 3 || sum.several < ran) || ran >= 40 && (sum.served < sum.calls/10 || sum.lost == 0) {
 		t.Error("that is a simulation of nothing")
 	}
 }
@@ -98,6 +78,13 @@ func (s *simulation) fail(format string, args ...any) {
 	s.t.Errorf("SEED=%d: %s", s.seed, fmt.Sprintf(format, args...))
 }
 
+// expect fails if err is another failure than those that may be.
+func (s *simulation) expect(what string, err error, may ...error) {
+	if err != nil && !isOf(err, may...) {
+		s.fail("%s: %v", what, err)
+	}
+}
+
 func (s *simulation) ms(n int) time.Duration {
 	return time.Duration(s.rnd.IntN(n)+1) * time.Millisecond
 }
@@ -131,6 +118,9 @@ func (s *simulation) run() {
 	if s.seed%16 == 1 {
 		s.crowd(&all, quiet)
 	}
+	if s.seed%16 == 5 {
+		s.flood(&all, quiet)
+	}
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -148,6 +138,7 @@ func (s *simulation) run() {
 		s.fault(&all)
 	}
 	time.Sleep(s.ms(1000))
+	s.b.Resume()
 	every := append(s.rs, s.old...)
 	for _, r := range every {
 		r.link.Heal()
@@ -161,8 +152,8 @@ func (s *simulation) run() {
 	watching.Wait()
 	for _, r := range every {
 		shutdown(s.t, r.Locker)
-		if q, n := holdfast.Queues(r.Locker), holdfast.Tenures(r.Locker); q != 0 || n != 0 {
-			s.fail("%d queues and %d tenures left", q, n)
+		if q, n := holdfast.Turns(r.Locker), holdfast.Tenures(r.Locker); q != 0 || n != 0 {
+			s.fail("%d rows and %d tenures left", q, n)
 		}
 	}
 	time.Sleep(10 * time.Minute)
@@ -255,9 +246,7 @@ func (s *simulation) call(under *sync.WaitGroup) {
 			s.fail("returned %v after its context", late)
 		}
 		if err != nil {
-			if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrClosed) {
-				s.fail("acquire: %v", err)
-			}
+			s.expect("acquire", err, holdfast.ErrNotAcquired, holdfast.ErrUnavailable, holdfast.ErrClosed)
 			return
 		}
 		s.add(lock, asked)
@@ -269,9 +258,7 @@ func (s *simulation) call(under *sync.WaitGroup) {
 		case <-lock.Context(background).Done():
 		}
 		s.remove(lock)
-		if err := lock.Release(background); err != nil && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, holdfast.ErrUnavailable) {
-			s.fail("release: %v", err)
-		}
+		s.expect("release", lock.Release(background), holdfast.ErrLost, holdfast.ErrUnavailable)
 	})
 }
 
@@ -341,9 +328,7 @@ func (s *simulation) callAll(r *replica, keys []string, limit, hold time.Duratio
 			s.fail("%s of %v is held after the call", lock.Key(), keys)
 		}
 	}
-	if err != nil && !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrClosed) && !errors.Is(err, holdfast.ErrLost) {
-		s.fail("several: %v", err)
-	}
+	s.expect("several", err, failures...)
 }
 
 // crowd has each process take other keys as well, all at once every now and then and by few lanes, so that what is under way
@@ -353,27 +338,36 @@ func (s *simulation) crowd(all *sync.WaitGroup, quiet <-chan struct{}) {
 		holdfast.Narrow(r.Locker)
 		for k := range 8 {
 			rnd := rand.New(rand.NewPCG(s.seed, uint64(100*i+k)))
-			key := fmt.Sprint("other", i, k%6)
 			all.Go(func() {
-				for {
-					select {
-					case <-quiet:
-						return
-					case <-time.After(25 * time.Millisecond):
-					}
-					ctx, cancel := context.WithTimeout(background, time.Duration(rnd.IntN(500)+1)*time.Millisecond)
-					lock, err := r.Acquire(ctx, key)
-					if err == nil {
-						err = lock.Release(ctx)
-					}
-					cancel()
-					if err != nil && !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, holdfast.ErrClosed) {
-						s.fail("%s: %v", key, err)
-					}
+				for ; !closed(quiet); time.Sleep(25 * time.Millisecond) {
+					s.other(r, fmt.Sprint("other", i, k%6), time.Duration(rnd.IntN(500)+1)*time.Millisecond)
 				}
 			})
 		}
 	}
+}
+
+// flood has a process take other keys in an open loop: more calls than it can serve, at times, whatever becomes of them.
+func (s *simulation) flood(all *sync.WaitGroup, quiet <-chan struct{}) {
+	rnd := rand.New(rand.NewPCG(s.seed, 11))
+	pause, patience := time.Duration(rnd.IntN(2000)+200)*time.Microsecond, time.Duration(rnd.IntN(500)+50)*time.Millisecond
+	r := s.rs[0]
+	all.Go(func() {
+		for i := 0; i < 1000 && !closed(quiet); i++ {
+			all.Go(func() { s.other(r, fmt.Sprint("flood", i%300), patience) })
+			time.Sleep(pause)
+		}
+	})
+}
+
+func (s *simulation) other(r *replica, key string, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(background, patience)
+	defer cancel()
+	lock, err := r.Acquire(ctx, key)
+	if err == nil {
+		err = lock.Release(ctx)
+	}
+	s.expect(key, err, failures...)
 }
 
 func (s *simulation) add(lock *holdfast.Lock, asked time.Time) {
@@ -444,7 +438,8 @@ func (s *simulation) fault(all *sync.WaitGroup) {
 	i := s.rnd.IntN(len(s.rs))
 	r := s.rs[i]
 	heal := func() { time.AfterFunc(s.ms(1500), r.link.Heal) }
-	switch s.rnd.IntN(15) {
+	forgets := func() { s.mu.Lock(); s.amnesia = time.Now(); s.mu.Unlock() }
+	switch s.rnd.IntN(16) {
 	case 0:
 		r.link.CutUp()
 		heal()
@@ -462,9 +457,7 @@ func (s *simulation) fault(all *sync.WaitGroup) {
 	case 5:
 		r.link.Reset()
 	case 6:
-		s.mu.Lock()
-		s.amnesia = time.Now()
-		s.mu.Unlock()
+		forgets()
 		if s.rnd.IntN(2) == 0 {
 			s.b.Restart()
 		} else {
@@ -484,16 +477,15 @@ func (s *simulation) fault(all *sync.WaitGroup) {
 		s.skew -= s.ms(2000)
 		s.b.Skew(s.skew)
 	case 11: // forward it may let go of locks before their time
-		s.mu.Lock()
-		s.amnesia = time.Now()
-		s.mu.Unlock()
+		forgets()
 		s.skew += s.ms(2000)
 		s.b.Skew(s.skew)
 	case 12: // an operator
-		s.mu.Lock()
-		s.amnesia = time.Now()
-		s.mu.Unlock()
+		forgets()
 		s.b.Redis.Del(s.keys[s.rnd.IntN(len(s.keys))])
+	case 15: // it stands still
+		s.b.Pause()
+		time.AfterFunc(s.ms(3000), s.b.Resume)
 	case 13, 14: // a deployment, with another limit
 		s.old = append(s.old, r)
 		anew, limit := s.start(), s.rnd.IntN(4)

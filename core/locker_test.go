@@ -3,12 +3,17 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
 )
@@ -119,7 +124,7 @@ func TestCheckJudgesWithoutANetwork(t *testing.T) {
 		for what, err := range map[string]error{
 			"a key":        r.Check("k"),
 			"options":      r.Check("k", holdfast.WithTTL(time.Second), holdfast.WithWait(0)),
-			"of a claim":   r.Check("job", holdfast.WithMinGap(time.Second), holdfast.WithTickWindow(time.Hour, 0)),
+			"of a claim":   tick.Check(r.Locker, "job", tick.WithMinGap(time.Second), tick.WithWindow(time.Hour, 0)),
 			"the longest":  r.Check(strings.Repeat("k", 512-len("shop:"))),
 			"with a trace": r.Check("k", holdfast.WithTrace(&holdfast.Trace{})),
 		} {
@@ -128,13 +133,15 @@ func TestCheckJudgesWithoutANetwork(t *testing.T) {
 			}
 		}
 		for what, err := range map[string]error{
-			"empty":               r.Check(""),
-			"a long key":          r.Check(strings.Repeat("k", 512)),
-			"a bad option":        r.Check("k", holdfast.WithTTL(1)),
-			"a bad window":        r.Check("job", holdfast.WithTickWindow(0, 0)),
-			"options that differ": r.Check("k", holdfast.WithoutRenewal(), holdfast.WithMaxHold(time.Hour)),
-			"nil":                 r.Check("k", nil),
-			"an option for New":   r.Check("k", holdfast.WithPrefix("x")),
+			"empty":                r.Check(""),
+			"a long key":           r.Check(strings.Repeat("k", 512)),
+			"a bad option":         r.Check("k", holdfast.WithTTL(1)),
+			"a bad window":         tick.Check(r.Locker, "job", tick.WithWindow(0, 0)),
+			"a claim of no name":   tick.Check(r.Locker, ""),
+			"a claim of a bad one": tick.Check(r.Locker, "a}b"),
+			"a claim of nobody":    tick.Check(nil, "job"),
+			"options that differ":  r.Check("k", holdfast.WithoutRenewal(), holdfast.WithMaxHold(time.Hour)),
+			"nil":                  r.Check("k", nil),
 		} {
 			if !errors.Is(err, holdfast.ErrInvalid) {
 				t.Errorf("%s: got %v, want ErrInvalid", what, err)
@@ -143,6 +150,68 @@ func TestCheckJudgesWithoutANetwork(t *testing.T) {
 		if n := b.Commands().Total(); n != 0 {
 			t.Errorf("%d commands", n)
 		}
+	})
+}
+
+// A Redis that is not there is the first mistake of a newcomer. Ping says so in the first line there is: it does not have
+// go-redis dial again and again, which logs that.
+func TestPingWhereNobodyListens(t *testing.T) {
+	want := func(t *testing.T, err error, began time.Time, addr string, reason error) {
+		t.Helper()
+		wantIs(t, err, holdfast.ErrUnavailable)
+		wantIs(t, err, reason)
+		if text := fmt.Sprint(err); !strings.HasPrefix(text, "holdfast: ping: ") || !strings.Contains(text, "no Redis at "+addr+": start one there, or ") {
+			t.Errorf("got %s", text)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+	}
+	for _, reason := range []error{
+		os.NewSyscallError("connect", syscall.ECONNREFUSED),
+		&net.DNSError{Err: "no such host", Name: "rediss", IsNotFound: true},
+	} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b)
+			r.link.Refuse(reason)
+			began := time.Now()
+			want(t, r.Ping(background), began, r.rdb.Options().Addr, reason)
+			r.link.Refuse(nil)
+			if err := r.Ping(background); err != nil {
+				t.Errorf("after that: %v", err)
+			}
+		})
+		bubbleOf(t, 3, func(t *testing.T, ms masters) {
+			v := ms.voter(t)
+			for _, link := range v.links {
+				link.Refuse(reason)
+			}
+			began := time.Now()
+			err := v.Ping(background)
+			for _, m := range ms {
+				want(t, err, began, m.Client().Options().Addr, reason)
+			}
+		})
+	}
+	// What may pass is tried again.
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		r.link.Refuse(os.NewSyscallError("connect", syscall.ETIMEDOUT))
+		time.AfterFunc(50*time.Millisecond, func() { r.link.Refuse(nil) })
+		if err := r.Ping(background); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A Ping or Inspect that runs out of time while a dial is tried again says why the one before failed.
+func TestInspectSaysWhyARetryWasNeeded(t *testing.T) {
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		r := newReplica(t, b)
+		r.link.Refuse(errRefused)
+		_, err := r.Inspect(background, "k")
+		wantIs(t, err, holdfast.ErrUnavailable)
+		wantIs(t, err, errRefused)
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 // Tests on real servers mostly wait, so that more of them run at once than there are processors. Those in virtual time
 // that run beside them count too while they wait for their turn.
 func TestMain(m *testing.M) {
-	for env, be := range map[string]func(string) error{holderEnv: beHolder, leaderEnv: beLeader} {
+	for env, be := range map[string]func(string) error{holderEnv: beHolder, leaderEnv: beLeader, pausedEnv: bePaused} {
 		if orders := os.Getenv(env); orders != "" {
 			if err := be(orders); err != nil {
 				fmt.Fprintln(os.Stderr, err)

@@ -4,23 +4,19 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
+	"github.com/holdfast-go/holdfast/core/internal/single"
+	"github.com/holdfast-go/holdfast/core/internal/timing"
+	"github.com/redis/go-redis/v9"
 )
 
-// An Option configures a [Locker]. Every [CallOption] and [ClaimOption] is one too.
+// An Option configures a [Locker]. Every [CallOption] is one too.
 type Option interface{ apply(*config) error }
 
 // A CallOption configures one acquisition or, given to [New] or to an adapter, all of them. The call's options override
-// the adapter's, and those override the Locker's, but the hooks of all traces are called. New and the adapters refuse
-// [WithReentryID].
+// the adapter's, and those override the Locker's; the hooks of all traces are called.
 type CallOption interface {
 	Option
 	call()
-}
-
-// A ClaimOption configures one [Locker.Claim] or, given to [New] or to an adapter, all of them.
-type ClaimOption interface {
-	Option
-	claim()
 }
 
 const (
@@ -52,7 +48,6 @@ type config struct {
 	reentryID string
 
 	background bool // releases
-	leads      bool // holds for as long as it can
 
 	acks       int // replicas to wait for; 0: none
 	acksWithin time.Duration
@@ -61,31 +56,19 @@ type config struct {
 	pollMin time.Duration
 	pollMax time.Duration
 
-	// Of NewRedLock.
-	quarantine    time.Duration
-	quarantineSet bool
-	nodeTimeout   time.Duration
-
 	handovers  int // within the process, in a row
 	handWithin time.Duration
-
-	// Of Claim.
-	gap     time.Duration
-	behind  time.Duration
-	ahead   time.Duration
-	waiting time.Duration // as wait, where WithWait was given at all; else 0
 }
 
 func defaults() config {
 	return config{
 		ttl: defaultTTL, wait: -1, limit: 1, pollMin: defaultPollMin, pollMax: defaultPollMax,
 		handovers: defaultHandovers, handWithin: defaultHandWithin,
-		behind: defaultBehind, ahead: defaultAhead,
 	}
 }
 
 // check looks at the fields together; each by itself was checked by its option.
-func (c *config) check(s store) error {
+func (c *config) check(l *Locker) error {
 	if c.maxHold > 0 && c.noRenew {
 		return invalid("WithMaxHold bounds renewal, which WithoutRenewal turned off")
 	}
@@ -98,7 +81,23 @@ func (c *config) check(s store) error {
 	if _, err := nameKeys(c.prefix + "k"); err != nil {
 		return invalid("WithPrefix(%.40q): no key can begin so: %s", c.prefix, bare(err))
 	}
-	return s.check(c)
+	if err := l.store.Check(c.want(1)); err != nil || c.acks == 0 {
+		return err
+	}
+	if held := c.ttl - timing.Margin(c.ttl); c.acksWithin >= held {
+		return invalid("WithReplicaAcks may wait for %v, but with a TTL of %v the lock is lost after %v", c.acksWithin, c.ttl, held)
+	}
+	switch client := l.Client().(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+		return nil
+	default:
+		return invalid("WithReplicaAcks needs a *redis.Client, *redis.ClusterClient or *redis.Ring, not a %T", client)
+	}
+}
+
+// want returns what an owner asks for that reserves block tokens.
+func (c *config) want(block int) single.Want {
+	return single.Want{TTL: c.ttl, Label: c.label, ReentryID: c.reentryID, Block: block, Limit: c.limit, Acks: c.acks}
 }
 
 type option func(*config) error
@@ -110,36 +109,21 @@ type callOption func(*config) error
 func (o callOption) apply(c *config) error { return o(c) }
 func (o callOption) call()                 {}
 
-type claimOption func(*config) error
-
-func (o claimOption) apply(c *config) error { return o(c) }
-func (o claimOption) claim()                {}
-
-// anyOption is for acquisitions and for claims. What makes one returns both interfaces without a name for the two.
-type anyOption func(*config) error
-
-func (o anyOption) apply(c *config) error { return o(c) }
-func (o anyOption) call()                 {}
-func (o anyOption) claim()                {}
-
-// WithPrefix puts s in front of every lock's key: with WithPrefix("shop:"), the lock "order:42" is the Redis key
-// "shop:order:42", in the adapters too. Companion keys and channels include the prefix: see "Keys, commands and ACL" in
-// the package's description. The keys that packages asynqlock and cronlock write in addition to locks begin with
-// "asynqlock:" and "cronlock:", and have the prefix behind that. Programs exclude each other only if they use the same
-// prefix. Default: none, so that the Redis key is the one you name, as with other lock libraries.
-//
-// New refuses a prefix that no valid key can begin with.
+// WithPrefix puts s in front of every lock's key, its companions and channels, in the adapters too: with
+// WithPrefix("shop:"), the lock "order:42" is the Redis key "shop:order:42". Other keys of packages asynqlock and
+// cronlock begin with "asynqlock:" and "cronlock:", and have the prefix behind that. Programs exclude each other only
+// if they use the same prefix. Default: none, as in other lock libraries. New refuses a prefix that no valid key can
+// begin with.
 func WithPrefix(s string) Option {
 	return option(func(c *config) error { c.prefix = s; return nil })
 }
 
-// WithPolling sets how long a waiter that cannot be notified of a grant pauses between two looks at Redis: a random time
-// that grows from min to max, and is never longer than 2 s. Default: 10 ms to 250 ms. A shorter pause finds a free lock
-// sooner and costs more commands.
+// WithPolling sets how long a waiter that Redis does not notify pauses between two looks: a random time that grows from
+// min to max, and is never longer than 2 s. Default: 10 ms to 250 ms. A shorter pause finds a free lock sooner and
+// costs more commands.
 //
-// Waiters poll in three cases: on a redis.Ring, on a Redis that refuses SUBSCRIBE or refuses PUBLISH in a script, and
-// during an outage. While a program without holdfast holds the lock, the first waiter in line polls too if Redis can tell
-// that such a program holds it; otherwise it notices the release within 2 s.
+// Waiters poll on a redis.Ring, on a Redis that refuses SUBSCRIBE, or PUBLISH in a script, and during an outage. While
+// a program without holdfast has the lock, the first in line polls, or notices the release within 2 s.
 func WithPolling(min, max time.Duration) Option {
 	return option(func(c *config) error {
 		if min < time.Millisecond || max < min {
@@ -154,17 +138,13 @@ func WithPolling(min, max time.Duration) Option {
 func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks == 0 }
 
 // WithLocalHandover bounds how calls of one Locker hand a lock to each other. They queue within the process, and a
-// release passes the lock to the next of them without asking Redis: at most n times in a row, and only until d after the
-// process got the lock. Then waiters in other processes have their turn, if there are any. Readers join a reader of their
-// process for d at most, see [WithShared]. Default: 250 times, the maximum, and 100 ms.
+// release passes the lock to the next of them without a command: at most n times in a row, and only until d after the
+// process got the lock. Then waiters in other processes have their turn. Default: 250 times, the maximum, and 100 ms. n
+// = 0 turns it off: each call waits in line in Redis on its own, and readers do not join, see [WithShared].
 //
-// n = 0 turns it off: each call waits in line in Redis on its own, and readers do not join. With [NewRedLock] only one
-// call per process and key waits in line even then, and the others queue behind it.
-//
-// A call that gets the lock in this way has a token that was reserved when Redis granted the lock. If Redis forgot the
-// key within d (by FLUSHALL, a restart, a DEL) and another process has acquired it since, that process has the larger
-// token although it acquired the lock earlier. The call learns of its loss at its next renewal, at most a third of a
-// lease later. A fence refuses what it writes before that.
+// The tokens of such calls were reserved when Redis granted the lock. If Redis forgets the key within d and another
+// process acquires it, that process has the larger token, and a fence refuses what later calls write until they learn
+// of the loss, at the next renewal.
 func WithLocalHandover(n int, d time.Duration) Option {
 	return option(func(c *config) error {
 		if n < 0 || n > maxHandovers || d < 0 {
@@ -175,9 +155,11 @@ func WithLocalHandover(n int, d time.Duration) Option {
 	})
 }
 
-// WithTTL sets the length of the lease: how long Redis keeps the lock for a holder that it no longer hears from. It is
-// 100 ms to 24 h, in whole milliseconds. Default: 15 s. If it is too short, a slow network or a pause of the process
-// loses locks; if it is too long, a crashed holder blocks the others for that time.
+// WithTTL sets the length of the lease: how long Redis keeps the lock for a holder that it no longer hears from. 100 ms
+// to 24 h, in whole milliseconds. Default: 15 s. If it is too short, a slow network or a pause of the process loses
+// locks; if it is too long, a crashed holder blocks the others for that time.
+//
+// A quarter of the TTL, at most 1 s, is the patience of a call with a Redis that does not answer.
 func WithTTL(d time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if d < minTTL || d > maxTTL {
@@ -188,25 +170,17 @@ func WithTTL(d time.Duration) CallOption {
 	})
 }
 
-// WithWait bounds how long Acquire and Do wait for another holder, in addition to their context. The time counts from
-// when the call learns that the lock is held: from Redis' first answer if the holder is in another process, at once if it
-// is in this one. WithWait(0) does not wait at all, like TryAcquire. Default: until the context ends.
+// WithWait bounds how long Acquire, Do and DoAll wait for another holder, from when they learn that the lock is held.
+// WithWait(0) does not wait at all, like TryAcquire. Default: until the context ends.
 //
-// max bounds the wait for others, not the time that Redis is given to answer. If Redis does not answer or refuses
-// connections, a call fails with [ErrUnavailable] within max, or within a quarter of the TTL (at most 1 s) if that is
-// longer, and at the latest after an outage of a whole TTL.
-//
-// For [Locker.Claim], which never waits for another holder, max is how long it keeps asking Redis; see there for the
-// default.
-func WithWait(max time.Duration) interface {
-	CallOption
-	ClaimOption
-} {
-	return anyOption(func(c *config) error {
+// In an outage of Redis a call fails with [ErrUnavailable] after max, or after the patience of [WithTTL] if that is
+// longer, and at the latest after a whole TTL.
+func WithWait(max time.Duration) CallOption {
+	return callOption(func(c *config) error {
 		if max < 0 {
 			return invalid("WithWait(%v): negative", max)
 		}
-		c.wait, c.waitSet, c.waiting = max, true, max
+		c.wait, c.waitSet = max, true
 		return nil
 	})
 }
@@ -217,9 +191,9 @@ func WithoutRenewal() CallOption {
 	return callOption(func(c *config) error { c.noRenew = true; return nil })
 }
 
-// WithMaxHold ends a hold d after the acquisition, however healthy it is: renewal stops, the lock counts as lost, its
-// context is cancelled, and its lease expires at about that time. d must not be below the TTL. Default: no bound, so that
-// a hung handler keeps its key for as long as its process lives.
+// WithMaxHold ends a hold d after the acquisition: the lock counts as lost, its context is cancelled, and its lease
+// expires at about that time. d must not be below the TTL. Default: no bound, so that a hung handler keeps its key for
+// as long as its process lives.
 func WithMaxHold(d time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if d <= 0 {
@@ -230,23 +204,24 @@ func WithMaxHold(d time.Duration) CallOption {
 	})
 }
 
-// WithReentrancy lets a call acquire a lock that its context already holds. The call returns at once with another handle
-// to the same hold: a Lock with the same token. The call's other options have no effect. The hold ends when its last
-// handle is released, so a handle that is never released keeps the lock, even one that was dropped. Default: such a call
-// fails with [ErrSelfDeadlock], since it would wait for itself.
-//
-// What counts is the context, not the goroutine.
+// WithReentrancy lets a call acquire a lock that its context already holds, whatever its goroutine. The call returns at
+// once with another handle to the same hold: a Lock with the same token. Its other options have no effect. The hold
+// ends when its last handle is released, so a handle that is dropped without a Release keeps the lock. Default: such a
+// call fails with [ErrSelfDeadlock].
 func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })
 }
 
-// WithReentryID lets all calls that name the same id hold the lock together, wherever they run: for example a job that holds
-// a lock, and a service that the job calls and passes the id to. A call whose own context already holds the lock with that id
-// enters too. They share one token. The lock is free when the last of them has released it; a call that crashed counts until
-// its own lease expires.
+// WithReentryID lets all calls that name the same id hold the lock together, wherever they run: a job that holds a
+// lock, say, and a service that the job calls and passes the id to. They share one token. The lock is free when the
+// last of them has released it; a call that crashed counts until its own lease expires.
 //
-// id has 1 to 128 bytes. Anyone who knows it can enter the lock: use a random one for each job. New and the adapters refuse
-// this option, since all of their calls would hold their locks together. Default: none.
+// New calls enter past waiters as long as the first holder is in, the call that got the lock when it was free; later
+// ones stand in line. Let the job be the first holder, and let it hold the lock for as long as it calls others.
+// Otherwise a call can wait for itself: see core/limits.md.
+//
+// id has 1 to 128 bytes. Anyone who knows it can enter the lock: use a random one for each job. New and the adapters
+// refuse this option, since all of their calls would hold their locks together. Default: none.
 func WithReentryID(id string) CallOption {
 	return callOption(func(c *config) error {
 		if id == "" || len(id) > maxReentryID {
@@ -257,8 +232,8 @@ func WithReentryID(id string) CallOption {
 	})
 }
 
-// WithLabel names the holder, for humans: the label is stored with the key and appears in [Locker.Inspect] and
-// [HeldError]. Given to New, it names the replica in all of its locks. It has at most 64 printable bytes. Default: none.
+// WithLabel names the holder, for humans: [Locker.Inspect] and [HeldError] show the label, which is stored with the
+// key. Given to New, it names the replica. It has at most 64 printable bytes. Default: none.
 func WithLabel(s string) CallOption {
 	return callOption(func(c *config) error {
 		if !protocol.ValidLabel(s) {
@@ -270,11 +245,8 @@ func WithLabel(s string) CallOption {
 }
 
 // WithTrace adds hooks, for logs and metrics. Default: none, which costs nothing.
-func WithTrace(t *Trace) interface {
-	CallOption
-	ClaimOption
-} {
-	return anyOption(func(c *config) error {
+func WithTrace(t *Trace) CallOption {
+	return callOption(func(c *config) error {
 		if t == nil {
 			return invalid("WithTrace(nil)")
 		}

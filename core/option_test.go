@@ -13,80 +13,46 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// Options that can never work, alone, together or with what the Locker has, are refused before anything is sent.
 func TestBadOptionsAreRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		rdb := b.Client()
-		var typedNil *redis.Client
-		for _, client := range []redis.UniversalClient{nil, typedNil} {
-			if _, err := holdfast.New(client); !errors.Is(err, holdfast.ErrInvalid) {
-				t.Errorf("New(%v): %v", client, err)
+		acks, ttl, second := holdfast.WithReplicaAcks, holdfast.WithTTL, time.Second
+		lease := second - holdfast.Margin(second)
+		refused := func(name string, err error) {
+			t.Helper()
+			if !errors.Is(err, holdfast.ErrInvalid) {
+				t.Errorf("%s: got %v, want ErrInvalid", name, err)
 			}
 		}
-		bad := map[string][]holdfast.CallOption{
-			"TTL too short":           {holdfast.WithTTL(99 * time.Millisecond)},
-			"TTL too long":            {holdfast.WithTTL(24*time.Hour + 1)},
-			"TTL negative":            {holdfast.WithTTL(-time.Second)},
-			"wait negative":           {holdfast.WithWait(-1)},
-			"MaxHold zero":            {holdfast.WithMaxHold(0)},
-			"MaxHold below TTL":       {holdfast.WithMaxHold(14 * time.Second)},
-			"MaxHold without renewal": {holdfast.WithMaxHold(time.Minute), holdfast.WithoutRenewal()},
-			"label too long":          {holdfast.WithLabel(strings.Repeat("x", 65))},
-			"label with a newline":    {holdfast.WithLabel("a\nb")},
-			"label not UTF-8":         {holdfast.WithLabel("\xff")},
-			"no re-entry id":          {holdfast.WithReentryID("")},
-			"re-entry id too long":    {holdfast.WithReentryID(strings.Repeat("x", 129))},
-			"nil trace":               {holdfast.WithTrace(nil)},
-			"nil option":              {nil},
+		created := func(name string, client redis.UniversalClient, opts ...holdfast.Option) {
+			t.Helper()
+			_, err := holdfast.New(client, opts...)
+			refused("New with "+name, err)
+		}
+		called := func(name string, l *holdfast.Locker, opts ...holdfast.CallOption) {
+			t.Helper()
+			_, err := l.TryAcquire(background, "k", opts...)
+			refused("TryAcquire with "+name, err)
 		}
 		l := newLocker(t, rdb)
-		for name, opts := range bad {
-			if _, err := holdfast.New(rdb, asOptions(opts)...); !errors.Is(err, holdfast.ErrInvalid) {
-				t.Errorf("New with %s: got %v, want ErrInvalid", name, err)
-			}
-			if _, err := l.Acquire(background, "k", opts...); !errors.Is(err, holdfast.ErrInvalid) {
-				t.Errorf("Acquire with %s: got %v, want ErrInvalid", name, err)
-			}
-		}
-		for _, o := range []holdfast.Option{holdfast.WithPolling(0, time.Second), holdfast.WithPolling(time.Second, time.Millisecond),
-			holdfast.WithLocalHandover(-1, time.Second), holdfast.WithLocalHandover(251, time.Second), holdfast.WithLocalHandover(1, -1), holdfast.WithReentryID("id")} {
-			if _, err := holdfast.New(rdb, o); !errors.Is(err, holdfast.ErrInvalid) {
-				t.Errorf("New with an option that cannot work: %v", err)
-			}
-		}
-		for _, prefix := range []string{"a}", "{}x", "a\x00", strings.Repeat("x", 600), "a:~b"} {
-			if _, err := holdfast.New(rdb, holdfast.WithPrefix(prefix)); !errors.Is(err, holdfast.ErrInvalid) || !contains(err, "WithPrefix") {
-				t.Errorf("New with the prefix %.20q: %v", prefix, err)
-			}
-		}
-		for _, prefix := range []string{"", "shop:", "{shop}:", "a{", "{a"} {
-			if _, err := holdfast.New(rdb, holdfast.WithPrefix(prefix)); err != nil {
-				t.Errorf("New with the prefix %q: %v", prefix, err)
-			}
-		}
-		_, err := l.TryAcquire(background, "k", holdfast.WithWait(time.Second))
-		wantIs(t, err, holdfast.ErrInvalid)
-		_, err = newLocker(t, rdb, holdfast.WithWait(time.Second)).TryAcquire(background, "k2") // a default does no harm
-		if err != nil {
-			t.Error(err)
-		}
-		// A call's option may contradict the Locker's.
-		_, err = newLocker(t, rdb, holdfast.WithoutRenewal()).TryAcquire(background, "k", holdfast.WithMaxHold(time.Minute))
-		wantIs(t, err, holdfast.ErrInvalid)
-		var none context.Context
-		_, err = l.Acquire(none, "k")
-		wantIs(t, err, holdfast.ErrInvalid)
-	})
-}
-
-func TestReplicaAcksAreChecked(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		rdb := b.Client()
-		acks := holdfast.WithReplicaAcks
-		ttl, second := holdfast.WithTTL, time.Second
-		lease := second - holdfast.Margin(second)
 		for name, opts := range map[string][]holdfast.CallOption{
-			"none":                     {acks(0, second)},
-			"negative":                 {acks(-1, second)},
+			"TTL too short":            {ttl(99 * time.Millisecond)},
+			"TTL too long":             {ttl(24*time.Hour + 1)},
+			"TTL negative":             {ttl(-second)},
+			"wait negative":            {holdfast.WithWait(-1)},
+			"MaxHold zero":             {holdfast.WithMaxHold(0)},
+			"MaxHold below TTL":        {holdfast.WithMaxHold(14 * second)},
+			"MaxHold without renewal":  {holdfast.WithMaxHold(time.Minute), holdfast.WithoutRenewal()},
+			"label too long":           {holdfast.WithLabel(strings.Repeat("x", 65))},
+			"label with a newline":     {holdfast.WithLabel("a\nb")},
+			"label not UTF-8":          {holdfast.WithLabel("\xff")},
+			"no re-entry id":           {holdfast.WithReentryID("")},
+			"re-entry id too long":     {holdfast.WithReentryID(strings.Repeat("x", 129))},
+			"nil trace":                {holdfast.WithTrace(nil)},
+			"nil option":               {nil},
+			"no acks":                  {acks(0, second)},
+			"negative acks":            {acks(-1, second)},
 			"no timeout":               {acks(1, 0)},
 			"timeout too short":        {acks(1, 999*time.Microsecond)},
 			"timeout negative":         {acks(1, -second)},
@@ -95,33 +61,40 @@ func TestReplicaAcksAreChecked(t *testing.T) {
 			"timeout over the lease":   {acks(1, lease), ttl(second)},
 			"in the other order":       {ttl(second), acks(1, lease)},
 		} {
-			if _, err := holdfast.New(rdb, asOptions(opts)...); !errors.Is(err, holdfast.ErrInvalid) {
-				t.Errorf("New, %s: got %v, want ErrInvalid", name, err)
-			}
-			if _, err := newLocker(t, rdb).TryAcquire(background, "k", opts...); !errors.Is(err, holdfast.ErrInvalid) {
-				t.Errorf("TryAcquire, %s: got %v, want ErrInvalid", name, err)
+			created(name, rdb, asOptions(opts)...)
+			called(name, l, opts...)
+		}
+		for _, o := range []holdfast.Option{holdfast.WithPolling(0, second), holdfast.WithPolling(second, time.Millisecond),
+			holdfast.WithLocalHandover(-1, second), holdfast.WithLocalHandover(251, second), holdfast.WithLocalHandover(1, -1), holdfast.WithReentryID("id")} {
+			created("an option that cannot work", rdb, o)
+		}
+		for _, prefix := range []string{"a}", "{}x", "a\x00", strings.Repeat("x", 600), "a:~b"} {
+			if _, err := holdfast.New(rdb, holdfast.WithPrefix(prefix)); !errors.Is(err, holdfast.ErrInvalid) || !contains(err, "WithPrefix") {
+				t.Errorf("New with the prefix %.20q: %v", prefix, err)
 			}
 		}
-		for _, opts := range [][]holdfast.CallOption{
+		for _, opts := range [][]holdfast.Option{
+			{holdfast.WithPrefix("")}, {holdfast.WithPrefix("shop:")}, {holdfast.WithPrefix("{shop}:")}, {holdfast.WithPrefix("a{")}, {holdfast.WithPrefix("{a")},
 			{acks(1, time.Millisecond)}, {acks(100, time.Minute), ttl(time.Hour)}, {acks(1, lease-time.Millisecond), ttl(second)},
 		} {
-			if _, err := holdfast.New(rdb, asOptions(opts)...); err != nil {
-				t.Error(err)
-			}
+			newLocker(t, rdb, opts...)
 		}
-		// The Locker's acks and a TTL of the call do not go together.
-		_, err := newLocker(t, rdb, acks(1, second)).TryAcquire(background, "k", ttl(second))
-		wantIs(t, err, holdfast.ErrInvalid)
-		// Nor do they with a client of which one cannot tell which connection it uses.
+		// A call's option may contradict the Locker's.
+		called("max hold", newLocker(t, rdb, holdfast.WithoutRenewal()), holdfast.WithMaxHold(time.Minute))
+		called("a short lease", newLocker(t, rdb, acks(1, second)), ttl(second))
+		// Acks need a client of which one can tell which connection it uses.
 		other := struct{ redis.UniversalClient }{rdb}
-		if _, err := holdfast.New(other, acks(1, second)); !errors.Is(err, holdfast.ErrInvalid) {
-			t.Errorf("New with another client: got %v, want ErrInvalid", err)
-		}
-		_, err = newLocker(t, other).TryAcquire(background, "k", acks(1, second))
-		wantIs(t, err, holdfast.ErrInvalid)
-		if n := b.Commands().Total(); n != 0 {
-			t.Errorf("%d commands for calls that were refused", n)
-		}
+		created("acks and another client", other, acks(1, second))
+		called("acks and another client", newLocker(t, other), acks(1, second))
+		var typedNil *redis.Client
+		created("no client", nil)
+		created("a nil client", typedNil)
+		called("a wait", l, holdfast.WithWait(second))
+		var none context.Context
+		_, err := l.Acquire(none, "k")
+		refused("Acquire without a context", err)
+		sent(t, b, 0)
+		acquire(t, newLocker(t, rdb, holdfast.WithWait(second)), "k") // a default does no harm to a try
 	})
 }
 
@@ -173,8 +146,8 @@ func TestForeignValuesAreNoLabels(t *testing.T) {
 		} {
 			_ = b.Redis.Set("k", value)
 			_, err := r.TryAcquire(background, "k")
-			var held *holdfast.HeldError
-			if !errors.As(err, &held) || held.Label != want {
+			held := refused(t, err)
+			if held.Label != want {
 				t.Errorf("value %q: got %v, want label %q", value, err, want)
 			}
 		}

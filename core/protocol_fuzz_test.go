@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 )
 
 // Whatever a server answers, a call returns, with what was said where it has the form that the script gives it, and else
@@ -135,11 +136,11 @@ func (s *scripted) inspect(t *testing.T, l *holdfast.Locker) {
 
 func (s *scripted) claim(t *testing.T, l *holdfast.Locker) {
 	t.Helper()
-	won, err := l.Claim(background, "k", time.Now())
+	won, err := tick.Claim(background, l, "k", time.Now())
 	v := s.replies["claim"]
 	if r, _ := v.([]any); len(r) == 2 && (r[0] == int64(-1) || r[0] == int64(-2)) {
 		if _, ok := r[1].(int64); ok {
-			typed(t, "Claim", err, holdfast.ErrTick)
+			typed(t, "Claim", err, tick.ErrWindow)
 			return
 		}
 	}

@@ -382,7 +382,7 @@ func (m *modelled) session() {
 		return
 	}
 	at := func(t model.Time) int64 { return (m.zero + int64(t)*1_000_000) / 1000 }
-	want := map[string]string{"of": valueOf(h.Of), "cap": fmt.Sprintf("%d %d %d", limitOf(h.Cap), h.Mult, at(h.Next))}
+	want := map[string]string{"of": valueOf(h.Of), "cap": fmt.Sprintf("%d %d %d 0", limitOf(h.Cap), h.Mult, at(h.Next))}
 	for i, end := range h.Ends {
 		if end != 0 {
 			want["@"+ownerID(model.Owner(i+1))] = fmt.Sprintf("%d %d %d", at(end), limitOf(h.Limits[i]), m.real(h.Tokens[i]))

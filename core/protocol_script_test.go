@@ -116,6 +116,10 @@ var scriptRows = []scriptRow{
 	{name: "inspect: held", seeds: []string{"k=me", fenceKey + "=70 70 50"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[me 10000 70 0]"},
 	{name: "inspect: held for ever", seeds: []string{"k=me!"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[me -1 0 0]"},
 	{name: "inspect: another type", seeds: []string{"k:list"}, call: holdfast.InspectScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "WRONGTYPE"},
+	{name: "ping: free", call: holdfast.PingScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[ -2 0 0]", after: []string{"k-", fenceKey + "-"}},
+	{name: "ping: held", seeds: []string{"k=me", fenceKey + "=70 70 50"}, call: holdfast.PingScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "[me 10000 70 0]",
+		after: []string{"k=me"}, ttls: []string{"k 9s 10s"}},
+	{name: "ping: another type", seeds: []string{"k:list"}, call: holdfast.PingScript, args: []any{"k", fenceKey, lineKey, heldKey}, reply: "WRONGTYPE"},
 }
 
 func (row scriptRow) run(t *testing.T, rdb *redis.Client) {

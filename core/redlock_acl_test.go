@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -21,21 +23,17 @@ func TestServerRedLockACL(t *testing.T) {
 			t.Errorf("refused: %v", e.Err)
 		}
 	}})
-	opts := []holdfast.Option{holdfast.WithTTL(6 * time.Second), holdfast.WithNodeTimeout(2500 * time.Millisecond), trace} // on a busy machine
+	opts := []holdfast.Option{holdfast.WithTTL(6 * time.Second), redlock.WithNodeTimeout(2500 * time.Millisecond), trace} // on a busy machine
 	a, b := quorum(t, f.user(t, "u", redLockCommands...), opts...), quorum(t, f.user(t, "u", redLockCommands...), opts...)
 	for _, s := range f {
 		s.ResetStats(t)
 	}
 	lock := obtain(t, a, "k")
-	if err := lock.Extend(background, 7*time.Second); err != nil {
-		t.Error(err)
-	}
+	fine(t, lock.Extend(background, 7*time.Second))
 	next := make(chan *holdfast.Lock)
 	go func() {
 		got, err := b.Acquire(background, "k")
-		if err != nil {
-			t.Error(err)
-		}
+		fine(t, err)
 		next <- got
 	}()
 	until(t, "it waits", func() bool { s, err := a.Inspect(background, "k"); return err == nil && s.Waiting == 1 })
@@ -50,9 +48,9 @@ func TestServerRedLockACL(t *testing.T) {
 		f[2].Resume()
 		release(t, got)
 	}
-	tick := time.Now()
+	at := time.Now()
 	for want := true; ; want = false {
-		ok, err := a.Claim(background, "k", tick)
+		ok, err := tick.Claim(background, a, "k", at)
 		if err != nil || ok != want {
 			t.Errorf("Claim: %v, %v, want %v", ok, err, want)
 		}
@@ -68,9 +66,7 @@ func TestServerRedLockACL(t *testing.T) {
 			used[name] = true
 		}
 		log, err := s.Client().ACLLog(background, 10).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, e := range log {
 			// go-redis introduces itself, and goes on where it may not.
 			if !strings.HasPrefix(e.Object, "client") && !strings.HasPrefix(e.Object, "command") {
@@ -97,13 +93,13 @@ func TestServerRedLockWithoutInfo(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, 3)
 	some := slices.DeleteFunc(slices.Clone(redLockCommands), func(c string) bool { return c == "info" })
-	l := quorum(t, f.user(t, "u", some...), holdfast.WithQuarantine(30*time.Second))
+	l := quorum(t, f.user(t, "u", some...), redlock.WithQuarantine(30*time.Second))
 	_, err := l.TryAcquire(background, "k")
 	e := young(t, err)
 	if !e.Until.IsZero() || len(e.Nodes) < 2 || !contains(err, "INFO server") {
 		t.Errorf("got %v", err)
 	}
-	if ok, err := l.Claim(background, "k", time.Now()); ok || !errors.As(err, &e) || !contains(err, "INFO server") {
+	if ok, err := tick.Claim(background, l, "k", time.Now()); ok || !errors.As(err, &e) || !contains(err, "INFO server") {
 		t.Errorf("Claim: %v, %v", ok, err)
 	}
 	shutdown(t, l)
@@ -126,8 +122,8 @@ func TestServerRedLockWithoutInfo(t *testing.T) {
 	}
 }
 
-// redLockCommands is all that NewRedLock needs to be allowed, as the package's description has it.
-var redLockCommands = strings.Fields(`evalsha eval mget get getex set del pttl pexpire time
+// redLockCommands is all that package redlock needs to be allowed, as the package's description has it.
+var redLockCommands = strings.Fields(`evalsha eval mget get getex getrange set del pttl pexpire time
 	lindex llen lpos lrem rpush hget hset hdel pubsub|numsub publish subscribe ping exists info linsert`)
 
 // user is a client under an ACL that allows commands on keys that begin with k, and channels of inboxes.
@@ -143,9 +139,7 @@ func (f fleet) user(t *testing.T, name string, commands ...string) (clients []*r
 				rules[slices.Index(rules, any("+pubsub|numsub"))] = "+pubsub"
 				err = s.Client().Do(background, rules...).Err()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		clients = append(clients, s.Client(func(o *redis.Options) { o.Username, o.Password = name, "secret" }))
 	}

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -24,15 +24,8 @@ func TestRedLockReleaseOutcomes(t *testing.T) {
 				releaseAll(t, acquire(t, v.Locker, "k"))
 				lock := acquire(t, v.Locker, "k")
 				time.Sleep(time.Millisecond)
-				for i, m := range ms {
-					switch {
-					case i < lost:
-						m.Redis.Del("k")
-					case i < lost+hung:
-						m.Pause()
-					}
-				}
-				err := lock.Release(background)
+				each(ms[:lost], forget("k"))
+				each(ms[lost:lost+hung], (*servertest.Bubble).Pause)
 				var want error
 				switch {
 				case lost >= 3:
@@ -40,16 +33,12 @@ func TestRedLockReleaseOutcomes(t *testing.T) {
 				case 5-lost-hung < 3:
 					want = holdfast.ErrUnavailable
 				}
-				if !errors.Is(err, want) {
+				if err := lock.Release(background); !errors.Is(err, want) {
 					t.Errorf("%d lost, %d hung: got %v, want %v", lost, hung, err, want)
 				}
-				for _, m := range ms {
-					m.Resume()
-				}
+				each(ms, (*servertest.Bubble).Resume)
 				shutdown(t, v.Locker)
-				if n := ms.having("k"); n != 0 {
-					t.Errorf("%d lost, %d hung: on %d masters", lost, hung, n)
-				}
+				ms.have(t, "k", 0)
 			})
 		}
 	}
@@ -77,9 +66,7 @@ func TestRedLockLateRenewalBringsNothingBack(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		close(free)
 		time.Sleep(time.Second)
-		if n := ms.having("k"); n != 0 {
-			t.Errorf("on %d masters after Release", n)
-		}
+		ms.have(t, "k", 0)
 		shutdown(t, v.Locker)
 	})
 }
@@ -89,36 +76,24 @@ func TestRedLockShutdownWhileMastersHang(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
 		a, b := ms.voter(t), ms.voter(t)
 		lock := acquire(t, a.Locker, "k")
-		var all sync.WaitGroup
-		all.Go(func() {
-			_, err := b.Acquire(background, "k")
-			wantIs(t, err, holdfast.ErrClosed)
-		})
+		next := b.next(t, "k")
 		time.Sleep(3 * time.Second)
-		for _, m := range ms {
-			m.Pause()
-		}
-		all.Go(func() { _ = lock.Release(background) })
+		each(ms, (*servertest.Bubble).Pause)
+		go func() { _ = lock.Release(background) }()
 		time.Sleep(2500 * time.Millisecond)
-		for _, l := range []*holdfast.Locker{a.Locker, b.Locker} {
+		for _, v := range []*voter{a, b} {
 			ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 			began := time.Now()
-			_ = l.Shutdown(ctx)
-			if d := time.Since(began); d > 100*time.Millisecond {
-				t.Errorf("Shutdown took %v", d)
-			}
+			_ = v.Shutdown(ctx)
+			atMost(t, began, 100*time.Millisecond)
 			cancel()
 		}
-		all.Wait()
+		wantIs(t, (<-next).err, holdfast.ErrClosed)
 		time.Sleep(20 * time.Second)
-		for _, m := range ms {
-			m.Resume()
-		}
+		each(ms, (*servertest.Bubble).Resume)
 		time.Sleep(30 * time.Second)
-		for _, l := range []*holdfast.Locker{a.Locker, b.Locker} {
-			if n := holdfast.Under(l); n != 0 {
-				t.Errorf("%d under way", n)
-			}
+		if n := holdfast.Under(a.Locker) + holdfast.Under(b.Locker); n != 0 {
+			t.Errorf("%d under way", n)
 		}
 	})
 }
@@ -126,42 +101,27 @@ func TestRedLockShutdownWhileMastersHang(t *testing.T) {
 // Waiters whom most masters cannot tell look by themselves.
 func TestRedLockWaiterWithoutInboxes(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		a := ms.voter(t)
-		var mu sync.Mutex
-		var events []error
-		b := ms.voter(t, holdfast.WithTrace(&holdfast.Trace{NodeError: func(e holdfast.Event) { mu.Lock(); events = append(events, e.Err); mu.Unlock() }}))
-		for _, l := range b.links[:2] {
+		var told reported
+		a, b := ms.voter(t), ms.voter(t, holdfast.WithTrace(told.trace()))
+		each(b.links[:2], func(l *servertest.Link) {
 			l.OnCommand(func(args []string) servertest.Verdict {
 				if strings.EqualFold(args[0], "subscribe") {
 					return servertest.LoseRequestAndClose
 				}
 				return servertest.Pass
 			})
-		}
+		})
 		lock := acquire(t, a.Locker, "k")
-		got := make(chan time.Time)
-		go func() {
-			lock, err := b.Acquire(background, "k")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			got <- time.Now()
-			release(t, lock)
-		}()
+		next := b.next(t, "k")
 		time.Sleep(20 * time.Second)
-		n := b.links[0].Commands()["evalsha"]
 		began := time.Now()
 		release(t, lock)
-		if d := (<-got).Sub(began); d > 300*time.Millisecond {
-			t.Errorf("the next one had the lock after %v", d)
+		lock = got(t, next)
+		atMost(t, began, 300*time.Millisecond)
+		release(t, lock)
+		if all := told.all(); len(all) != 2 {
+			t.Errorf("%d NodeErrors for two masters: %v", len(all), all)
 		}
-		mu.Lock()
-		t.Logf("%d looks", n)
-		if len(events) != 2 {
-			t.Errorf("%d NodeErrors for two masters, the first: %v", len(events), events[0])
-		}
-		mu.Unlock()
 		synctest.Wait()
 		shutdown(t, a.Locker)
 		shutdown(t, b.Locker)
@@ -172,38 +132,25 @@ func TestRedLockWaiterWithoutInboxes(t *testing.T) {
 func TestRedLockReleasesOfAForcedShutdown(t *testing.T) {
 	for _, n := range []int{1, 3, 40, 40, 40} {
 		bubbleOf(t, 3, func(t *testing.T, ms masters) {
-			v := ms.voter(t, holdfast.WithQuarantine(0))
+			v := ms.voter(t, redlock.WithQuarantine(0))
 			defer func() { time.Sleep(5 * time.Minute) }()
 			var all sync.WaitGroup
-			var failed atomic.Int64
-			var sample atomic.Value
 			for i := range n {
 				lock := acquire(t, v.Locker, fmt.Sprint("k", i))
 				all.Go(func() {
 					<-lock.Context(background).Done()
-					if err := lock.Release(background); err != nil {
-						failed.Add(1)
-						sample.Store(err)
-					}
+					wantIs(t, lock.Release(background), holdfast.ErrClosed, holdfast.ErrLost)
 				})
 			}
 			synctest.Wait()
-			for _, l := range v.links {
-				l.Delay(time.Millisecond)
-			}
+			each(v.links, func(l *servertest.Link) { l.Delay(time.Millisecond) })
 			ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 			defer cancel()
 			_ = v.Shutdown(ctx)
 			all.Wait()
 			time.Sleep(time.Second)
-			left := 0
 			for i := range n {
-				if ms.having(fmt.Sprint("k", i)) > 0 {
-					left++
-				}
-			}
-			if failed.Load() > 0 || left > 0 {
-				t.Errorf("%d locks: %d releases failed, such as %v; %d keys are left a second later", n, failed.Load(), sample.Load(), left)
+				ms.have(t, fmt.Sprint("k", i), 0)
 			}
 		})
 	}
@@ -214,7 +161,7 @@ func TestRedLockReleasesOfAForcedShutdown(t *testing.T) {
 func TestRedLockReleaseIsSentAgain(t *testing.T) {
 	for _, reset := range []bool{true, false} {
 		bubbleOf(t, 3, func(t *testing.T, ms masters) {
-			v := ms.voter(t, holdfast.WithQuarantine(0))
+			v := ms.voter(t, redlock.WithQuarantine(0))
 			lock := acquire(t, v.Locker, "k")
 			time.Sleep(12 * time.Second)
 			within := 1200 * time.Millisecond
@@ -226,9 +173,7 @@ func TestRedLockReleaseIsSentAgain(t *testing.T) {
 				within = 100 * time.Millisecond
 			}
 			time.Sleep(within)
-			if n := ms.having("k"); n != 0 {
-				t.Errorf("%d masters have it after %v", n, within)
-			}
+			ms.have(t, "k", 0)
 			for i, m := range ms {
 				for _, key := range m.Redis.Keys() {
 					if strings.Contains(key, "gone") {

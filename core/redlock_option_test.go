@@ -2,15 +2,17 @@ package holdfast_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/redis/go-redis/v9"
 )
 
-func TestNewRedLockRefusesClients(t *testing.T) {
+func TestRedLockRefusesClients(t *testing.T) {
 	five := unasked(t, 5)
 	same := redis.NewClient(&redis.Options{Addr: five[1].Options().Addr})
 	sentinel := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:9"}})
@@ -25,14 +27,12 @@ func TestNewRedLockRefusesClients(t *testing.T) {
 		"an addr twice":   {five[0], five[1], same},
 		"one of Sentinel": {five[0], five[1], sentinel},
 	} {
-		if _, err := holdfast.NewRedLock(clients); err == nil || !contains(err, "NewRedLock") {
+		if _, err := redlock.New(clients); !errors.Is(err, holdfast.ErrInvalid) || !contains(err, "redlock: ") {
 			t.Errorf("%s: got %v", name, err)
-		} else {
-			wantIs(t, err, holdfast.ErrInvalid)
 		}
 	}
 	for _, n := range []int{1, 2, 4, 15} {
-		if _, err := holdfast.NewRedLock(unasked(t, n)); err != nil {
+		if _, err := redlock.New(unasked(t, n)); err != nil {
 			t.Errorf("%d clients: %v", n, err)
 		}
 	}
@@ -44,79 +44,69 @@ func TestNewRedLockRefusesClients(t *testing.T) {
 		defer c.Close()
 		dialed = append(dialed, c)
 	}
-	if _, err := holdfast.NewRedLock(dialed); err != nil {
+	if _, err := redlock.New(dialed); err != nil {
 		t.Errorf("clients with dialers of their own: %v", err)
 	}
 }
 
+// Options that cannot work, together or on one Redis, are refused.
 func TestRedLockOptions(t *testing.T) {
 	clients := unasked(t, 3)
-	ok := func(opts ...holdfast.Option) {
-		t.Helper()
-		if _, err := holdfast.NewRedLock(clients, opts...); err != nil {
-			t.Error(err)
+	quarantine, node, ttl := redlock.WithQuarantine, redlock.WithNodeTimeout, holdfast.WithTTL
+	for _, opts := range [][]holdfast.Option{
+		{node(7500 * time.Millisecond)}, {quarantine(0)},
+		{quarantine(7 * time.Second), ttl(1980 * time.Millisecond)}, // less 4 s for tokens, 1 s for the rounding and 1 %
+		{ttl(24 * time.Hour), quarantine(48 * time.Hour)}, {ttl(24 * time.Hour), quarantine(0)},
+	} {
+		_, err := redlock.New(clients, opts...)
+		fine(t, err)
+	}
+	for name, opts := range map[string][]holdfast.Option{
+		"negative":                    {quarantine(-1)},
+		"for no lease at all":         {quarantine(time.Millisecond)},
+		"short":                       {quarantine(5 * time.Second)},
+		"too long":                    {quarantine(48*time.Hour + time.Second)},
+		"for a shorter lease":         {quarantine(7 * time.Second), ttl(1981 * time.Millisecond)},
+		"for less than 15 s":          {quarantine(7 * time.Second)},
+		"of 30 s for a long lease":    {ttl(25 * time.Second)},
+		"a negative node timeout":     {node(-time.Second)},
+		"no node timeout":             {node(0)},
+		"half a lease of 15 s for it": {node(8 * time.Second)},
+		"acks":                        {holdfast.WithReplicaAcks(1, time.Second)},
+		"a re-entry id":               {holdfast.WithReentryID("id")},
+	} {
+		if _, err := redlock.New(clients, opts...); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("a quarantine, %s: %v", name, err)
 		}
 	}
-	refused := func(opts ...holdfast.Option) {
-		t.Helper()
-		_, err := holdfast.NewRedLock(clients, opts...)
-		wantIs(t, err, holdfast.ErrInvalid)
-	}
-	refused(holdfast.WithQuarantine(-1))
-	refused(holdfast.WithQuarantine(time.Millisecond)) // covers no lease at all
-	refused(holdfast.WithQuarantine(5 * time.Second))
-	refused(holdfast.WithQuarantine(48*time.Hour + time.Second))
-	refused(holdfast.WithNodeTimeout(-time.Second))
-	refused(holdfast.WithNodeTimeout(0))
-	refused(holdfast.WithNodeTimeout(8 * time.Second)) // of 15 s
-	refused(holdfast.WithReplicaAcks(1, time.Second))
-	refused(holdfast.WithReentryID("id"))
-	ok(holdfast.WithNodeTimeout(7500 * time.Millisecond))
-	ok(holdfast.WithQuarantine(0))
-
-	// 7 s, less 4 s for tokens and 1 s for the rounding, cover a lease of 2 s less 1 %.
-	ok(holdfast.WithQuarantine(7*time.Second), holdfast.WithTTL(1980*time.Millisecond))
-	refused(holdfast.WithQuarantine(7*time.Second), holdfast.WithTTL(1981*time.Millisecond))
-	refused(holdfast.WithQuarantine(7 * time.Second)) // for the default of 15 s
-	refused(holdfast.WithTTL(25 * time.Second))       // under the default of 30 s
-	ok(holdfast.WithTTL(24*time.Hour), holdfast.WithQuarantine(48*time.Hour))
-	ok(holdfast.WithTTL(24*time.Hour), holdfast.WithQuarantine(0))
-
-	one := clients[0]
-	for _, o := range []holdfast.Option{holdfast.WithQuarantine(0), holdfast.WithQuarantine(time.Minute), holdfast.WithNodeTimeout(time.Second)} {
-		_, err := holdfast.New(one, o)
+	for _, o := range []holdfast.Option{quarantine(0), quarantine(time.Minute), node(time.Second)} {
+		_, err := holdfast.New(clients[0], o)
 		wantIs(t, err, holdfast.ErrInvalid)
 	}
 }
 
-// The options of a call are refused before anything is sent.
+// The options of a call, and its extensions, are refused before anything is sent.
 func TestRedLockCallOptions(t *testing.T) {
-	l, err := holdfast.NewRedLock(unasked(t, 3), holdfast.WithTTL(time.Second), holdfast.WithQuarantine(7*time.Second), holdfast.WithNodeTimeout(200*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := redlock.New(unasked(t, 3), holdfast.WithTTL(time.Second), redlock.WithQuarantine(7*time.Second), redlock.WithNodeTimeout(200*time.Millisecond))
+	must(t, err)
 	for name, o := range map[string]holdfast.CallOption{
 		"a long lease": holdfast.WithTTL(2 * time.Second), "acks": holdfast.WithReplicaAcks(1, time.Second),
 		"a re-entry id": holdfast.WithReentryID("id"), "a lease for that node timeout": holdfast.WithTTL(399 * time.Millisecond),
 	} {
 		_, err := l.TryAcquire(background, "k", o)
-		if _, other := l.Acquire(background, "k", o); err == nil || other == nil {
-			t.Errorf("%s: no error", name)
+		_, other := l.Acquire(background, "k", o)
+		for _, err := range []error{err, other, l.Check("k", o)} {
+			if !errors.Is(err, holdfast.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-		wantIs(t, err, holdfast.ErrInvalid)
-		wantIs(t, l.Check("k", o), holdfast.ErrInvalid)
 	}
 	shutdown(t, l)
-}
-
-func TestRedLockExtendBeyondTheQuarantine(t *testing.T) {
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		v := ms.voter(t, holdfast.WithTTL(time.Second), holdfast.WithQuarantine(7*time.Second))
+		v := ms.voter(t, holdfast.WithTTL(time.Second), redlock.WithQuarantine(7*time.Second))
 		lock := acquire(t, v.Locker, "k")
 		wantIs(t, lock.Extend(background, 2*time.Second), holdfast.ErrInvalid)
-		if err := lock.Extend(background, 1900*time.Millisecond); err != nil {
-			t.Error(err)
-		}
+		fine(t, lock.Extend(background, 1900*time.Millisecond))
 		releaseAll(t, lock)
 		shutdown(t, v.Locker)
 	})

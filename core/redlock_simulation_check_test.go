@@ -62,7 +62,7 @@ func (w *world) exclusive(key string, h *history) {
 			continue
 		}
 		if w.jumped(first.asked) {
-			w.Excused++ // no client can know that a key expired early, see redlock.md
+			w.Excused++ // no client can know that a key expired early, see redlock/README.md
 			continue
 		}
 		w.fail("two hold %q, with tokens %d and %d", key, first.Token(), o.Token())

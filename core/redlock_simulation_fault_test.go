@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
@@ -50,7 +51,7 @@ func (w *world) setUp() {
 		w.ms, w.nodes = append(w.ms, m), append(w.nodes, n)
 	}
 	for i := range pick(w, 2, 2, 2, 3) {
-		opts := []holdfast.Option{holdfast.WithTTL(pick(w, ttls...)), holdfast.WithQuarantine(w.quarantine)}
+		opts := []holdfast.Option{holdfast.WithTTL(pick(w, ttls...)), redlock.WithQuarantine(w.quarantine)}
 		switch w.rnd.IntN(3) {
 		case 0:
 			opts = append(opts, holdfast.WithLocalHandover(0, 0))
@@ -67,9 +68,7 @@ func (w *world) setUp() {
 			w.note("process %d has a clock that is %v off", i, d)
 		}
 		base := time.Duration(w.rnd.IntN(4)) * time.Millisecond
-		for _, l := range v.links {
-			l.Delay(base + time.Duration(w.rnd.IntN(2))*time.Millisecond)
-		}
+		each(v.links, func(l *servertest.Link) { l.Delay(base + time.Duration(w.rnd.IntN(2))*time.Millisecond) })
 		if w.verbose {
 			w.listen(i, v)
 		}
@@ -128,9 +127,7 @@ func (w *world) fault() {
 		}
 	case 6:
 		w.note("process %d: all connections are reset", p)
-		for _, l := range v.links {
-			l.Reset()
-		}
+		each(v.links, (*servertest.Link).Reset)
 	case 7, 8:
 		w.flaky(p, v)
 	case 9:
@@ -188,9 +185,7 @@ func (w *world) fault() {
 		}
 		time.AfterFunc(d, func() {
 			holdfast.SkewWall(v.Locker, d)
-			for _, l := range v.links {
-				l.Heal()
-			}
+			each(v.links, (*servertest.Link).Heal)
 		})
 	case 15:
 		d := w.millis(3800) - 1900*time.Millisecond
@@ -260,9 +255,10 @@ func (w *world) hurry() {
 	}
 }
 
-// flaky loses one in four commands for a while.
+// flaky loses one in four commands for a while, or holds them or their answers back, so that they come in another order.
 func (w *world) flaky(p int, v *voter) {
 	verdict := pick(w, servertest.LoseReply, servertest.LoseReplyAndClose, servertest.LoseRequest, servertest.LoseRequestAndClose)
+	hold := pick(w, nil, nil, servertest.HoldRequest, servertest.HoldReply)
 	d := w.millis(1000)
 	w.note("process %d: commands or replies are lost for %v", p, d)
 	rnd := rand.New(rand.NewPCG(w.seed, 99))
@@ -275,7 +271,12 @@ func (w *world) flaky(p int, v *voter) {
 				return servertest.Pass
 			}
 			if w.verbose {
-				w.note("process %d, node %d: lost, of %s", p, i, holdfast.ScriptName(args))
+				w.note("process %d, node %d: lost or late, of %s", p, i, holdfast.ScriptName(args))
+			}
+			if hold != nil {
+				late := make(chan struct{})
+				time.AfterFunc(time.Duration(rnd.IntN(3000))*time.Millisecond, func() { close(late) })
+				return hold(late)
 			}
 			return verdict
 		})

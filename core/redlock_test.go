@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 )
 
 func TestRedLockHoldsOnAllMasters(t *testing.T) {
@@ -85,7 +86,7 @@ func TestRedLockCostsOneRoundTripAndTwoCommandsPerMaster(t *testing.T) {
 func TestRedLockDeadlineCountsFromBeforeTheRequest(t *testing.T) {
 	bubbleOf(t, 5, func(t *testing.T, ms masters) {
 		const ttl, back = 3 * time.Second, 250 * time.Millisecond
-		v := ms.voter(t, holdfast.WithTTL(ttl), holdfast.WithNodeTimeout(time.Second))
+		v := ms.voter(t, holdfast.WithTTL(ttl), redlock.WithNodeTimeout(time.Second))
 		releaseAll(t, acquire(t, v.Locker, "k"))
 		time.Sleep(time.Second)
 		for _, l := range v.links {
@@ -246,7 +247,7 @@ func TestRedLockSaysWhichMastersAreInQuarantine(t *testing.T) {
 		}
 		_, err := v.TryAcquire(background, "k")
 		wantIs(t, err, holdfast.ErrUnavailable)
-		var young *holdfast.QuarantineError
+		var young *redlock.QuarantineError
 		if !errors.As(err, &young) || len(young.Nodes) != 3 {
 			t.Fatalf("got %v", err)
 		}

@@ -1,7 +1,6 @@
 package holdfast
 
 import (
-	"container/heap"
 	"context"
 	"slices"
 	"sync"
@@ -11,25 +10,31 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// batchSize is how many renewals share a pipeline: enough to make the round trip cheap, few enough that one
-// answer does not wait long for the others.
-const batchSize = 128
-
 // scheduler renews all locks of a Locker and ends those whose deadline passes. It is one timer and a heap. It has a
-// goroutine only while something is due, and that goroutine does not wait for Redis. A renewal is sent in a batch, on a
-// goroutine of its own, and the hold goes back into the heap for a retry. The answer, whenever it comes, moves the hold
-// again. So a Redis that hangs delays neither the next batch nor the moment at which a lock is declared lost.
+// goroutine only while something is due, and that goroutine does not wait for Redis. A renewal goes into the queue of its
+// server, and the hold back into the heap for a retry. The answer, whenever it comes, moves the hold again. So a Redis
+// that hangs delays neither other renewals nor the moment at which a lock is declared lost.
 type scheduler struct {
 	locker *Locker
 
-	mu    sync.Mutex // guards what follows and the holds' heap fields; never held during I/O or in hooks
-	holds holdHeap
-	timer *time.Timer
-	armed time.Duration // when the timer fires; forever if it is not running
-	over  bool          // abandon was called: no hold is accepted any more
+	mu    sync.Mutex // guards what follows and the holds' dates; never held during I/O or in hooks
+	holds timing.Agenda[*due]
+	over  bool // abandon was called: no hold is accepted any more
 }
 
-func newScheduler(l *Locker) *scheduler { return &scheduler{locker: l, armed: forever} }
+// due is what the scheduler knows of a hold.
+type due struct {
+	timing.Date // when it looks at the hold again
+	hold        *hold
+	renewAt     time.Duration
+	report      time.Duration // when LongHold is due next, counted from when the hold began
+}
+
+func newScheduler(l *Locker) *scheduler {
+	s := &scheduler{locker: l}
+	s.holds.Start(s.tick)
+	return s
+}
 
 // add accepts h and reports whether it did, which it does not after abandon.
 func (s *scheduler) add(h *hold) bool {
@@ -38,8 +43,9 @@ func (s *scheduler) add(h *hold) bool {
 	if s.over {
 		return false
 	}
+	h.due.hold, h.due.report = h, reportAfter*h.cfg.ttl
 	s.plan(h, h.renewPoint())
-	heap.Push(&s.holds, h)
+	s.holds.Add(&h.due)
 	s.arm()
 	return true
 }
@@ -48,14 +54,14 @@ func (s *scheduler) add(h *hold) bool {
 // is renewed when two thirds of a TTL are left. With WithoutRenewal, a lease that began short (see grantLease in
 // package single) is renewed once, immediately, to its full length.
 func (h *hold) renewPoint() time.Duration {
-	end, leased := time.Duration(h.deadline.Load()), time.Duration(h.leased.Load())
+	end, full := h.lease.ends(), time.Duration(h.lease.full.Load())
 	switch {
-	case end >= h.limit:
+	case end >= h.lease.limit:
 		return forever
 	case !h.cfg.noRenew:
-		ttl := min(h.cfg.ttl, leased)
+		ttl := min(h.cfg.ttl, full)
 		return end + timing.Margin(ttl) - 2*ttl/3
-	case !h.whole.Load():
+	case !h.lease.complete.Load():
 		return 0
 	}
 	return forever
@@ -63,15 +69,15 @@ func (h *hold) renewPoint() time.Duration {
 
 // plan sets when to look at h: at its next renewal, or at its deadline if that is earlier.
 func (s *scheduler) plan(h *hold, renewAt time.Duration) {
-	h.renewAt = renewAt
-	h.next = min(renewAt, time.Duration(h.deadline.Load()))
+	h.due.renewAt = renewAt
+	h.due.When = min(renewAt, h.lease.ends())
 }
 
 func (s *scheduler) remove(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.index >= 0 {
-		heap.Remove(&s.holds, int(h.index))
+	if h.due.Listed() {
+		s.holds.Remove(&h.due)
 	}
 }
 
@@ -79,46 +85,31 @@ func (s *scheduler) remove(h *hold) {
 func (s *scheduler) replan(h *hold, when time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.index < 0 {
+	if !h.due.Listed() {
 		return
 	}
-	h.asked = false
 	s.plan(h, when)
-	heap.Fix(&s.holds, int(h.index))
+	s.holds.Moved(&h.due)
 	s.arm()
 }
 
-// arm makes the timer fire when the first hold is due. A timer that is set too early stays: it finds nothing due and is
-// set again. So locks that come and go quickly cost no timer operation.
-func (s *scheduler) arm() {
-	if len(s.holds) == 0 || s.holds[0].next >= s.armed {
-		return
-	}
-	s.armed = s.holds[0].next
-	d := max(0, s.armed-s.locker.env.Now().Mono)
-	if s.timer == nil {
-		s.timer = time.AfterFunc(d, s.tick)
-	} else {
-		s.timer.Reset(d)
-	}
-}
+func (s *scheduler) arm() { s.holds.Arm(s.locker.env.Now().Mono) }
 
 func (s *scheduler) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.timer != nil {
-		s.timer.Stop()
-	}
+	s.holds.Stop()
 }
 
 // abandon ends every hold without touching Redis, and returns the keys of those that had not ended.
 func (s *scheduler) abandon() (keys []string) {
 	s.mu.Lock()
 	s.over = true
-	holds := append([]*hold(nil), s.holds...)
+	all := slices.Clone(s.holds.All())
 	s.mu.Unlock()
-	for _, h := range holds {
-		if h.end(s.locker.env.Now(), nil, &opError{act: "hold", key: h.key(), outcome: ErrClosed}) {
+	for _, d := range all {
+		h := d.hold
+		if h.end(s.locker.env.Now(), nil, h.loss(ErrClosed)) {
 			keys = append(keys, h.key())
 		}
 	}
@@ -128,10 +119,10 @@ func (s *scheduler) abandon() (keys []string) {
 // tick does what is due. Every hold that it looks at gets a later time, or the loop would not end. Locks that are due a
 // little later are included, so that many share a pipeline.
 func (s *scheduler) tick() {
-	var due, alone, expired, long []*hold
+	var renews, expired, long []*hold
 	s.mu.Lock()
-	s.armed = forever
-	if len(s.holds) == 0 {
+	s.holds.Due()
+	if s.holds.Len() == 0 {
 		s.mu.Unlock()
 		return
 	}
@@ -140,36 +131,27 @@ func (s *scheduler) tick() {
 	s.locker.env.Gate.Join()
 	defer s.locker.env.Gate.Leave()
 	now := s.locker.env.Now()
-	for len(s.holds) > 0 {
-		h := s.holds[0]
-		deadline := time.Duration(h.deadline.Load())
-		switch {
-		case h.next <= now.Mono && deadline <= now.Mono:
+	for looks := true; looks && s.holds.Len() > 0; {
+		d := s.holds.First()
+		h := d.hold
+		patience := timing.Patience(h.cfg.ttl)
+		switch again := now.Mono + patience; {
+		case d.When <= now.Mono && h.lease.expired(now):
 			expired = append(expired, h)
-			h.renewAt = now.Mono + timing.Patience(h.cfg.ttl) // removed when it has ended; it stays if an answer saved it
-			h.next = h.renewAt
-			heap.Fix(&s.holds, 0)
-			continue
-		case h.renewAt <= now.Mono+timing.Patience(h.cfg.ttl)/8: // less than the time to the retry, or the loop would not end
-			if h.asked && s.locker.store.Many() { // another server may be holding up its pipeline
-				alone = append(alone, h)
-			} else {
-				due = append(due, h)
-			}
-			h.asked = true
-			if held := now.Mono - h.began; held >= h.report {
-				h.report = 2 * held
+			d.renewAt, d.When = again, again // removed when it has ended; it stays if an answer saved it
+		case d.renewAt <= now.Mono+patience/8: // less than the time to the retry, or the loop would not end
+			renews = append(renews, h)
+			if held := now.Mono - h.began; held >= d.report {
+				d.report = 2 * held
 				long = append(long, h)
 			}
-			s.plan(h, now.Mono+timing.Patience(h.cfg.ttl))
-			heap.Fix(&s.holds, 0)
-			continue
-		case h.next <= now.Mono: // its deadline has moved
-			s.plan(h, h.renewAt)
-			heap.Fix(&s.holds, 0)
-			continue
+			s.plan(h, again)
+		case d.When <= now.Mono: // its deadline has moved
+			s.plan(h, d.renewAt)
+		default:
+			looks = false
 		}
-		break
+		s.holds.Moved(d)
 	}
 	s.arm()
 	s.mu.Unlock()
@@ -177,66 +159,42 @@ func (s *scheduler) tick() {
 	for _, h := range expired {
 		h.expire()
 	}
-	for len(due) > 0 {
-		n := min(len(due), batchSize)
-		s.send(due[:n:n], now)
-		due = due[n:]
-	}
-	for i := range alone {
-		s.send(alone[i:i+1:i+1], now)
-	}
+	s.renew(renews, now)
 	for _, h := range long {
-		if !h.cfg.leads {
-			h.cfg.traces.emit(longHold, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began})
-		}
+		h.cfg.traces.emit(longHold, Event{Key: h.key(), Token: h.token, Elapsed: now.Mono - h.began})
 	}
 }
 
-// send renews holds in one pipeline for each server, on a goroutine of its own.
-func (s *scheduler) send(holds []*hold, now timing.Instant) {
-	holds = slices.DeleteFunc(holds, func(h *hold) bool {
+// renew sends the renewals of holds.
+func (s *scheduler) renew(holds []*hold, now timing.Instant) {
+	for _, h := range holds {
 		if h.ended.Load() == nil && h.abandoned() {
 			// Nobody can release it any more, nor use its context. Whatever runs under it still has the
 			// rest of the lease.
 			h.lose(errAbandoned)
 		}
-		return h.ended.Load() != nil
-	})
-	if len(holds) == 0 {
-		return
+		if h.ended.Load() != nil {
+			continue // nothing may go out for a hold that was lost or released
+		}
+		h.stake.Renew(context.Background(), h.lease.bounded(now.Mono, h.cfg.ttl), func(c *redisconn.Call) {
+			if len(h.cfg.traces) > 0 {
+				s.locker.env.Go(func() { s.answered(h, c) }) // no hook may hold up those that wait for a lane
+			} else {
+				s.answered(h, c)
+			}
+		})
 	}
-	s.locker.env.Go(func() {
-		for _, h := range holds {
-			if s.locker.store.Several() {
-				_ = h.err() // after a suspension this asks Redis, before a renewal brings anything back
-			}
-		}
-		batch := redisconn.Batch{} // only now: nothing may go out for a hold that was lost or released
-		for i, h := range holds {
-			all := holds[i : i+1]
-			if h.stake.sharing != nil {
-				all = slices.DeleteFunc(slices.Clone(holds), func(o *hold) bool { return o.stake != h.stake })
-				if all[0] != h {
-					continue // all[0] renews for it
-				}
-			}
-			if c := h.stake.Renew(context.Background(), h.lease(now.Mono, h.cfg.ttl), batch); c != nil {
-				c.Then = func(val any, err error) {
-					for _, h := range all {
-						s.answered(h, now, val, err)
-					}
-				}
-			}
-		}
-		batch.Run()
-	})
 }
 
-func (s *scheduler) answered(h *hold, sent timing.Instant, val any, err error) {
-	if err := h.renewed(sent, val, err); err == nil {
+// answered takes the answer to a renewal. One that was never sent has been replaced by another.
+func (s *scheduler) answered(h *hold, c *redisconn.Call) {
+	if _, unsent := c.Err.(redisconn.Unsent); unsent {
+		return
+	}
+	if err := h.renewed(c.At, c.Val, c.Err); err == nil {
 		// Not at once again if Redis answered with no more than we had.
 		s.replan(h, max(h.renewPoint(), s.locker.env.Now().Mono+retryRenewal(h)))
-		left := time.Duration(h.deadline.Load()) - s.locker.env.Now().Mono
+		left := h.lease.ends() - s.locker.env.Now().Mono
 		h.cfg.traces.emit(renewed, Event{Key: h.key(), Token: h.token, TimeLeft: left})
 	} else if h.ended.Load() == nil {
 		h.failed(err)
@@ -245,28 +203,3 @@ func (s *scheduler) answered(h *hold, sent timing.Instant, val any, err error) {
 }
 
 func retryRenewal(h *hold) time.Duration { return max(10*time.Millisecond, h.cfg.ttl/50) }
-
-// holdHeap is a container/heap of holds by next.
-type holdHeap []*hold
-
-func (q holdHeap) Len() int           { return len(q) }
-func (q holdHeap) Less(i, j int) bool { return q[i].next < q[j].next }
-func (q holdHeap) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = int32(i), int32(j)
-}
-
-func (q *holdHeap) Push(x any) {
-	h := x.(*hold)
-	h.index = int32(len(*q))
-	*q = append(*q, h)
-}
-
-func (q *holdHeap) Pop() any {
-	old := *q
-	h := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	h.index = -1
-	return h
-}

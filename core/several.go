@@ -13,24 +13,23 @@ import (
 
 const maxKeys = 64
 
-// DoAll runs fn while it holds the locks of all keys, 1 to 64 of them: for a transfer between two accounts, say. Whatever
-// the order of their keys, calls of DoAll never deadlock with each other.
+// DoAll runs fn while it holds the locks of all keys, 1 to 64 of them. Whatever the order of their keys, calls of DoAll
+// never deadlock with each other. The keys may be in different slots of a Cluster. A key that is named twice is locked
+// once.
 //
-// DoAll asks for all locks at once, and has them after one round trip if they are free. If some are held, it keeps those
-// that come before the first held one in byte order, gives back the rest, and waits in line for that one. Then it asks
-// for the rest again. So while it waits for a key it holds only smaller ones. [WithWait] bounds the waiting for all locks
-// together; with WithWait(0) DoAll fails if any is held. The keys may be in different slots of a Cluster. A key that is
-// named twice is locked once.
+// DoAll asks for all locks at once, and has them after one round trip if they are free. If some are held, it keeps
+// those that come before the first held one in byte order, gives back the rest, waits in line for that one, and asks
+// for the rest again. A lock that ends meanwhile, even by [WithMaxHold], is taken again. [WithWait] bounds the waiting for all locks
+// together.
 //
-// fn's context carries all of the locks, for [Held] and for package sqlfence, and ends when one of them is lost. DoAll
-// releases them when fn returns or panics.
+// fn's context carries all of the locks, the largest key innermost, and ends when one of them is lost. DoAll releases
+// them when fn returns or panics.
 //
-// A deadlock is still possible if a call's context already holds a lock, as a call within fn does, and that lock's key is
-// larger than one that the call waits for. WithWait or a deadline ends it.
+// A deadlock is still possible if the context already holds a lock, as within fn, whose key is larger than one that
+// DoAll waits for. WithWait or a deadline ends it.
 //
-// Errors: those of [Locker.Do], which name the key. If an acquisition failed, the other locks are given back, perhaps a
-// moment after DoAll has returned. [ErrLost] can also mean that one lock was lost while DoAll waited for another, in
-// which case fn did not run.
+// Errors: those of [Locker.Do]. If an acquisition failed, the other locks are given back, perhaps a moment after DoAll
+// has returned.
 func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Context) error, opts ...CallOption) (err error) {
 	if ctx == nil {
 		return invalid("nil context")
@@ -38,7 +37,7 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	if fn == nil {
 		return invalid("DoAll(%q) without a function", keys)
 	}
-	s := &several{locker: l, ctx: ctx}
+	s := &several{locker: l, outer: ctx, ctx: ctx}
 	if s.cfg, err = configure(l, opts); err != nil {
 		return err
 	}
@@ -67,13 +66,14 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	return fn(s.ctx)
 }
 
-// several are the locks of one DoAll. No two calls wait in a circle: each holds only locks of keys in front of the one that
-// it waits for, so the call that waits for the last key of all waits for one that waits for nothing.
+// several are the locks of one DoAll. No two calls wait in a circle: a call waits for a key with smaller keys only, so among
+// calls that wait for each other, the one that waits for the largest key waits for a call that waits for nothing.
 type several struct {
 	locker *Locker
 	cfg    *config
-	keys   []protocol.Key  // in order
-	locks  []*Lock         // of the first of them
+	keys   []protocol.Key // in order
+	outer  context.Context
+	locks  []*Lock         // of the first of keys
 	ctx    context.Context // that carries these
 }
 
@@ -86,6 +86,9 @@ func (s *several) take() error {
 		if len(rest) > 1 {
 			if refused = s.try(rest); refused == nil {
 				return nil
+			}
+			if s.restart() && inTime(s.outer).Err() == nil {
+				continue
 			}
 		}
 		wait := s.cfg.wait
@@ -103,10 +106,14 @@ func (s *several) take() error {
 			return refused
 		}
 		lock, err := s.locker.take(s.ctx, s.keys[len(s.locks)], s.cfg, wait)
-		if err != nil {
-			return cmp.Or(s.lost(), err) // the loss of one ends the wait
+		if err == nil {
+			s.add(lock)
 		}
-		if s.add(lock); len(s.locks) == len(s.keys) {
+		switch again := s.restart(); {
+		case again && inTime(s.outer).Err() == nil:
+		case err != nil:
+			return err
+		case len(s.locks) == len(s.keys):
 			return nil
 		}
 	}
@@ -130,25 +137,38 @@ func (s *several) try(rest []protocol.Key) error {
 		case refused == nil:
 			s.add(lock)
 		default:
-			s.locker.env.Go(func() { _ = lock.Release(s.locker.env.Gate.Over) })
+			s.giveBack(lock)
 		}
 	}
 	return refused
 }
 
-func (s *several) add(lock *Lock) {
-	s.locks = append(s.locks, lock)
-	s.ctx = lock.Context(s.ctx)
+func (s *several) giveBack(lock *Lock) {
+	s.locker.env.Go(func() { _ = lock.Release(s.locker.env.Gate.Over) })
 }
 
-// lost is of the first lock that was, by the clock: DoAll may have to return now, and Err might ask Redis.
-func (s *several) lost() error {
-	for _, lock := range s.locks {
-		if err := lock.hold.lapsed(); err != nil {
-			return err
-		}
+func (s *several) add(lock *Lock) {
+	s.locks = append(s.locks, lock)
+	s.ctx = lock.within(s.ctx, s)
+}
+
+// restart reports whether a lock was lost, which ends the wait for another one. It then keeps the locks in front of that
+// one, and gives back those behind it, because the call will wait for it. It goes by the clock: DoAll may have to return
+// now, and Err might ask Redis.
+func (s *several) restart() bool {
+	i := slices.IndexFunc(s.locks, func(lk *Lock) bool { return lk.hold.lapsed() != nil })
+	if i < 0 {
+		return false
 	}
-	return nil
+	kept, back := s.locks[:i:i], s.locks[i:]
+	s.locks, s.ctx = nil, s.outer
+	for _, lock := range kept {
+		s.add(lock)
+	}
+	for _, lock := range back {
+		s.giveBack(lock)
+	}
+	return true
 }
 
 func (s *several) release(ctx context.Context) (err error) {
@@ -160,8 +180,8 @@ func (s *several) release(ctx context.Context) (err error) {
 	return err
 }
 
-// each runs f for 0 to n-1 at once, on a goroutine each but for the first. A panic, of a hook, is the caller's, after all are
-// through.
+// each runs f for 0 to n-1 at once, f(0) on the caller's goroutine. If one of them panics, as a hook may, each panics with
+// the same value after all have returned.
 func each(n int, f func(int)) {
 	var all sync.WaitGroup
 	panics := make(chan any, n)

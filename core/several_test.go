@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,16 +26,20 @@ func keysOf(ctx context.Context) (keys []string) {
 	return keys
 }
 
+func nothing(context.Context) error { return nil }
+
+// never is a function that must not run.
+func never(t *testing.T) func(context.Context) error {
+	return func(context.Context) error { t.Error("it ran"); return nil }
+}
+
 // Free locks are taken and released in one round trip each, whatever the order of the keys.
 func TestDoAllOfFreeKeys(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		keys := []string{"c", "a", "b", "a"}
 		r.link.Delay(time.Millisecond) // so that the three of a call need a connection each from the first call on
 		for range 2 {                  // connections and scripts are there
-			if err := r.DoAll(background, keys, func(context.Context) error { return nil }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.DoAll(background, keys, nothing))
 		}
 		b.ResetCommands()
 		began := time.Now()
@@ -45,35 +48,28 @@ func TestDoAllOfFreeKeys(t *testing.T) {
 			if keys := keysOf(ctx); !slices.Equal(keys, []string{"a", "b", "c"}) {
 				t.Error(keys)
 			}
-			if d := time.Since(began); d > 4*time.Millisecond {
-				t.Errorf("taken after %v", d)
-			}
+			atMost(t, began, 4*time.Millisecond)
 			for _, lk := range holdfast.Held(ctx) {
 				notLate(t, b, lk)
 			}
 			ended = ctx
 			return errWork
 		})
-		if !errors.Is(err, errWork) || ended.Err() == nil {
-			t.Error(err, ended.Err())
+		if wantIs(t, err, errWork); ended.Err() == nil {
+			t.Error("the context goes on")
 		}
-		if d := time.Since(began); d > 6*time.Millisecond { // two round trips
-			t.Errorf("it took %v", d)
-		}
+		atMost(t, began, 6*time.Millisecond) // two round trips
 		r.link.Delay(0)
 		if n := b.Commands().Total(); n > 6 {
 			t.Errorf("%d commands for 3 keys: %v", n, b.Commands())
 		}
-		empty(t, b, r)
 	})
 }
 
 // What is in front of the key that it waits for is held, what is behind it is not.
 func TestDoAllHoldsWhatIsInFront(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, other := newReplica(t, b), newReplica(t, b)
-		c := acquire(t, other.Locker, "c")
-		e := acquire(t, other.Locker, "e")
+	duo(t, func(t *testing.T, b *servertest.Bubble, r, other *replica) {
+		c, e := acquire(t, other.Locker, "c"), acquire(t, other.Locker, "e")
 		done := make(chan error, 1)
 		go func() {
 			done <- r.DoAll(background, []string{"e", "d", "c", "b", "a"}, func(ctx context.Context) error {
@@ -97,21 +93,14 @@ func TestDoAllHoldsWhatIsInFront(t *testing.T) {
 			}
 		}
 		held("abce")
-		var told *holdfast.HeldError
-		if _, err := other.TryAcquire(background, "a"); !errors.As(err, &told) {
-			t.Error(err)
-		}
 		release(t, c)
 		held("abcde")
 		if state, err := other.Inspect(background, "e"); err != nil || state.Waiting != 1 {
 			t.Errorf("%+v, %v", state, err)
 		}
 		release(t, e)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		fine(t, <-done)
 		held("")
-		empty(t, b, r, other)
 	})
 }
 
@@ -146,9 +135,7 @@ func TestDoAllNeverWaitsInACircle(t *testing.T) {
 							return ctx.Err()
 						})
 						cancel()
-						if err != nil {
-							t.Errorf("seed %d: %v", seed, err)
-						}
+						fine(t, err, "seed", seed)
 					}
 				})
 			}
@@ -161,264 +148,244 @@ func TestDoAllNeverWaitsInACircle(t *testing.T) {
 // A refusal takes one round trip, a command for each key, and names the first key that is held. What was had behind that one is
 // given back behind the caller's back.
 func TestDoAllThatIsRefused(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, other := newReplica(t, b), newReplica(t, b)
+	duo(t, func(t *testing.T, b *servertest.Bubble, r, other *replica) {
 		keys := []string{"a", "b", "c", "d"}
 		r.link.Delay(time.Millisecond)
 		for range 2 { // connections and scripts are there
-			if err := r.DoAll(background, keys, func(context.Context) error { return nil }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.DoAll(background, keys, nothing))
 		}
 		a, c := acquire(t, other.Locker, "a"), acquire(t, other.Locker, "c")
 		b.ResetCommands()
 		began := time.Now()
-		err := r.DoAll(background, keys, func(context.Context) error { t.Error("it ran"); return nil }, holdfast.WithWait(0))
-		if d := time.Since(began); d > 3*time.Millisecond {
-			t.Errorf("it took %v", d)
-		}
-		var told *holdfast.HeldError
-		if !errors.As(err, &told) || told.Key != "a" {
+		err := r.DoAll(background, keys, never(t), holdfast.WithWait(0))
+		atMost(t, began, 3*time.Millisecond)
+		if told := refused(t, err); told.Key != "a" {
 			t.Error(err)
 		}
 		time.Sleep(100 * time.Millisecond)
 		if n := b.Commands().Total(); n > 6 {
 			t.Errorf("%d commands, want 4 and 2 releases: %v", n, b.Commands())
 		}
-		if b.Redis.Exists("b") || b.Redis.Exists("d") {
-			t.Error("something is left behind")
-		}
+		unheld(t, b, "b", "d")
 		release(t, a)
 		release(t, c)
-		empty(t, b, r, other)
 	})
 }
 
 // An outage takes DoAll no longer than it takes Acquire, and what it took counts as waiting.
 func TestDoAllWithoutRedis(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		r.link.Refuse(errRefused)
 		r.link.CutUp()
-		took := func(call func() error) time.Duration {
-			t.Helper()
-			began := time.Now()
-			if err := call(); !errors.Is(err, holdfast.ErrUnavailable) {
-				t.Error(err)
-			}
-			return time.Since(began)
-		}
 		for _, wait := range []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 3 * time.Second} {
-			one := took(func() error {
-				_, err := r.Acquire(background, "a", holdfast.WithWait(wait))
-				return err
-			})
-			all := took(func() error {
-				never := func(context.Context) error { t.Error("it ran"); return nil }
-				return r.DoAll(background, []string{"a", "b", "c"}, never, holdfast.WithWait(wait))
-			})
-			if all > one+500*time.Millisecond {
-				t.Errorf("with a wait of %v it took %v, and Acquire %v", wait, all, one)
-			}
+			began := time.Now()
+			_, err := r.Acquire(background, "a", holdfast.WithWait(wait))
+			wantIs(t, err, holdfast.ErrUnavailable)
+			one := time.Since(began)
+			began = time.Now()
+			wantIs(t, r.DoAll(background, []string{"a", "b", "c"}, never(t), holdfast.WithWait(wait)), holdfast.ErrUnavailable)
+			atMost(t, began, one+500*time.Millisecond)
 		}
 		r.link.Refuse(nil)
 		r.link.Heal()
-		empty(t, b, r)
 	})
 }
 
 // An error names the key, and leaves nothing behind.
 func TestDoAllThatFails(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r, other := newReplica(t, b), newReplica(t, b)
-		never := func(context.Context) error { t.Error("it ran"); return nil }
+	duo(t, func(t *testing.T, b *servertest.Bubble, r, other *replica) {
 		keys := []string{"a", "b", "c"}
 		held := acquire(t, other.Locker, "b", holdfast.WithTTL(time.Minute))
-		var told *holdfast.HeldError
-		gone := func() {
+		fails := func(ctx context.Context, d time.Duration, opts ...holdfast.CallOption) (*holdfast.HeldError, error) {
 			t.Helper()
-			synctest.Wait()
-			if b.Redis.Exists("a") || b.Redis.Exists("c") {
-				t.Error("something is left behind")
-			}
-		}
-		for _, c := range []struct {
-			opts []holdfast.CallOption
-			d    time.Duration
-		}{
-			{[]holdfast.CallOption{holdfast.WithWait(0)}, 0},
-			{[]holdfast.CallOption{holdfast.WithWait(3 * time.Second)}, 3 * time.Second},
-			{[]holdfast.CallOption{holdfast.WithWait(time.Second), holdfast.WithTTL(time.Second), holdfast.WithReleaseInBackground()}, time.Second},
-		} {
 			began := time.Now()
-			err := r.DoAll(background, keys, never, c.opts...)
-			if d := time.Since(began); !errors.As(err, &told) || told.Key != "b" || d < c.d || d > c.d+50*time.Millisecond {
-				t.Errorf("after %v: %v", d, err)
+			err := r.DoAll(ctx, keys, never(t), opts...)
+			told := refused(t, err)
+			if took := time.Since(began); told.Key != "b" || took < d || took > d+100*time.Millisecond {
+				t.Errorf("after %v, want %v: %v", took, d, err)
 			}
-			gone()
+			synctest.Wait()
+			unheld(t, b, "a", "c")
+			return told, err
 		}
+		fails(background, 0, holdfast.WithWait(0))
+		fails(background, 3*time.Second, holdfast.WithWait(3*time.Second))
+		fails(background, time.Second, holdfast.WithWait(time.Second), holdfast.WithTTL(time.Second), passing)
 		ctx, cancel := context.WithTimeout(background, time.Second)
 		defer cancel()
-		if err := r.DoAll(ctx, keys, never); !errors.As(err, &told) || !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(told.Holding, []string{"a"}) {
-			t.Errorf("%v, %v", err, told)
+		told, err := fails(ctx, time.Second)
+		if wantIs(t, err, context.DeadlineExceeded); !slices.Equal(told.Holding, []string{"a"}) {
+			t.Error(told)
 		}
-		gone()
-
-		// One that it has is lost while it waits for another.
-		done := make(chan error, 1)
-		go func() { done <- r.DoAll(background, keys, never, holdfast.WithTTL(3*time.Second)) }()
-		time.Sleep(time.Second)
-		b.Redis.Del("a")
-		if err := <-done; !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), `"a"`) || strings.Count(err.Error(), "lost") != 1 {
-			t.Error(err)
-		}
-		gone()
-
 		// One bound for all: the second wait has what the first has left.
 		first := acquire(t, other.Locker, "a", holdfast.WithTTL(time.Minute))
-		began := time.Now()
-		go func() { done <- r.DoAll(background, keys, never, holdfast.WithWait(3*time.Second)) }()
-		time.Sleep(2 * time.Second)
-		release(t, first)
-		if err := <-done; !errors.As(err, &told) || told.Key != "b" || time.Since(began) > 3100*time.Millisecond {
-			t.Errorf("after %v: %v", time.Since(began), err)
-		}
-		gone()
+		time.AfterFunc(2*time.Second, func() { release(t, first) })
+		fails(background, 3*time.Second, holdfast.WithWait(3*time.Second))
 		release(t, held)
 
 		r.link.Refuse(errRefused)
 		r.link.CutUp()
-		if err := r.DoAll(background, keys, never, holdfast.WithWait(0)); !errors.Is(err, holdfast.ErrUnavailable) {
-			t.Error(err)
-		}
+		wantIs(t, r.DoAll(background, keys, never(t), holdfast.WithWait(0)), holdfast.ErrUnavailable)
 		r.link.Refuse(nil)
 		r.link.Heal()
-		empty(t, b, r, other)
-		if err := r.DoAll(background, keys, never); !errors.Is(err, holdfast.ErrClosed) {
-			t.Error(err)
+		empty(t, b, r)
+		wantIs(t, r.DoAll(background, keys, never(t)), holdfast.ErrClosed)
+	})
+}
+
+// What is lost while the call waits for another lock is taken again: fn runs once, when all are held. The call gives back
+// what comes behind the lost lock, so that it still waits with smaller keys only.
+func TestDoAllTakesAgainWhatIsLostWhileItWaits(t *testing.T) {
+	duo(t, func(t *testing.T, b *servertest.Bubble, r, other *replica) {
+		held := acquire(t, other.Locker, "c")
+		done := make(chan error, 1)
+		go func() {
+			done <- r.DoAll(background, []string{"d", "c", "b", "a"}, func(ctx context.Context) error {
+				if keys := keysOf(ctx); !slices.Equal(slices.Sorted(slices.Values(keys)), []string{"a", "b", "c", "d"}) {
+					t.Errorf("it runs with %v", keys)
+				}
+				return holdfast.Err(ctx)
+			}, holdfast.WithTTL(3*time.Second))
+		}()
+		time.Sleep(500 * time.Millisecond)
+		b.Redis.Del("a")
+		taken := acquire(t, other.Locker, "a") // DoAll learns of it by its renewal
+		time.Sleep(3 * time.Second)
+		unheld(t, b, "b")
+		release(t, taken)
+		time.Sleep(time.Second)
+		if !b.Redis.Exists("a") || !b.Redis.Exists("b") {
+			t.Error("it did not take what it had lost")
 		}
+		release(t, held)
+		fine(t, <-done)
+	})
+}
+
+// Taken leaves out what was held before, by the call's own key or another.
+func TestTakenLeavesOutWhatWasHeld(t *testing.T) {
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		want := func(want ...string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				var keys []string
+				for _, lock := range holdfast.Taken(ctx) {
+					keys = append(keys, lock.Key())
+				}
+				if !slices.Equal(keys, want) {
+					t.Errorf("got %q, want %q", keys, want)
+				}
+				return nil
+			}
+		}
+		reentrant := holdfast.WithReentrancy()
+		fine(t, want()(background))
+		fine(t, r.DoAll(background, []string{"b", "c"}, func(ctx context.Context) error {
+			return errors.Join(
+				want("b", "c")(ctx),
+				r.Do(ctx, "x", want("x")),
+				r.Do(ctx, "b", want(), reentrant),
+				r.DoAll(ctx, []string{"d", "c", "a"}, want("a", "d"), reentrant),
+				r.DoAll(ctx, []string{"c", "b"}, want(), reentrant),
+			)
+		}))
 	})
 }
 
 func TestDoAllOfBadInput(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		never := func(context.Context) error { t.Error("it ran"); return nil }
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		many := make([]string, 65)
 		for i := range many {
 			many[i] = fmt.Sprint(i)
 		}
 		var none context.Context
 		for name, err := range map[string]error{
-			"no key":    r.DoAll(background, nil, never),
-			"too many":  r.DoAll(background, many, never),
-			"empty key": r.DoAll(background, []string{"a", ""}, never),
+			"no key":    r.DoAll(background, nil, never(t)),
+			"too many":  r.DoAll(background, many, never(t)),
+			"empty key": r.DoAll(background, []string{"a", ""}, never(t)),
 			"no fn":     r.DoAll(background, []string{"a"}, nil),
-			"no ctx":    r.DoAll(none, []string{"a"}, never),
-			"limit":     r.DoAll(background, []string{"a"}, never, holdfast.WithLimit(0)),
+			"no ctx":    r.DoAll(none, []string{"a"}, never(t)),
+			"limit":     r.DoAll(background, []string{"a"}, never(t), holdfast.WithLimit(0)),
 		} {
 			if !errors.Is(err, holdfast.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		ran := 0
-		if err := r.DoAll(background, many[:64], func(context.Context) error { ran++; return nil }); err != nil || ran != 1 {
-			t.Error(err, ran)
+		for _, keys := range [][]string{many[:64], {"a", "a"}} {
+			ran := 0
+			if err := r.DoAll(background, keys, func(context.Context) error { ran++; return nil }); err != nil || ran != 1 {
+				t.Errorf("%d keys: %v, ran %d times", len(keys), err, ran)
+			}
 		}
-		if err := r.DoAll(background, []string{"a", "a"}, func(context.Context) error { ran++; return nil }); err != nil || ran != 2 {
-			t.Error(err, ran)
-		}
-		empty(t, b, r)
 	})
 }
 
 // A key that ctx holds already is a deadlock, or nested.
 func TestDoAllWithinItself(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		err := r.DoAll(background, []string{"a", "b"}, func(ctx context.Context) error {
-			if err := r.DoAll(ctx, []string{"c", "b"}, func(context.Context) error { t.Error("it ran"); return nil }); !errors.Is(err, holdfast.ErrSelfDeadlock) || !strings.Contains(err.Error(), `"b"`) {
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		fine(t, r.DoAll(background, []string{"a", "b"}, func(ctx context.Context) error {
+			err := r.DoAll(ctx, []string{"c", "b"}, never(t))
+			if wantIs(t, err, holdfast.ErrSelfDeadlock); !contains(err, `"b"`) {
 				t.Error(err)
 			}
-			err := r.DoAll(ctx, []string{"c", "b"}, func(ctx context.Context) error {
-				if keys := keysOf(ctx); !slices.Equal(keys, []string{"a", "b", "c"}) && !slices.Equal(keys, []string{"a", "c", "b"}) && len(keys) != 3 {
+			err = r.DoAll(ctx, []string{"c", "b"}, func(ctx context.Context) error {
+				if keys := keysOf(ctx); len(keys) != 3 {
 					t.Error(keys)
 				}
 				return nil
 			}, holdfast.WithReentrancy())
-			if holdfast.Err(ctx) != nil {
-				t.Error("the inner one released what the outer one has")
-			}
-			return err
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		empty(t, b, r)
+			return errors.Join(err, holdfast.Err(ctx)) // the inner one released nothing that the outer one has
+		}))
 	})
 }
 
-// A panic releases all, whether of fn or of a hook.
+// A panic releases all at once, whether of fn or of a hook: a lock that nobody can reach is not renewed for long.
 func TestDoAllThatPanics(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b)
-		try := func(opts ...holdfast.CallOption) (p any) {
-			defer func() { p = recover() }()
-			_ = r.DoAll(background, []string{"a", "b", "c"}, func(context.Context) error { panic("fn") }, opts...)
-			return nil
-		}
-		released := func() { // at once: a lock that nobody can reach is not renewed for long
-			t.Helper()
-			synctest.Wait()
-			for _, key := range []string{"a", "b", "c"} {
-				if b.Redis.Exists(key) {
-					t.Errorf("%s is left behind", key)
-				}
-			}
-		}
-		if p := try(); p != "fn" {
-			t.Error(p)
-		}
-		released()
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
 		hook := &holdfast.Trace{Acquired: func(e holdfast.Event) {
 			if e.Key == "b" {
 				panic("hook")
 			}
 		}}
-		if p := try(holdfast.WithTrace(hook)); p != "hook" {
-			t.Error(p)
+		for want, opts := range map[string][]holdfast.CallOption{"fn": nil, "hook": {holdfast.WithTrace(hook)}} {
+			func() {
+				defer func() {
+					if p := recover(); p != want {
+						t.Errorf("recovered %v, want %s", p, want)
+					}
+				}()
+				_ = r.DoAll(background, []string{"a", "b", "c"}, func(context.Context) error { panic("fn") }, opts...)
+			}()
+			synctest.Wait()
+			unheld(t, b, "a", "b", "c")
 		}
-		released()
-		empty(t, b, r)
 	})
 }
 
 // fn's context ends when one of the locks is lost, and the error says which.
 func TestDoAllThatLosesOne(t *testing.T) {
-	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		r := newReplica(t, b, holdfast.WithTTL(3*time.Second))
-		err := r.DoAll(background, []string{"a", "b", "c"}, func(ctx context.Context) error {
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		names := func(err error, lost, held string) {
+			t.Helper()
+			if wantIs(t, err, holdfast.ErrLost); !contains(err, lost) || contains(err, held) {
+				t.Error(err)
+			}
+		}
+		names(r.DoAll(background, []string{"a", "b", "c"}, func(ctx context.Context) error {
 			b.Redis.Del("b")
 			<-ctx.Done()
-			if cause := context.Cause(ctx); !errors.Is(cause, holdfast.ErrLost) || !strings.Contains(cause.Error(), `"b"`) {
-				t.Error(cause)
-			}
+			names(context.Cause(ctx), `"b"`, `"a"`)
 			return nil
-		})
-		if !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), `"b"`) || strings.Contains(err.Error(), `"a"`) {
-			t.Error(err)
-		}
-		err = r.DoAll(background, []string{"a", "b", "c"}, func(ctx context.Context) error {
+		}), `"b"`, `"a"`)
+		err := r.DoAll(background, []string{"a", "b", "c"}, func(context.Context) error {
 			b.Redis.Del("a")
 			b.Redis.Del("c")
 			time.Sleep(3 * time.Second)
 			return errWork
 		})
-		if !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, errWork) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), `"c"`) || strings.Contains(err.Error(), `"b"`) {
-			t.Error(err)
-		}
-		empty(t, b, r)
-	})
+		names(err, `"a"`, `"b"`)
+		names(err, `"c"`, `"b"`)
+		wantIs(t, err, errWork)
+	}, holdfast.WithTTL(3*time.Second))
 }
 
 func TestDoAllOnSeveralMasters(t *testing.T) {
@@ -434,9 +401,7 @@ func TestDoAllOnSeveralMasters(t *testing.T) {
 						time.Sleep(10 * time.Millisecond)
 						return ctx.Err()
 					}, holdfast.WithWait(time.Minute))
-					if err != nil {
-						t.Error(err)
-					}
+					fine(t, err)
 				})
 			}
 		}

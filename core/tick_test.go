@@ -29,9 +29,7 @@ func TestTickScriptsInRandomOrder(t *testing.T) {
 					for try := 0; err != nil && try < 3; try++ { // the connection of an earlier run; nothing was sent
 						val, err = s.Run(background, client, args...)
 					}
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					return val
 				}
 			}

@@ -2,7 +2,9 @@ package holdfast
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,39 +12,30 @@ import (
 // Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
 // goroutine that does the work, renewals included, so they must return quickly, and several may run at once.
 //
-// Each acquired lock is reported by Acquired, and by Released when it is released. That includes the locks that DoAll
-// gives back on its way; their Released may come after DoAll has returned. A nested handle, see [WithReentrancy], is
-// reported by neither.
-//
-// To count losses, count the Released events whose Err matches ErrLost. Lost usually fires earlier, but not for a loss
-// that only the release finds. If a lock is never released, Lost is the only hook that reports its loss.
-//
-// No hook reports a call that was refused: count the errors, and measure their time yourself. In the adapters count the
-// hooks Refused (ginlock); Deferred, HandedOn, Skipped and Failed (asynqlock); Late, and Skipped with an Err (cronlock).
+// Acquired and Ended report each acquired lock once, but no nested handle, see [WithReentrancy]. No hook reports a call
+// that was refused: count its errors, or the adapter's hooks.
 type Trace struct {
-	// Waiting: a call is about to wait, because another holder has the lock or other calls of this process want it.
-	// Label, TimeLeft and Holders describe the holder, if known. Not called for TryAcquire and WithWait(0).
+	// Waiting: a call is about to wait for another holder, or for other calls of this process. Label, TimeLeft and
+	// Holders describe the holder, if known.
 	Waiting func(Event)
-	// Acquired: the lock was acquired. Token; Limit, as in [Lock.Limit]; Elapsed, how long it took (for Lead, the time as
-	// a standby); Attempts, how often Redis was asked, 0 if another call of the process handed the lock over.
+	// Acquired: the lock was acquired. Token; Limit, as in [Lock.Limit]; Elapsed, how long it took (for Lead, the time
+	// as a standby); Attempts, how often Redis was asked, 0 if another call of the process handed the lock over.
 	Acquired func(Event)
-	// Renewed: the lease was renewed. TimeLeft is what it has left now.
+	// Renewed: TimeLeft is what the lease has left now.
 	Renewed func(Event)
-	// Lost: the lock ended before its Release. Err matches ErrLost, or ErrClosed after a forced Shutdown; Elapsed is how
-	// long the lock was held. Lost may come after Released, and after the call under the lock has returned. It is not
-	// called for a loss that only the release finds.
-	Lost func(Event)
-	// Released: the lock was released. Elapsed is how long it was held; Err is what Release returned, or with
-	// WithReleaseInBackground would have returned. For Lead, Err includes the function's error, unless that is the end of
-	// its context.
-	Released func(Event)
-	// LongHold: a lock has been held for 20 leases and is still renewed; called again whenever that time has doubled. The
-	// handler may hang: see WithMaxHold. Not called for a leader.
+	// Ended: the lock was released or lost. Elapsed is how long it was held. Err is what Release returns, or would have
+	// returned without WithReleaseInBackground, and for Lead also the function's error, if the lock was not lost before
+	// and that error is not the end of its context.
+	Ended func(Event)
+	// LongHold: a lock has been held for 20 leases, or twice as long as at the last call: the handler may hang, see
+	// WithMaxHold. Not called for a leader.
 	LongHold func(Event)
-	// NodeError: a command to Redis failed or was not answered. Err says how; Node names the master if there are several.
-	// It is the only hook that Claim calls. Without a Key it concerns the connection on which waiters are notified, and
-	// is called for the Locker's traces alone: waiters poll until the connection is back.
+	// NodeError: a command to Redis, also one of package tick, failed or was not answered. Err says how; Node names the
+	// master if there are several. Without a Key it concerns the connection on which waiters are notified: they poll
+	// until it is back.
 	NodeError func(Event)
+
+	logs bool // made by LogTrace
 }
 
 // An Event is the argument of a [Trace] hook. Key is always set, except in NodeError. Other fields that a hook's comment
@@ -74,11 +67,13 @@ func (ts traces) emit(hook func(*Trace) func(Event), e Event) {
 	}
 }
 
+// logs reports whether one of them is a LogTrace.
+func (ts traces) logs() bool { return slices.ContainsFunc(ts, func(t *Trace) bool { return t.logs }) }
+
 func waiting(t *Trace) func(Event)   { return t.Waiting }
 func acquired(t *Trace) func(Event)  { return t.Acquired }
 func renewed(t *Trace) func(Event)   { return t.Renewed }
-func lost(t *Trace) func(Event)      { return t.Lost }
-func released(t *Trace) func(Event)  { return t.Released }
+func ended(t *Trace) func(Event)     { return t.Ended }
 func longHold(t *Trace) func(Event)  { return t.LongHold }
 func nodeError(t *Trace) func(Event) { return t.NodeError }
 
@@ -88,8 +83,8 @@ const nodeErrorText = "redis error"
 const outageEnds = time.Minute
 
 // LogTrace returns a Trace that logs every event: losses, long holds, node errors and failed releases as warnings, the
-// rest at debug level. A node error is a warning only if that node had no error in the minute before; otherwise it is
-// logged at debug level. If log is nil, events go to what [slog.Default] returns at the time.
+// rest at debug level. A node's errors are warnings again when it has had none for a minute. If log is nil, events go
+// to what [slog.Default] returns at the time. The adapters, which log a loss by default, leave it to LogTrace.
 func LogTrace(log *slog.Logger) *Trace {
 	var mu sync.Mutex
 	latest := map[string]time.Time{} // error of each node
@@ -134,12 +129,19 @@ func LogTrace(log *slog.Logger) *Trace {
 			log.LogAttrs(context.Background(), level, "holdfast: "+msg, attrs...)
 		}
 	}
+	lost, released := hook(slog.LevelWarn, "lost"), hook(slog.LevelDebug, "released")
 	return &Trace{
-		Waiting:   hook(slog.LevelDebug, "waiting"),
-		Acquired:  hook(slog.LevelDebug, "acquired"),
-		Renewed:   hook(slog.LevelDebug, "renewed"),
-		Lost:      hook(slog.LevelWarn, "lost"),
-		Released:  hook(slog.LevelDebug, "released"),
+		logs:     true,
+		Waiting:  hook(slog.LevelDebug, "waiting"),
+		Acquired: hook(slog.LevelDebug, "acquired"),
+		Renewed:  hook(slog.LevelDebug, "renewed"),
+		Ended: func(e Event) {
+			if errors.Is(e.Err, ErrLost) {
+				lost(e)
+			} else {
+				released(e)
+			}
+		},
 		LongHold:  hook(slog.LevelWarn, "held for long"),
 		NodeError: hook(slog.LevelWarn, nodeErrorText),
 	}

@@ -1,36 +1,35 @@
 package holdfast_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 func TestTraceTellsTheStoryOfALock(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		var mu sync.Mutex
-		var log strings.Builder
-		r := newReplica(t, b, holdfast.WithLabel("api-1"), holdfast.WithTrace(holdfast.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu},
-			&slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-				if a.Key == slog.TimeKey || a.Key == "token" {
-					return slog.Attr{}
-				}
-				return a
-			}})))))
+		var log logged
+		r := newReplica(t, b, holdfast.WithLabel("api-1"), log.trace(&slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "token" {
+				return slog.Attr{}
+			}
+			return a
+		}}))
 		c := newReplica(t, b, holdfast.WithLabel("api-2"))
 		first := acquire(t, c.Locker, "k")
 		time.AfterFunc(time.Second, func() { release(t, first) })
 		lock, err := r.Acquire(background, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(5*time.Second + time.Millisecond)
 		release(t, lock)
 		lost := acquire(t, r.Locker, "lost")
@@ -38,54 +37,86 @@ func TestTraceTellsTheStoryOfALock(t *testing.T) {
 		time.Sleep(5*time.Second + time.Millisecond)
 		_ = lost.Release(background)
 		time.Sleep(time.Second)
-		r.link.Refuse(errors.New("refused"))
+		r.link.Refuse(errRefused)
 		r.link.Reset()
 		_, _ = r.TryAcquire(background, "down")
 
-		mu.Lock()
-		defer mu.Unlock()
-		story := []string{
+		rest := log.String()
+		for _, line := range []string{
 			`level=DEBUG msg="holdfast: waiting" key=k label=api-2 left=15s`,
 			`level=DEBUG msg="holdfast: acquired" key=k label=api-1 elapsed=1`,
 			`level=DEBUG msg="holdfast: renewed" key=k left=1`,
 			`level=DEBUG msg="holdfast: released" key=k elapsed=5`,
-			`level=WARN msg="holdfast: lost" key=lost elapsed=`,
-			`level=WARN msg="holdfast: released" key=lost elapsed=5.001s err="holdfast: hold`,
+			`level=WARN msg="holdfast: lost" key=lost elapsed=5s err="holdfast: hold`,
 			`level=WARN msg="holdfast: redis error" key=`,
-		}
-		rest := log.String()
-		for _, line := range story {
+		} {
 			i := strings.Index(rest, line)
 			if i < 0 {
-				t.Fatalf("no %q in\n%s", line, log.String())
+				t.Fatalf("no %q in\n%s", line, &log)
 			}
 			rest = rest[i:]
 		}
 	})
 }
 
+// However a lock is lost, that is one warning, and the error says so to an adapter.
+func TestLogTraceHasOneWarningForALoss(t *testing.T) {
+	for name, loses := range map[string]struct {
+		opts []holdfast.CallOption
+		lose func(b *servertest.Bubble, l *holdfast.Locker)
+	}{
+		"a renewal finds it":       {nil, func(b *servertest.Bubble, _ *holdfast.Locker) { b.Redis.Del("k"); time.Sleep(6 * time.Second) }},
+		"the release finds it":     {nil, func(b *servertest.Bubble, _ *holdfast.Locker) { b.Redis.Del("k") }},
+		"it was held too long":     {[]holdfast.CallOption{holdfast.WithMaxHold(20 * time.Second)}, func(*servertest.Bubble, *holdfast.Locker) { time.Sleep(21 * time.Second) }},
+		"it expired":               {[]holdfast.CallOption{holdfast.WithoutRenewal()}, func(*servertest.Bubble, *holdfast.Locker) { time.Sleep(16 * time.Second) }},
+		"the Locker was shut down": {nil, func(_ *servertest.Bubble, l *holdfast.Locker) { _ = l.Shutdown(ended) }},
+	} {
+		for _, traced := range []bool{true, false} {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				var log logged
+				opts := []holdfast.Option{holdfast.WithTrace(&holdfast.Trace{})}
+				if traced {
+					opts = append(opts, log.trace(nil))
+				}
+				r := newReplica(t, b, opts...)
+				var inside error
+				err := r.Do(background, "k", func(ctx context.Context) error {
+					loses.lose(b, r.Locker)
+					inside = holdfast.Err(ctx)
+					return nil
+				}, loses.opts...)
+				synctest.Wait()
+				for _, err := range []error{inside, err} {
+					var e interface{ Logged() bool }
+					if err != nil && (!errors.As(err, &e) || e.Logged() != traced) {
+						t.Errorf("%s: %v does not say whether it was logged, which is %v", name, err, traced)
+					}
+				}
+				if n := strings.Count(log.String(), "\n"); traced && n != 1 || inside == nil && err == nil {
+					t.Errorf("%s: got %v, %v, and %d lines\n%s", name, inside, err, n, &log)
+				}
+			})
+		}
+	}
+}
+
 // An outage is one warning for each node, however many renewals it costs, and so is the next one.
 func TestLogTraceInAnOutage(t *testing.T) {
-	logger := func() (*strings.Builder, holdfast.Option) {
-		var mu sync.Mutex
-		var log strings.Builder
-		return &log, holdfast.WithTrace(holdfast.LogTrace(slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu}, nil))))
-	}
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		log, option := logger()
-		r := newReplica(t, b, option, holdfast.WithTTL(time.Minute))
+		var log logged
+		r := newReplica(t, b, log.trace(nil), holdfast.WithTTL(time.Minute))
 		var locks []*holdfast.Lock
 		for i := range 20 {
 			locks = append(locks, acquire(t, r.Locker, fmt.Sprint("k", i)))
 		}
 		for outage := 1; outage <= 2; outage++ {
-			r.link.Refuse(errors.New("refused"))
+			r.link.Refuse(errRefused)
 			r.link.Reset()
 			time.Sleep(30 * time.Second)
 			r.link.Refuse(nil)
 			time.Sleep(2 * time.Minute)
 			if n := strings.Count(log.String(), "redis error"); n != outage {
-				t.Errorf("%d warnings in %d outages:\n%s", n, outage, log.String())
+				t.Errorf("%d warnings in %d outages:\n%s", n, outage, &log)
 			}
 		}
 		for _, lock := range locks {
@@ -93,18 +124,15 @@ func TestLogTraceInAnOutage(t *testing.T) {
 		}
 	})
 	bubbleOf(t, 3, func(t *testing.T, ms masters) {
-		log, option := logger()
-		v := ms.voter(t, option, holdfast.WithQuarantine(0))
-		for i := range 2 {
-			v.links[i].Refuse(errors.New("refused"))
-			v.links[i].Reset()
-		}
+		var log logged
+		v := ms.voter(t, log.trace(nil), redlock.WithQuarantine(0))
+		each(v.links[:2], func(l *servertest.Link) { l.Refuse(errRefused); l.Reset() })
 		for i := range 5 {
 			_, _ = v.TryAcquire(background, fmt.Sprint("k", i))
 		}
 		for i := range 2 {
 			if n := strings.Count(log.String(), "node="+ms[i].Client().Options().Addr); n != 1 {
-				t.Errorf("%d warnings of master %d:\n%s", n, i, log.String())
+				t.Errorf("%d warnings of master %d:\n%s", n, i, &log)
 			}
 		}
 	})
@@ -125,13 +153,24 @@ func TestLogTraceWithoutALogger(t *testing.T) {
 	})
 }
 
-type locked struct {
-	mu *sync.Mutex
-	w  *strings.Builder
+// logged collects what is logged.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
 }
 
-func (l *locked) Write(p []byte) (int, error) {
+func (l *logged) trace(opts *slog.HandlerOptions) holdfast.CallOption {
+	return holdfast.WithTrace(holdfast.LogTrace(slog.New(slog.NewTextHandler(l, opts))))
+}
+
+func (l *logged) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.w.Write(p)
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -42,7 +44,7 @@ func FuzzVotes(f *testing.F) {
 				s := &scripted{port: i, replies: map[string]any{"vote": vote, "sustain": renewal, "yield": other, "tick": other, "withdraw": other, "inspect": other}}
 				clients = append(clients, s.client(t))
 			}
-			l, err := holdfast.NewRedLock(clients)
+			l, err := redlock.New(clients)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,8 +72,8 @@ func FuzzVotes(f *testing.F) {
 					typed(t, "Release", err, holdfast.ErrLost, holdfast.ErrUnavailable)
 				}
 			}
-			if won, err := l.Claim(background, "k", time.Now()); err != nil {
-				typed(t, "Claim", err, holdfast.ErrTick, holdfast.ErrUnavailable)
+			if won, err := tick.Claim(background, l, "k", time.Now()); err != nil {
+				typed(t, "Claim", err, tick.ErrWindow, holdfast.ErrUnavailable)
 			} else if r, _ := other.([]any); won && (len(r) < 3 || r[0] != int64(1)) || !won && len(r) != 5 {
 				t.Fatalf("Claim: %v by %v", won, other)
 			}

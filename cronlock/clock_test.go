@@ -12,6 +12,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
@@ -45,8 +46,8 @@ func TestTicksGoByTheClockOfRedis(t *testing.T) {
 							defer r.j.begin(ctx, r.name)()
 							mu.Lock()
 							defer mu.Unlock()
-							_, tick, _ := cronlock.Tick(ctx)
-							began[tick] = time.Since(tick)
+							_, at, _ := cronlock.Tick(ctx)
+							began[at] = time.Since(at)
 							return nil
 						}
 					}
@@ -63,9 +64,9 @@ func TestTicksGoByTheClockOfRedis(t *testing.T) {
 					if !alone {
 						want = 0
 					}
-					for tick, late := range began {
+					for at, late := range began {
 						if late < want || late > want+50*time.Millisecond {
-							t.Errorf("%v began %v after its tick, want %v", tick, late, want)
+							t.Errorf("%v began %v after its tick, want %v", at, late, want)
 						}
 					}
 					if n := j.total(); n != 10 || len(began) != 10 {
@@ -95,8 +96,8 @@ func TestTimeOfRedisIsLost(t *testing.T) {
 				var began time.Duration
 				r := newReplica(t, b, newJournal(), cronlock.Ahead(9*time.Second))
 				r.cron.Schedule(cronlock.Skewed(schedule, 9*time.Second), r.job("job", func(ctx context.Context) error {
-					_, tick, _ := cronlock.Tick(ctx)
-					began = time.Since(tick)
+					_, at, _ := cronlock.Tick(ctx)
+					began = time.Since(at)
 					return nil
 				}))
 				lost := 0
@@ -143,13 +144,15 @@ func TestTickAcrossARestartOfRedis(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t, c.args...)
 			rdb := server.Client()
-			tick, granted := time.Now().Truncate(time.Minute), 0
+			at, granted := time.Now().Truncate(time.Minute), 0
 			claim := func() bool {
 				l, err := holdfast.New(rdb)
 				if err != nil {
 					t.Fatal(err)
 				}
-				won, err := l.Claim(t.Context(), holdfast.Key("cron", "job"), tick, holdfast.WithWait(time.Minute))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				won, err := tick.Claim(ctx, l, holdfast.Key("cron", "job"), at)
 				if err := errors.Join(err, l.Shutdown(t.Context())); err != nil {
 					t.Fatal(err)
 				}

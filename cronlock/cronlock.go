@@ -10,40 +10,16 @@ import (
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
+	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 	"github.com/robfig/cron/v3"
 )
 
-// Guard makes the jobs of a [cron.Cron] run once per tick, on one of the replicas that have them. Make one with [New]. It is
-// safe for concurrent use.
+// Guard makes the jobs of a [cron.Cron] run once per tick. Make one with [New]. It is safe for concurrent use.
 //
-// Before a replica runs a tick, it claims the tick by its nominal time with [holdfast.Locker.Claim], under
-// holdfast.Key("cron", name). A claim is never released: a replica that asks after a short job has ended is refused too. If
-// the answer to a claim is lost, the replica repeats the claim, and both count as one. Redis remembers the latest tick of a
-// name in a key, which expires when that tick is more than an hour old (see [WithClaim]), or with "@every" more than a
-// period old, if that is longer. A claim of a tick more than an hour old is refused. A job and an entry of asynqlock's
-// Scheduler can have the same name.
-//
-// The job's lock has the same key and is independent of the claim. Its lease is half of the period, from 500 ms to 15 s. The
-// period is the time from one tick to the next. [WithBusy] sets what happens to a tick that finds the lock held.
-//
-// A tick is the Prev of the [cron.Entry], read when the job begins. It is an instant, the same in all time zones. When the
-// clocks go back, "30 2 * * *" has two ticks an hour apart, as in cron, and both run. A [cron.Schedule] of your own must
-// return the same times on all replicas. Each of these times is a tick.
-//
-// Each replica counts "@every 10s" from its own start, so its ticks differ from those of other replicas. Such a tick is
-// granted only if it is at least a period later than the last one that was granted. Runs are therefore at least a period
-// apart, as far as the clocks agree. When the replica that runs the job goes away, the gap can be two periods.
-//
-// The job finds its tick whatever wrappers the cron's chain has, see [cron.WithChain]. A wrapper can delay the job until the
-// next tick has come, as DelayIfStillRunning does. Then the job reads that next tick: the earlier one does not run on this
-// replica, and neither runs twice. SkipIfStillRunning and DelayIfStillRunning know only one replica, and are not needed here.
-// cron.Recover is not in the chain by default. List it after SkipIfStillRunning, as in cron.WithChain(skip, cron.Recover(log)):
-// in the other order SkipIfStillRunning skips forever after a panic.
-//
-// The keys in Redis are those of the lock and of the claim, which package holdfast describes, and cronlock:spec:<key of the
-// lock>. Replicas compare their specs by that last key, with SET, GET and PEXPIRE. It expires two minutes and two periods
-// after a replica has last set or confirmed it. If an ACL denies it, or with several masters, nothing is compared. A Guard
-// also sends the command TIME.
+// A replica claims a tick, the Prev of the [cron.Entry], as package tick says, before it runs it. The lease of the
+// job's lock is half of the period, the time from one tick to the next, from 500 ms to 15 s.
 type Guard struct {
 	locker *holdfast.Locker
 	cron   *cron.Cron
@@ -57,41 +33,36 @@ type Guard struct {
 	stopped bool
 	runs    sync.WaitGroup // no run is added once stopped is set
 
-	skewed sync.Once // for the warning about this replica's clock
+	clock tick.Clock
 }
 
-// New returns a Guard for the jobs of c. opts apply to all of its jobs; a job can have options of its own.
-//
-// New checks its arguments and all options together. It panics if any is wrong, with an error that names each mistake and
-// matches [holdfast.ErrInvalid]. Mistakes are a nil argument, a value that an option cannot have, and options that
-// contradict each other or the Locker's, such as a [holdfast.WithMaxHold] below the TTL (15 s in this check, unless
-// [WithLock] sets another).
+// New returns a Guard for the jobs of c, with options for all of them. It panics if an argument or an option is wrong,
+// or contradicts another or the Locker's, with an error that names each mistake and matches [holdfast.ErrInvalid].
 func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
 	g := &Guard{locker: locker, cron: c, jobs: map[string]*job{}}
 	if c == nil {
-		g.refuse("no cron")
+		g.Refuse("no cron")
 	}
 	g.set(opts)
 	if locker == nil {
-		g.refuse("no Locker")
+		g.Refuse("no Locker")
 	} else if err := check(locker, jobKey("name"), &g.config, longestLease); err != nil {
-		g.refuse("%v", err)
+		g.Refuse("%v", err)
 	}
-	if err := g.err("New"); err != nil {
+	if err := g.Err("cronlock: New"); err != nil {
 		panic(err)
 	}
+	g.clock.Locker, g.clock.Now = locker, func() time.Time { return time.Now().Add(g.ahead) }
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	return g
 }
 
-// AddFunc adds a job to the cron: fn runs at each tick of spec, on one replica. name identifies the job, and must be the
-// same on all replicas. spec is parsed as by [cron.Cron.AddJob].
+// AddFunc adds a job to the cron: fn runs at each tick of spec, which is parsed as by [cron.Cron.AddJob]. name
+// identifies the job on all replicas. "@every 10s" has a tick at each multiple of 10 s since 1970. In an entry that you
+// add yourself, cron counts the periods from the start of each replica, and one that restarts more often runs the job
+// never.
 //
-// The key of the job's lock is holdfast.Key("cron", name). Whatever else locks that key in the same Redis is excluded too.
-// An error that fn returns goes to the hook Failed of a [Trace], or to the log. The tick is not retried.
-//
-// Errors: [holdfast.ErrInvalid] for what can never work, such as a name that another job of the Guard has; cron's error for
-// a bad spec. A name is free again after an error, and after [cron.Cron.Remove].
+// Errors: [holdfast.ErrInvalid], also for a name that another job of the Guard has; cron's error for a bad spec.
 func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	j, err := g.newJob(name, fn, opts)
 	if err != nil {
@@ -105,7 +76,8 @@ func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, o
 	return id, nil
 }
 
-// add calls AddJob of the cron. cron's parser panics at a time zone with nothing after it; add returns an error instead.
+// add calls AddJob of the cron, and has an "@every" counted from 1970. cron's parser panics at a time zone with nothing after
+// it; add returns an error instead.
 func (g *Guard) add(spec string, j *job) (id cron.EntryID, err error) {
 	if strings.Contains(spec, "TZ=") && !strings.Contains(spec, " ") {
 		defer func() {
@@ -114,14 +86,19 @@ func (g *Guard) add(spec string, j *job) (id cron.EntryID, err error) {
 			}
 		}()
 	}
-	return g.cron.AddJob(spec, j)
+	if id, err = g.cron.AddJob(spec, j); err != nil {
+		return 0, err
+	}
+	if every, ok := g.cron.Entry(id).Schedule.(cron.ConstantDelaySchedule); ok {
+		g.cron.Remove(id)
+		id = g.cron.Schedule(ticks.Every(every.Delay), j)
+	}
+	return id, nil
 }
 
 // Job returns a job that runs fn, for [cron.Cron.AddJob] and [cron.Cron.Schedule]. Add the job itself, to the cron that
-// [New] was given, and to one entry only. Put wrappers into the cron's chain (cron.WithChain), not around the job. Otherwise
-// the job finds no tick and fails without running.
-//
-// Errors: [holdfast.ErrInvalid], as for [Guard.AddFunc].
+// [New] was given, and to one entry only. Put wrappers into the cron's chain (cron.WithChain), not around the job: it
+// would find no tick and fail without running. Errors: [holdfast.ErrInvalid].
 func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Option) (cron.Job, error) {
 	j, err := g.newJob(name, fn, opts)
 	if err != nil {
@@ -130,7 +107,7 @@ func (g *Guard) Job(name string, fn func(ctx context.Context) error, opts ...Opt
 	return j, nil
 }
 
-// Wrap is like [Guard.Job], for an existing cron.Job that takes no context.
+// Wrap is [Guard.Job] for a cron.Job, which takes no context.
 func (g *Guard) Wrap(name string, inner cron.Job, opts ...Option) (cron.Job, error) {
 	if isNil(inner) {
 		return nil, invalid("job %q is nil", name)
@@ -151,12 +128,12 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 	j := &job{g: g, name: name, key: jobKey(name), fn: fn, config: g.config.clone()}
 	j.set(opts)
 	if err := check(g.locker, j.key, &j.config, longestLease); err != nil {
-		j.refuse("%v", err)
+		j.Refuse("%v", err)
 	}
-	if err := j.err(fmt.Sprintf("job %q", name)); err != nil {
+	if err := j.Err(fmt.Sprintf("cronlock: job %q", name)); err != nil {
 		return nil, err
 	}
-	if inSchedule() {
+	if inSchedule() { // before anything is asked of the cron
 		return nil, invalid("job %q was made inside a wrapper's constructor and would be in no entry: pass wrappers to cron.WithChain, and jobs to AddJob", name)
 	}
 	g.mu.Lock()
@@ -176,14 +153,9 @@ func (g *Guard) forget(j *job) {
 	}
 }
 
-// RunNow runs a job at once, on this replica, whatever the time. It uses up no tick, but a tick that comes during the run
-// finds the key busy. If another run holds the lock, RunNow with [Skip] returns [holdfast.ErrNotAcquired] at once, with
-// [Wait] after max, and with [Allow] it runs the job alongside. Unlike a tick, RunNow does not wait for the rest of the
-// holder's lease, and the bound of [WithLateness] does not apply.
-//
-// RunNow returns what the job returns, or why it did not run, like [holdfast.Locker.Do]. The job's tick is the moment of the
-// call. RunNow bypasses the cron's chain, so a panic of the job reaches the caller. A [Trace] reports runs, but not a call
-// that did not run the job.
+// RunNow runs a job at once, and returns what the job returns, or why it did not run. It uses up no tick: the job's
+// tick is the moment of the call. It finds a busy key as a tick does, but with [Skip] it does not wait. It bypasses the
+// cron's chain, so a panic of the job reaches the caller.
 func (g *Guard) RunNow(ctx context.Context, name string) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -217,13 +189,9 @@ type stoppedError struct{}
 func (stoppedError) Error() string        { return "cronlock: the Guard was stopped" }
 func (stoppedError) Is(target error) bool { return target == holdfast.ErrClosed }
 
-// Stop stops the cron. It waits for all running jobs of the cron, including those that are not the Guard's, and for calls of
-// [Guard.RunNow]. If ctx ends first, Stop ends the contexts of this Guard's jobs with a cause that matches
-// [holdfast.ErrClosed], waits for these jobs alone, and returns ctx's error. A job that ignores its context keeps Stop
-// waiting.
-//
-// Call Stop before the Locker's Shutdown. Do not call it from a job: Stop would wait for that job. Afterwards no job of the
-// Guard runs again, even if the cron is restarted.
+// Stop stops the cron for good, and waits for all of its running jobs and for calls of [Guard.RunNow]. If ctx ends
+// first, Stop ends the contexts of this Guard's jobs with a cause that matches [holdfast.ErrClosed], waits for these
+// jobs alone, and returns ctx's error. A job that calls Stop waits for itself.
 func (g *Guard) Stop(ctx context.Context) error {
 	if ctx == nil {
 		return invalid("nil context")
@@ -269,30 +237,23 @@ func jobKey(name string) string { return holdfast.Key("cron", name) }
 
 // check lets the Locker check a key and options.
 func check(locker *holdfast.Locker, key string, c *config, lease time.Duration) error {
-	var lock, claim []holdfast.Option
-	for _, o := range c.lockOptions(lease, 0) {
-		lock = append(lock, o)
-	}
-	for _, o := range c.claim {
-		claim = append(claim, o)
-	}
-	if err := locker.Check(key, lock...); err != nil {
+	if err := locker.Check(key, c.lockOptions(lease, 0)...); err != nil {
 		return fmt.Errorf("the options of the Locker and of WithLock (the TTL is half of the period unless WithLock sets one): %w", err)
 	}
-	if err := locker.Check(key, claim...); err != nil {
+	if err := tick.Check(locker, key, c.claim...); err != nil {
 		return fmt.Errorf("WithClaim: %w", err)
 	}
 	return nil
 }
 
-// inSchedule reports whether the caller was called by cron's Schedule, which calls the constructors of wrappers. Schedule
-// holds cron's mutex, so Entries would wait forever.
+// inSchedule reports whether the caller was called by a Schedule of a cron, which calls the constructors of wrappers. It holds
+// cron's mutex, so Entries would wait forever. In forks of robfig/cron other methods, such as ScheduleJob, do that too.
 func inSchedule() bool {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	for {
 		f, more := frames.Next()
-		if strings.HasSuffix(f.Function, "github.com/robfig/cron/v3.(*Cron).Schedule") {
+		if strings.Contains(f.Function, ".(*Cron).Schedule") {
 			return true
 		}
 		if !more {
@@ -308,9 +269,4 @@ func isNil(v any) bool {
 }
 
 // invalid returns an error that matches holdfast.ErrInvalid and gives the reason.
-func invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
-
-type invalidError struct{ reason string }
-
-func (e *invalidError) Error() string        { return "cronlock: " + e.reason }
-func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
+func invalid(format string, args ...any) error { return wiring.Invalid("cronlock: "+format, args...) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
@@ -71,9 +72,9 @@ func TestDelayedPastTheNextTick(t *testing.T) {
 		})
 		r.add(t, "*/10 * * * * *", "job", time.Millisecond)
 		pass(101 * time.Second)
-		for _, tick := range j.ticks() {
-			if runs := j.ranOn(tick); len(runs) != 1 {
-				t.Errorf("tick %v ran %d times", tick, len(runs))
+		for _, at := range j.ticks() {
+			if runs := j.ranOn(at); len(runs) != 1 {
+				t.Errorf("tick %v ran %d times", at, len(runs))
 			}
 		}
 		if n := j.total(); n < 7 || n > 8 {
@@ -211,7 +212,7 @@ func TestMistakesAtRegistration(t *testing.T) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithBusy(cronlock.Wait(-1)))
 		},
 		"negative window": func() (cron.EntryID, error) {
-			return g.AddFunc("@daily", "job", work, cronlock.WithClaim(holdfast.WithTickWindow(-1, 0)))
+			return g.AddFunc("@daily", "job", work, cronlock.WithClaim(tick.WithWindow(-1, 0)))
 		},
 		"nil trace": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
 		"re-entry": func() (cron.EntryID, error) {

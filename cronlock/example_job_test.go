@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/robfig/cron/v3"
 )
@@ -96,8 +97,8 @@ func ExampleTick() {
 	defer closeAll()
 	guard := cronlock.New(locker, cron.New())
 	_, _ = guard.AddFunc("0 6 * * *", "invoices", func(ctx context.Context) error {
-		name, tick, _ := cronlock.Tick(ctx) // 06:00:00, or with RunNow the moment of the call
-		fmt.Println(name, !tick.IsZero())
+		name, at, _ := cronlock.Tick(ctx) // 06:00:00, or with RunNow the moment of the call
+		fmt.Println(name, !at.IsZero())
 		return nil
 	})
 	fmt.Println(guard.RunNow(context.Background(), "invoices"))
@@ -141,7 +142,7 @@ func ExampleWithClaim() {
 	guard := cronlock.New(locker, cron.New())
 
 	_, err := guard.AddFunc("0 6 * * *", "report", func(context.Context) error { return nil },
-		cronlock.WithLateness(90*time.Minute), cronlock.WithClaim(holdfast.WithTickWindow(2*time.Hour, 10*time.Second)))
+		cronlock.WithLateness(90*time.Minute), cronlock.WithClaim(tick.WithWindow(2*time.Hour, 10*time.Second)))
 	fmt.Println(err)
 	// Output: <nil>
 }

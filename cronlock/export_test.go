@@ -3,6 +3,7 @@ package cronlock
 import (
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
 	"github.com/robfig/cron/v3"
 )
 
@@ -11,4 +12,6 @@ func Ahead(d time.Duration) Option {
 	return option(func(c *config) { c.ahead = d })
 }
 
-func Skewed(s cron.Schedule, d time.Duration) cron.Schedule { return skewed{s, d} }
+func Skewed(s cron.Schedule, d time.Duration) cron.Schedule {
+	return ticks.Skewed{Schedule: s, Ahead: d}
+}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
+	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
 	"github.com/robfig/cron/v3"
 )
 
@@ -70,13 +72,13 @@ func (j *job) Run() {
 		j.tell(failed, Event{Err: err})
 		return
 	}
-	if s, ok := e.Schedule.(skewed); ok {
+	if s, ok := e.Schedule.(ticks.Skewed); ok {
 		e.Schedule = s.Schedule
 	}
 	// Round drops the reading of the monotonic clock that @every leaves: that clock stands still while a machine sleeps.
 	tick, next := e.Prev.Round(0).Add(j.ahead), e.Next.Add(j.ahead)
 	switch e.Schedule.(type) {
-	case *cron.SpecSchedule, cron.ConstantDelaySchedule:
+	case *cron.SpecSchedule, cron.ConstantDelaySchedule, ticks.Every:
 		// After a pause of the process the entry's Next is far from Prev. The Next of other schedules is for their cron alone.
 		next = e.Schedule.Next(tick)
 	}
@@ -84,7 +86,7 @@ func (j *job) Run() {
 }
 
 // tick claims the tick, and runs the job if the claim is granted.
-func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule) {
+func (j *job) tick(at time.Time, period time.Duration, schedule cron.Schedule) {
 	if period <= 0 {
 		period = 24 * time.Hour // there is no next tick
 	}
@@ -92,87 +94,54 @@ func (j *job) tick(tick time.Time, period time.Duration, schedule cron.Schedule)
 	if bound == 0 {
 		bound = min(period/2, defaultLateness)
 	}
-	until := time.Now().Add(bound - time.Since(tick) - j.ahead)
+	until, won, err := j.g.clock.Claim(j.g.ctx, j.key, at, bound, j.claimOptions(schedule)...)
+	if errors.Is(err, tick.ErrLate) {
+		j.tell(late, Event{Tick: at, Err: err, aside: true})
+		return
+	}
 	punctual := func() error {
 		if over := time.Since(until); over >= 0 {
-			return &lateError{bound + over, bound}
+			return fmt.Errorf("%w: %v late, at most %v allowed", tick.ErrLate, (bound + over).Round(time.Millisecond), bound)
 		}
 		return nil
 	}
-	if err := punctual(); err != nil {
-		j.tell(late, Event{Tick: tick, Err: err})
-		return
-	}
 	ctx, cancel := context.WithDeadline(j.g.ctx, until)
 	defer cancel()
-	early := j.early(ctx, tick)
-	if until = until.Add(early); early <= longestEarly {
-		pauseFor(j.g.ctx, early)
-		early = 0
-		ctx, cancel = context.WithDeadline(j.g.ctx, until)
-		defer cancel()
-	}
-	won, err := j.claimTick(ctx, tick, schedule, max(time.Until(until)-early, 0))
-	if won {
-		pauseFor(j.g.ctx, early) // more than longestEarly, which only a wider window of WithClaim grants
-	}
 	if err == nil && !won {
-		j.tell(skipped, Event{Tick: tick, Holder: j.holder(ctx)})
-		j.compare("", tick, period, schedule)
+		j.tell(skipped, Event{Tick: at, Holder: j.holder(ctx)})
+		j.compare("", at, period, schedule)
 		return
 	}
 	var o outcome
 	if err == nil {
-		o, err = j.run(j.g.ctx, tick, j.lease(period), until, punctual)
+		o, err = j.run(j.g.ctx, at, j.lease(period), until, punctual)
 	}
 	var held *holdfast.HeldError
 	switch {
 	case o.ran:
-		j.compare(o.key, tick, period, schedule)
+		j.compare(o.key, at, period, schedule)
 	case j.g.ctx.Err() != nil:
-		j.tell(late, Event{Tick: tick, Err: errStopped})
+		j.tell(late, Event{Tick: at, Err: errStopped})
 	case errors.As(err, &held):
-		j.tell(skipped, Event{Tick: tick, Holder: held.Label, Err: err})
+		j.tell(skipped, Event{Tick: at, Holder: held.Label, Err: err})
 	case errors.Is(err, holdfast.ErrUnavailable) && j.failOpen:
-		j.tell(unlocked, Event{Tick: tick, Err: err})
-		_ = j.work(j.g.ctx, tick)
+		j.tell(unlocked, Event{Tick: at, Err: err})
+		_ = j.work(j.g.ctx, at)
 	default:
-		j.tell(late, Event{Tick: tick, Err: err})
+		j.tell(late, Event{Tick: at, Err: err})
 	}
 }
 
-// longestEarly is how far ahead of the clock of Redis Claim grants a tick, unless WithClaim sets another window. A tick
-// that is further ahead is claimed before the wait, which refuses most such ticks at once. Others are claimed after it.
-const longestEarly = 10 * time.Second
-
-// pauseFor waits for d, or until ctx ends.
-func pauseFor(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-type lateError struct{ by, bound time.Duration }
-
-func (e *lateError) Error() string {
-	return fmt.Sprintf("cronlock: %v late, at most %v allowed", e.by.Round(time.Millisecond), e.bound)
-}
-
-// longestGap is the longest gap that holdfast.WithMinGap takes.
+// longestGap is the longest gap that tick.WithMinGap takes.
 const longestGap = 366 * 24 * time.Hour
 
-// claimTick asks until Redis answers, for as long as the job may be late. With @every each replica counts its own periods,
-// so that their ticks differ: then granted ticks must be a period apart.
-func (j *job) claimTick(ctx context.Context, tick time.Time, schedule cron.Schedule, left time.Duration) (won bool, err error) {
-	opts := append(slices.Clip(j.claim), holdfast.WithWait(left))
+// claimOptions returns the options of a claim. Where cron counts the periods of an @every, those of each replica differ: then
+// granted ticks must be a period apart.
+func (j *job) claimOptions(schedule cron.Schedule) []tick.Option {
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
-		opts = append(opts, holdfast.WithMinGap(min(every.Delay, longestGap)))
+		return append(slices.Clip(j.claim), tick.WithMinGap(min(every.Delay, longestGap)))
 	}
-	return j.g.locker.Claim(ctx, j.key, tick, opts...)
+	return j.claim
 }
 
 // holder returns the label of the replica that runs a tick, if a Trace wants it.
@@ -209,13 +178,13 @@ func (j *job) lease(period time.Duration) time.Duration {
 	return lease
 }
 
-// run runs the job under the lock, or without one if runs may overlap. If another holder has the lock, run waits as the
-// Policy says, and at least for what is left of the holder's lease, since the holder may be dead; with Wait(0) it does not.
-// The try in front of the wait says how much that is. While Redis is unavailable, run asks again, since no other replica
-// runs a tick that is claimed here. The job does not begin after until.
+// run runs the job under the lock, or without one if runs may overlap. If another holder has the lock, run waits as Wait
+// says, or with Skip for what is left of the holder's lease, since the holder may be dead: the first try says how much that
+// is. While Redis is unavailable, run asks again, since no other replica runs a tick that is claimed here. The job does not
+// begin after until.
 func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, until time.Time, punctual func() error) (o outcome, err error) {
-	wait := time.Duration(0)
-	for waited := false; ; {
+	wait := j.busy.wait
+	for waited := j.busy.waits; ; {
 		left := max(time.Until(until), 0)
 		o, err = j.attempt(ctx, tick, j.lockOptions(lease, min(wait, left)), punctual)
 		left = time.Until(until)
@@ -223,8 +192,8 @@ func (j *job) run(ctx context.Context, tick time.Time, lease time.Duration, unti
 		switch {
 		case o.ran || left <= 0 || ctx.Err() != nil:
 			return o, err
-		case errors.As(err, &held) && !waited && !j.busy.exact:
-			waited, wait = true, max(j.busy.wait, held.TimeLeft+slack)
+		case errors.As(err, &held) && !waited:
+			waited, wait = true, held.TimeLeft+slack
 		case errors.Is(err, holdfast.ErrUnavailable):
 			select {
 			case <-time.After(min(retryPause, left)):
@@ -243,7 +212,6 @@ func (j *job) attempt(ctx context.Context, tick time.Time, opts []holdfast.CallO
 		}
 		return outcome{ran: true, result: j.work(ctx, tick)}, nil
 	}
-	var abandoned error
 	err = j.g.locker.Do(ctx, j.key, func(ctx context.Context) error {
 		if err := punctual(); err != nil {
 			return err
@@ -251,16 +219,10 @@ func (j *job) attempt(ctx context.Context, tick time.Time, opts []holdfast.CallO
 		lock := holdfast.Held(ctx)[0]
 		o.ran, o.key = true, lock.Key()
 		o.result = j.work(ctx, tick)
-		if err := lock.Err(); errors.Is(err, holdfast.ErrClosed) {
-			abandoned = fmt.Errorf("%w: %w", holdfast.ErrLost, err) // by a Shutdown of the Locker
-		}
 		return nil
 	}, opts...)
 	if !o.ran {
 		return o, err
-	}
-	if abandoned != nil {
-		err = abandoned
 	}
 	if errors.Is(err, holdfast.ErrLost) {
 		j.tell(lost, Event{Tick: tick, Err: err})
@@ -274,7 +236,8 @@ var errPanic = errors.New("cronlock: the job panicked, or ended its goroutine")
 // work calls the job. It lets a panic pass, to cron's Recover if there is one.
 func (j *job) work(ctx context.Context, tick time.Time) error {
 	e := Event{Tick: tick, Err: errPanic}
-	if held := holdfast.Held(ctx); len(held) > 0 {
+	held := holdfast.Held(ctx)
+	if len(held) > 0 {
 		e.Token = held[0].Token()
 	}
 	began, returned := time.Now(), false
@@ -287,6 +250,7 @@ func (j *job) work(ctx context.Context, tick time.Time) error {
 	err := j.fn(context.WithValue(ctx, runKey{}, running{j.name, tick}))
 	returned, e.Elapsed, e.Err = true, time.Since(began), err
 	if err != nil {
+		e.aside = len(held) > 0 && held[0].Err() != nil
 		j.tell(failed, e)
 	} else {
 		j.tell(ran, e)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
@@ -37,6 +38,56 @@ func TestJobMadeInAConstructorIsRefused(t *testing.T) {
 			t.Errorf("got %q", said)
 		}
 	})
+}
+
+// Cron is like a fork of robfig/cron, netresearch/go-cron for example, where another method than Schedule holds the mutex
+// and calls the constructors.
+type Cron struct {
+	*cron.Cron
+	locked, done chan struct{}
+}
+
+func (c *Cron) ScheduleJob(construct func()) {
+	go c.Schedule(cron.Every(time.Hour), cron.FuncJob(func() {})) // its constructor waits, with the mutex held
+	<-c.locked
+	defer close(c.done)
+	construct()
+}
+
+func TestJobMadeInAConstructorOfAForkIsRefused(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // which nothing here asks
+	defer rdb.Close()
+	l, err := holdfast.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fork := &Cron{locked: make(chan struct{}), done: make(chan struct{})}
+	first := true
+	fork.Cron = cron.New(cron.WithChain(func(inner cron.Job) cron.Job {
+		if !first {
+			fork.locked <- struct{}{}
+			<-fork.done
+		}
+		first = false
+		return inner
+	}))
+	g := cronlock.New(l, fork.Cron)
+	if _, err := g.AddFunc("@hourly", "job", func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan error, 1)
+	go fork.ScheduleJob(func() {
+		_, err := g.Wrap("job", cron.FuncJob(func() {}))
+		said <- err
+	})
+	select {
+	case err := <-said:
+		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "wrapper's constructor") {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the constructor waits for the mutex that is held around it")
+	}
 }
 
 // Names of all kinds, with and without a prefix, are names of their own.
@@ -119,7 +170,7 @@ func TestRedLock(t *testing.T) {
 			for _, n := range nodes {
 				clients = append(clients, n.Client())
 			}
-			l, err := holdfast.NewRedLock(clients, holdfast.WithNodeTimeout(300*time.Millisecond)) // no room for it in the lease of a second's job
+			l, err := redlock.New(clients, redlock.WithNodeTimeout(300*time.Millisecond)) // no room for it in the lease of a second's job
 			if err != nil {
 				t.Fatal(err)
 			}

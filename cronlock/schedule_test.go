@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/robfig/cron/v3"
@@ -119,24 +119,28 @@ func TestManyJobsAtOnce(t *testing.T) {
 	})
 }
 
-// "@every": a replica whose phase is just short of a period after another's waits for its own next tick; when the one that
+// "@every" by cron: a replica whose phase is just short of a period after another's waits for its own next tick; when the one that
 // runs is gone, the next run is less than two periods after its last; one that comes back does not crowd in.
 func TestEveryWhenReplicasComeAndGo(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
-		first := newReplica(t, b, j)
-		first.add(t, "@every 10s", "job", time.Millisecond)
+		add := func() *replica {
+			r := newReplica(t, b, j)
+			r.cron.Schedule(cron.Every(10*time.Second), r.job("job", r.work(time.Millisecond)))
+			return r
+		}
+		first := add()
 		pass(9 * time.Second)
-		newReplica(t, b, j).add(t, "@every 10s", "job", time.Millisecond) // at 19 s and so on
+		add() // at 19 s and so on
 		pass(32 * time.Second)
 		first.cron.Stop() // after 40 s
 		pass(2500 * time.Millisecond)
-		newReplica(t, b, j).add(t, "@every 10s", "job", time.Millisecond) // at 53 s and so on
+		add() // at 53 s and so on
 		pass(40 * time.Second)
 		start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 		var got []int
-		for _, tick := range j.ticks() {
-			got = append(got, int(tick.Sub(start).Seconds()))
+		for _, at := range j.ticks() {
+			got = append(got, int(at.Sub(start).Seconds()))
 		}
 		if want := []int{10, 20, 30, 40, 53, 63, 73, 83}; j.total() != len(want) || !slices.Equal(got, want) {
 			t.Errorf("ran at %v, want %v", got, want)
@@ -174,9 +178,9 @@ func TestLatenessBeyondThePeriod(t *testing.T) {
 		pass(30 * time.Second)
 		b.Up()
 		pass(30 * time.Second)
-		for _, tick := range j.ticks() {
-			if on := j.ranOn(tick); len(on) != 1 {
-				t.Errorf("%v ran on %v", tick, on)
+		for _, at := range j.ticks() {
+			if on := j.ranOn(at); len(on) != 1 {
+				t.Errorf("%v ran on %v", at, on)
 			}
 		}
 		if n := j.total(); j.peak() != 1 || n < 4 {
@@ -198,15 +202,15 @@ func TestClockOfRedisSteps(t *testing.T) {
 			b.Skew(step)
 		}
 		pass(20 * time.Second)
-		for _, tick := range j.ticks() {
-			if on := j.ranOn(tick); len(on) != 1 {
-				t.Errorf("%v ran on %v", tick, on)
+		for _, at := range j.ticks() {
+			if on := j.ranOn(at); len(on) != 1 {
+				t.Errorf("%v ran on %v", at, on)
 			}
 		}
 		if n := j.total(); n != 8 {
 			t.Errorf("%d runs: %v", n, j)
 		}
-		if late := j.of("late"); len(late) != 2*2*3 || !errors.Is(late[0].Err, holdfast.ErrTick) {
+		if late := j.of("late"); len(late) != 2*2*3 || !errors.Is(late[0].Err, tick.ErrWindow) {
 			t.Errorf("late: %v", late)
 		}
 	})
@@ -280,11 +284,11 @@ func TestEveryWithClocksThatDiffer(t *testing.T) {
 		}
 		pass(3 * time.Minute)
 		var last time.Time
-		for _, tick := range j.ticks() {
-			if gap := tick.Sub(last); !last.IsZero() && (gap < 10*time.Second || gap > 20*time.Second) {
+		for _, at := range j.ticks() {
+			if gap := at.Sub(last); !last.IsZero() && (gap < 10*time.Second || gap > 20*time.Second) {
 				t.Errorf("%v between two ticks", gap)
 			}
-			last = tick
+			last = at
 		}
 		if n := j.total(); n < 10 || n > 20 || len(j.of("late"))+len(j.of("differs")) > 0 {
 			t.Errorf("%v", j)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
 	"github.com/robfig/cron/v3"
 )
 
@@ -15,13 +16,14 @@ import (
 
 // fingerprint tells schedules apart, by their ticks in a few days around both changes of the clocks.
 func fingerprint(s cron.Schedule, l *time.Location) string {
-	if every, ok := s.(cron.ConstantDelaySchedule); ok {
+	switch every := s.(type) {
+	case cron.ConstantDelaySchedule:
 		return "every " + every.Delay.String()
-	}
-	if _, ok := s.(*cron.SpecSchedule); !ok {
+	case ticks.Every, *cron.SpecSchedule:
+	default:
 		return fmt.Sprintf("of %T", s) // Next may change a state that belongs to its cron
 	}
-	var ticks []string
+	var all []string
 	for _, from := range []time.Time{
 		time.Date(2024, 2, 28, 23, 59, 30, 0, time.UTC), time.Date(2024, 3, 31, 0, 30, 0, 0, time.UTC),
 		time.Date(2024, 7, 1, 12, 0, 0, 0, time.UTC), time.Date(2024, 10, 27, 0, 30, 0, 0, time.UTC),
@@ -31,10 +33,10 @@ func fingerprint(s cron.Schedule, l *time.Location) string {
 			if at = s.Next(at); at.IsZero() {
 				break
 			}
-			ticks = append(ticks, at.UTC().Format("2006-01-02T15:04:05"))
+			all = append(all, at.UTC().Format("2006-01-02T15:04:05"))
 		}
 	}
-	return "at " + strings.Join(ticks, " ")
+	return "at " + strings.Join(all, " ")
 }
 
 const (
@@ -91,11 +93,3 @@ func head(ticks string) string {
 	}
 	return ticks
 }
-
-// skewed is the schedule of a replica whose clock is ahead, in tests.
-type skewed struct {
-	cron.Schedule
-	ahead time.Duration
-}
-
-func (s skewed) Next(now time.Time) time.Time { return s.Schedule.Next(now.Add(s.ahead)).Add(-s.ahead) }

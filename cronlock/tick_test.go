@@ -3,23 +3,71 @@ package cronlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/cronlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/robfig/cron/v3"
 )
 
-// With "@every" each replica counts for itself. Runs are a period apart at least, and two at most.
+// every returns the ticks of "@every" between two moments.
+func every(period time.Duration, from, to time.Time) (ticks []time.Time) {
+	p := int64(period / time.Second)
+	for unix := from.Unix() - from.Unix()%p + p; unix <= to.Unix(); unix += p {
+		ticks = append(ticks, time.Unix(unix, 0).UTC())
+	}
+	return ticks
+}
+
+// "@every" counts from 1970, on all replicas, also where each is restarted more often than the period.
 func TestEvery(t *testing.T) {
+	for spec, tt := range map[string]struct{ period, restart time.Duration }{
+		"@every 10s":    {10 * time.Second, time.Hour},
+		"@every 8s":     {8 * time.Second, 6 * time.Second},
+		"@every 1.9s":   {time.Second, 700 * time.Millisecond},
+		"@every 10ms":   {time.Second, 3 * time.Second},
+		"@every 24h":    {24 * time.Hour, 23 * time.Hour},
+		"@every 36h30m": {36*time.Hour + 30*time.Minute, 25 * time.Hour},
+	} {
+		t.Run(spec, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				j := newJournal()
+				pass(1234 * time.Millisecond)
+				from := time.Now()
+				to, replicas := from.Add(20*tt.period), [2]*replica{}
+				for i := 0; time.Now().Before(to); i++ { // one of the two is there while the other one starts
+					r := &replicas[i%2]
+					if *r != nil {
+						(*r).stop(t)
+					}
+					*r = newReplica(t, b, j)
+					(*r).add(t, spec, "job", time.Millisecond)
+					pass(min(tt.restart/2, time.Until(to)))
+				}
+				pass(10 * time.Millisecond)
+				want := every(tt.period, from, to)
+				if got := j.ticks(); !slices.Equal(got, want) || j.total() != len(want) || len(j.of("differs"))+len(j.of("failed")) > 0 {
+					t.Errorf("ran at %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// Where cron counts, each replica has ticks of its own. Runs are a period apart at least, and two at most.
+func TestEveryOfCron(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		j := newJournal()
 		for i := range 4 {
-			newReplica(t, b, j).add(t, "@every 10s", "job", time.Millisecond)
+			r := newReplica(t, b, j)
+			r.cron.Schedule(cron.Every(10*time.Second), r.job("job", r.work(time.Millisecond)))
 			pass(time.Duration(i) * 3300 * time.Millisecond)
 		}
 		pass(200 * time.Second)
@@ -53,7 +101,7 @@ func TestReplicaAnHourOff(t *testing.T) {
 		}
 		for off, own := range offs {
 			late := own.of("late")
-			if own.total() > 0 || len(late) != 10 || !errors.Is(late[0].Err, holdfast.ErrTick) {
+			if own.total() > 0 || len(late) != 10 || !errors.Is(late[0].Err, tick.ErrWindow) {
 				t.Errorf("%v off: %d runs, %v", off, own.total(), own)
 			}
 		}
@@ -206,8 +254,7 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 	}{
 		"late":     {nil, time.Millisecond, late, []string{"level=ERROR msg=\"cronlock: a tick does not run on this replica"}},
 		"unlocked": {[]cronlock.Option{cronlock.WithFailOpen()}, time.Millisecond, late, []string{"level=WARN msg=\"cronlock: a job runs without"}},
-		"lost": {nil, 30 * time.Second, lose,
-			[]string{"level=ERROR msg=\"cronlock: the lock was lost", "level=ERROR msg=\"cronlock: a job failed"}},
+		"lost":     {nil, 30 * time.Second, lose, []string{"level=ERROR msg=\"cronlock: the lock was lost"}},
 	} {
 		for _, traced := range []string{"", "the Guard", "the job", "nothing"} {
 			t.Run(name+" "+traced, func(t *testing.T) {
@@ -243,5 +290,76 @@ func TestWhatIsSaidByDefault(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A holdfast.LogTrace of the Locker has the line about a loss, in place of the Guard. What else a job failed with is said too.
+func TestLossThatTheLockerLogs(t *testing.T) {
+	for _, c := range []struct {
+		logs bool
+		fn   func(context.Context) error
+		says []string
+	}{
+		{false, func(ctx context.Context) error { <-ctx.Done(); return nil }, []string{"cronlock: the lock was lost"}},
+		{false, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, []string{"cronlock: the lock was lost"}},
+		{false, func(ctx context.Context) error { <-ctx.Done(); return fmt.Errorf("invoice 7: %w", context.Cause(ctx)) }, []string{"cronlock: the lock was lost"}},
+		{true, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, []string{"holdfast: lost"}},
+		{true, func(ctx context.Context) error { <-ctx.Done(); return errors.New("no paper") }, []string{"holdfast: lost", "no paper"}},
+		{false, func(context.Context) error { return context.Canceled }, []string{"cronlock: a job failed"}}, // not by a loss
+	} {
+		log := logTo(t)
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			r := newReplica(t, b, newJournal())
+			var opts []holdfast.Option
+			if c.logs {
+				opts = append(opts, holdfast.WithTrace(holdfast.LogTrace(nil)))
+			}
+			l, err := holdfast.New(r.rdb, opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Shutdown(context.Background())
+			r.guard = cronlock.New(l, r.cron)
+			defer r.guard.Stop(context.Background())
+			if _, err := r.guard.AddFunc("* * * * *", "job", c.fn); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Minute + time.Second)
+			_ = r.rdb.Del(context.Background(), "cron:job").Err()
+			pass(50 * time.Second)
+		})
+		text := log.String()
+		for _, what := range c.says {
+			if !strings.Contains(text, what) {
+				t.Errorf("no %q in\n%s", what, text)
+			}
+		}
+		if strings.Count(text, "\n") != len(c.says) {
+			t.Errorf("want %q, got\n%s", c.says, text)
+		}
+	}
+}
+
+// A replica that was paused over a tick cannot know that another one ran it, and has nothing to report as an error. A tick
+// that it claimed and cannot run any more is one.
+func TestPausedReplicaLogsNoError(t *testing.T) {
+	log := logTo(t)
+	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		j := newJournal()
+		untraced := func(r *replica) *replica { r.guard = cronlock.New(r.locker, r.cron); return r }
+		paused := newReplica(t, b, j)
+		paused.rechain(func(inner cron.Job) cron.Job {
+			return cron.FuncJob(func() { time.Sleep(40 * time.Second); inner.Run() })
+		})
+		for _, r := range []*replica{untraced(paused), untraced(newReplica(t, b, j))} {
+			r.add(t, "* * * * *", "job", time.Millisecond)
+		}
+		pass(time.Minute + 50*time.Second)
+		if j.total() != 1 {
+			t.Errorf("%d runs", j.total())
+		}
+	})
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN msg=\"cronlock: a tick came too late to this replica") {
+		t.Errorf("got %s", text)
 	}
 }

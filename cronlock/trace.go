@@ -2,38 +2,38 @@ package cronlock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
-// goroutine that does the work, so they must return quickly, and several may run at once. Ran or Failed reports each run,
-// once; Lost does too if the run's lock was lost. A [holdfast.Trace] of the Locker reports what happens to the lock itself.
+// Trace is a set of hooks, like a [holdfast.Trace]. Any of them may be nil. They run on the goroutine that does the
+// work, so they must return quickly, and several may run at once.
 type Trace struct {
 	// Ran: the job ran here and returned nil. Sets Token and Elapsed.
 	Ran func(Event)
-	// Skipped: another replica has claimed the tick, which is the usual case. If Err is set, this replica has claimed the
-	// tick and does not run it, because the lock is held: Err matches [holdfast.ErrNotAcquired]. Holder is the label of the
-	// lock's holder, if known.
+	// Skipped: another replica has claimed the tick, the usual case; or, with a [holdfast.ErrNotAcquired], this one has
+	// and the key is busy. Holder is the label of the lock's holder, if known.
 	Skipped func(Event)
-	// Late: the tick does not run on this replica, for the reason in Err: Redis was unavailable ([holdfast.ErrUnavailable]),
-	// a clock is off ([holdfast.ErrTick]), the process was paused, or the Guard or the Locker was stopped
+	// Late: the tick does not run on this replica: Redis was unavailable ([holdfast.ErrUnavailable]), a clock is off
+	// ([tick.ErrWindow]), the process was paused ([tick.ErrLate]), or the Guard or the Locker was stopped
 	// ([holdfast.ErrClosed]).
 	Late func(Event)
-	// Lost: the lock was lost while the job ran. Err matches [holdfast.ErrLost].
+	// Lost: the lock was lost while the job ran. Ran or Failed reports the run too.
 	Lost func(Event)
-	// Failed: the job returned Err or panicked, or it cannot run: see [Guard.Job]. Sets Token and Elapsed.
+	// Failed: the job returned Err or panicked, or it found no tick. Sets Token and Elapsed. The tick is not retried. A
+	// panic continues, and ends the process unless cron.Recover is in the chain.
 	Failed func(Event)
-	// Unlocked: the job runs here without the lock and the claim: see [WithFailOpen]. Err says why.
+	// Unlocked: the job runs here without the lock and the claim, for the reason in Err: see [WithFailOpen].
 	Unlocked func(Event)
-	// Differs: another replica has a different spec or location for this name. Err shows ticks of both. Replicas compare at
-	// most once a minute, and not with several masters. For a [cron.Schedule] that is not cron's own they compare only the
-	// type.
+	// Differs: another replica has a different spec or location for this name. Err shows ticks of both.
 	Differs func(Event)
 }
 
-// Event is what a [Trace] hook receives. Name is always set, and Tick if known. Other fields may be zero unless the hook's
-// comment names them.
+// Event is what a [Trace] hook receives. Name is always set, and Tick if known. Other fields may be zero unless the
+// hook's comment names them.
 type Event struct {
 	Name    string
 	Tick    time.Time
@@ -41,6 +41,8 @@ type Event struct {
 	Token   int64
 	Elapsed time.Duration
 	Err     error
+
+	aside bool // of Late: nobody was asked who has the tick; of Failed: the lock had ended, which Lost reports
 }
 
 // hook selects a hook of a Trace.
@@ -69,19 +71,34 @@ func (j *job) tell(h hook, e Event) {
 	}
 }
 
-// logTrace is the default logging, for hooks that no Trace sets.
+// logTrace is the default logging, for hooks that no Trace sets. A loss is one line: a job that ends with its lock's context
+// did not fail as well, and a holdfast.LogTrace has a line of its own. A tick that came too late to a replica that was paused
+// may have run on another one, so that it is no error.
 var logTrace = Trace{
-	Late:     logged(slog.LevelError, "cronlock: a tick does not run on this replica"),
-	Lost:     logged(slog.LevelError, "cronlock: the lock was lost while its job ran"),
-	Failed:   logged(slog.LevelError, "cronlock: a job failed"),
-	Unlocked: logged(slog.LevelWarn, "cronlock: a job runs without its lock"),
-	Differs:  logged(slog.LevelError, "cronlock: ticks differ between replicas"),
+	Late: func(e Event) {
+		if e.aside {
+			line(slog.LevelWarn, "cronlock: a tick came too late to this replica, another one may have run it", e)
+		} else {
+			line(slog.LevelError, "cronlock: a tick does not run on this replica", e)
+		}
+	},
+	Lost: func(e Event) {
+		var core interface{ Logged() bool }
+		if !errors.As(e.Err, &core) || !core.Logged() {
+			line(slog.LevelError, "cronlock: the lock was lost while its job ran", e)
+		}
+	},
+	Failed: func(e Event) {
+		if !e.aside || !errors.Is(e.Err, context.Canceled) && !errors.Is(e.Err, holdfast.ErrLost) {
+			line(slog.LevelError, "cronlock: a job failed", e)
+		}
+	},
+	Unlocked: func(e Event) { line(slog.LevelWarn, "cronlock: a job runs without its lock", e) },
+	Differs:  func(e Event) { line(slog.LevelError, "cronlock: ticks differ between replicas", e) },
 }
 
-func logged(level slog.Level, msg string) func(Event) {
-	return func(e Event) {
-		slog.Log(context.Background(), level, msg, "job", e.Name, "tick", e.Tick, "err", e.Err)
-	}
+func line(level slog.Level, msg string, e Event) {
+	slog.Log(context.Background(), level, msg, "job", e.Name, "tick", e.Tick, "err", e.Err)
 }
 
 // asks reports whether a hook wants the holder of a tick, which costs a command.
@@ -101,9 +118,8 @@ type running struct {
 	tick time.Time
 }
 
-// Tick returns the name of the job to which ctx belongs, and the nominal time for which it runs. With [Guard.RunNow] that is
-// the moment of the call. ok is false outside of a job. The fencing token is that of holdfast.Held(ctx)[0]; with [Allow] or
-// [WithFailOpen] there may be no lock.
+// Tick returns the name of the job to which ctx belongs, and the nominal time for which it runs. ok is false outside of
+// a job. The fencing token is that of holdfast.Held(ctx)[0], if there is a lock.
 func Tick(ctx context.Context) (name string, tick time.Time, ok bool) {
 	r, ok := ctx.Value(runKey{}).(running)
 	return r.name, r.tick, ok

@@ -5,6 +5,7 @@ go 1.25.0
 replace (
 	github.com/holdfast-go/holdfast => ../
 	github.com/holdfast-go/holdfast/sqlfence/gormfence => ../sqlfence/gormfence
+	github.com/holdfast-go/holdfast/sqlfence/pgxfence => ../sqlfence/pgxfence
 )
 
 require (
@@ -15,6 +16,7 @@ require (
 	github.com/hibiken/asynq v0.26.0
 	github.com/holdfast-go/holdfast v0.1.0
 	github.com/holdfast-go/holdfast/sqlfence/gormfence v0.1.0
+	github.com/holdfast-go/holdfast/sqlfence/pgxfence v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.24.0
 	github.com/redis/go-redis/v9 v9.19.0

@@ -20,7 +20,7 @@ func ExampleNew() {
 
 	defer func() { fmt.Println(recover()) }()
 	ginlock.New(locker, "", ginlock.Param("id"), ginlock.WithBusy(ginlock.Wait(-time.Second)))
-	// Output: ginlock: New: the resource is empty; WithBusy(Wait(-1s)): negative
+	// Output: ginlock: New: WithBusy(Wait(-1s)): negative; no resource
 }
 
 // The request's context carries the lock, which has the token and the key.

@@ -34,17 +34,16 @@ func TestJSONTakesAFieldOfTheBody(t *testing.T) {
 		`{"i\u0064":"42"}`:                             "42",
 		`{"id":42.0}`:                                  "42.0", // as written
 		`{"id":-1e+2}`:                                 "-1e+2",
+		`{"id":-0}`:                                    "0", // the same integer
 		`{"id":12345678901234567890123}`:               "12345678901234567890123",
 		`{"id":" 42 "}`:                                " 42 ",
 		`{"id":"a:b/ü\n"}`:                             "a:b/ü\n",
-		`{"id":1,"id":"2"}`:                            "2", // the last one, as the handler sees it
-		`{"id":{},"id":null,"id":3}`:                   "3",
 		`{"x":{"id":1},"id":2,"y":{"id":3}}`:           "2",
 		`{"idx":1,"i":3,"id":2,"":4}`:                  "2",
 
 		``: "", ` `: "", `null`: "", `42`: "", `"id"`: "", `[]`: "", `[{"id":1}]`: "", `{}`: "", `{"x":{"id":1}}`: "", `{"idx":1}`: "",
 		`{"id":""}`: "", `{"id":null}`: "", `{"id":true}`: "", `{"id":false}`: "", `{"id":[1]}`: "", `{"id":{"id":1}}`: "",
-		`{"id":1,"id":null}`: "", `{"id":1,"id":{}}`: "", `{"id":1,"id":""}`: "",
+		`{"id":1,"id":null}`: "", `{"id":1,"id":{}}`: "", `{"id":1,"id":""}`: "", `{"id":1,"id":1}`: "", `{"id":{},"id":3}`: "",
 		`{"ID":1}`: "", `{"id":1,"ID":2}`: "", `{"Id":1,"id":2}`: "", `{"x":1,"iD":3,"id":2}`: "",
 		`{"id":1`: "", `{"id":1}}`: "", `{"id":1}{"id":2}`: "", `{"id":1},`: "", `{"id":1,}`: "", `{"id":01}`: "", `{"id":1;"a":2}`: "", `{id:1}`: "", `{'id':1}`: "",
 		`{"id":1,"x":tru}`: "", `{"id":NaN}`: "", `{"id":"a}`: "", "{\"id\":\"a\nb\"}": "", "\ufeff{\"id\":1}": "", "id=42": "", "\x1f\x8b": "",
@@ -103,11 +102,11 @@ func TestJSONIsAnsweredByWhoseMistakeItIs(t *testing.T) {
 			seen    string // in c.Errors
 			is      error
 		}{
-			"no body":              {nil, nil, http.StatusBadRequest, `no body, so no field "id"`, "", holdfast.ErrInvalid},
+			"no body":              {nil, nil, http.StatusBadRequest, `no body`, "", holdfast.ErrInvalid},
 			"no field":             {strings.NewReader(`{"i":1}`), nil, http.StatusBadRequest, `no field "id" in its body`, "", holdfast.ErrInvalid},
 			"an empty field":       {strings.NewReader(`{"id":""}`), nil, http.StatusBadRequest, `an empty field "id"`, "", holdfast.ErrInvalid},
 			"an object as a field": {strings.NewReader(`{"id":{}}`), nil, http.StatusBadRequest, `neither a string nor a number`, "", holdfast.ErrInvalid},
-			"another case":         {strings.NewReader(`{"id":1,"Id":2}`), nil, http.StatusBadRequest, `a field "Id" in its body; only "id" is allowed`, "", holdfast.ErrInvalid},
+			"another case":         {strings.NewReader(`{"id":1,"Id":2}`), nil, http.StatusBadRequest, `a field "Id" in its body; only "id" is allowed, once`, "", holdfast.ErrInvalid},
 			"no object":            {strings.NewReader(`[]`), nil, http.StatusBadRequest, `not a JSON object`, "", holdfast.ErrInvalid},
 			"a body that breaks off": {io.MultiReader(strings.NewReader(`{"id":`), iotest.ErrReader(broken)), nil, http.StatusBadRequest,
 				"did not arrive in full", "", broken},
@@ -117,9 +116,9 @@ func TestJSONIsAnsweredByWhoseMistakeItIs(t *testing.T) {
 				c.Request.Body = http.MaxBytesReader(c.Writer, c.Request.Body, 20)
 			}, http.StatusRequestEntityTooLarge, "too large", "", holdfast.ErrInvalid},
 			"a body that was read": {strings.NewReader(body), drain, http.StatusInternalServerError, "could not be determined",
-				"ginlock: JSON: the body has already been read: put", nil},
+				"ginlock: the body has already been read: put", nil},
 			"a body that was closed": {iotest.ErrReader(http.ErrBodyReadAfterClose), nil, http.StatusInternalServerError, "could not be determined",
-				"ginlock: JSON: the body has already been read: put", nil},
+				"ginlock: the body has already been read: put", nil},
 		} {
 			var errs errs
 			var got error
@@ -391,8 +390,49 @@ func plain(raw json.RawMessage) (string, bool) {
 		return "", false
 	}
 	switch v := v.(type) {
-	case string, json.Number:
-		return fmt.Sprint(v), true
+	case string:
+		return v, true
+	case json.Number:
+		if v == "-0" {
+			v = "0"
+		}
+		return v.String(), true
 	}
 	return "", false
+}
+
+// A part of the user's that reads the body leaves it for the handler, and is bounded as JSON is.
+func TestBodyIsGivenToAFunction(t *testing.T) {
+	broken := errors.New("broken")
+	part := ginlock.Body(func(body []byte) ([]string, error) {
+		if string(body) == "broken" {
+			return nil, broken
+		}
+		return strings.Fields(string(body)), nil
+	})
+	for body, want := range map[string]string{"a b": "[a b] <nil>", "": "[] <nil>", "broken": "[] broken"} {
+		req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+		got, err := take(part, req, nil)
+		if s := fmt.Sprint(got, " ", err); s != want {
+			t.Errorf("%q: got %s, want %s", body, s, want)
+		}
+		if left, err := io.ReadAll(req.Body); err != nil || string(left) != body {
+			t.Errorf("%q: the handler reads %q, %v", body, left, err)
+		}
+	}
+	large := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", mebibyte+1)))
+	if got, err := take(part, large, nil); !errors.As(err, new(*http.MaxBytesError)) {
+		t.Errorf("too large: got %d, %v", len(got), err)
+	}
+	for name, part := range map[string]ginlock.Part{"no path": ginlock.JSON(), "no name": ginlock.JSON("data", ""), "no function": ginlock.Body(nil)} {
+		if part != nil {
+			t.Errorf("%s: got a part", name)
+		}
+	}
+	path := []string{"data", "id"}
+	part = ginlock.JSON(path...)
+	path[1] = "x" // the part keeps its own
+	if got, err := take(part, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"id":1,"data":{"id":2,"x":3}}`)), nil); err != nil || len(got) != 1 || got[0] != "2" {
+		t.Errorf("a path: got %q, %v", got, err)
+	}
 }

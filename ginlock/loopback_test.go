@@ -101,8 +101,7 @@ func TestSequentialRequestsOfOneClientDoNotConflict(t *testing.T) {
 
 func TestSequentialRequestsOfOneClientDoNotConflictOnRealServers(t *testing.T) {
 	proxy := servertest.Proxy(t, servertest.Redis(t).Addr())
-	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
-	t.Cleanup(func() { rdb.Close() })
+	rdb := proxy.Client()
 	server := httptest.NewServer(largeResponses(newLocker(t, rdb)))
 	t.Cleanup(server.Close)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -134,23 +134,24 @@ func TestFailOpenRunsWithoutALockOnlyWhenRedisIsAway(t *testing.T) {
 		errs.want(t, nil)
 
 		api.link.CutUp()
-		w := get(router, "/orders/42?customer=7")
-		wantStatus(t, w, http.StatusOK)
-		if inner != outer || outer == nil {
-			t.Errorf("got %v outside and %v inside, want the customer's lock and no other", outer, inner)
-		}
-		errs.want(t, holdfast.ErrUnavailable)
-
 		inner = nil
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		begin := time.Now()
-		w = send(router, httptest.NewRequestWithContext(ctx, http.MethodGet, "/orders/42?customer=7", nil))
+		w := send(router, httptest.NewRequestWithContext(ctx, http.MethodGet, "/orders/42?customer=7", nil))
 		wantTook(t, begin, 500*time.Millisecond)
 		wantStatus(t, w, http.StatusServiceUnavailable)
 		if inner != nil {
 			t.Error("a request that had ended was let through")
 		}
+		errs.want(t, holdfast.ErrUnavailable)
+
+		w = get(router, "/orders/42?customer=7")
+		wantStatus(t, w, http.StatusOK)
+		if inner != outer || outer == nil {
+			t.Errorf("got %v outside and %v inside, want the customer's lock and no other", outer, inner)
+		}
+		errs.want(t, holdfast.ErrUnavailable)
 		api.link.Heal()
 		release()
 	})
@@ -197,33 +198,33 @@ func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 			opts     []ginlock.Option
 			want     []string
 		}{
-			"nil locker":          {nil, "order", byID, nil, []string{"locker"}},
+			"nil locker":          {nil, "order", byID, nil, []string{"no Locker"}},
 			"empty resource":      {l, "", byID, nil, []string{"resource"}},
-			"nil part":            {l, "order", nil, nil, []string{"part is nil"}},
-			"unnamed param":       {l, "order", ginlock.Param(""), nil, []string{"part is nil", "name"}},
-			"unnamed header":      {l, "order", ginlock.Header(""), nil, []string{"part is nil", "name"}},
-			"unnamed query":       {l, "order", ginlock.Query(""), nil, []string{"part is nil", "name"}},
-			"unnamed value":       {l, "order", ginlock.Value(""), nil, []string{"part is nil", "name"}},
-			"unnamed field":       {l, "order", ginlock.JSON(""), nil, []string{"part is nil", "name"}},
-			"no parts":            {l, "order", ginlock.Parts(), nil, []string{"part is nil", "Parts"}},
-			"nil among parts":     {l, "order", ginlock.Parts(byID, nil), nil, []string{"part is nil", "Parts"}},
-			"unnamed among parts": {l, "order", ginlock.Parts(ginlock.Parts(byID, ginlock.Query("")), byID), nil, []string{"part is nil", "Parts"}},
+			"nil part":            {l, "order", nil, nil, []string{"no part"}},
+			"unnamed param":       {l, "order", ginlock.Param(""), nil, []string{"no part", "name"}},
+			"unnamed header":      {l, "order", ginlock.Header(""), nil, []string{"no part", "name"}},
+			"unnamed query":       {l, "order", ginlock.Query(""), nil, []string{"no part", "name"}},
+			"unnamed value":       {l, "order", ginlock.Value(""), nil, []string{"no part", "name"}},
+			"unnamed field":       {l, "order", ginlock.JSON(""), nil, []string{"no part", "name"}},
+			"no parts":            {l, "order", ginlock.Parts(), nil, []string{"no part", "Parts"}},
+			"nil among parts":     {l, "order", ginlock.Parts(byID, nil), nil, []string{"no part", "Parts"}},
+			"unnamed among parts": {l, "order", ginlock.Parts(ginlock.Parts(byID, ginlock.Query("")), byID), nil, []string{"no part", "Parts"}},
 			"nil option":          {l, "order", byID, []ginlock.Option{ginlock.WithFailOpen(), nil}, []string{"option 2 of 2 is nil"}},
 			"negative wait":       {l, "order", byID, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(-1))}, []string{"WithBusy(Wait(-1ns))"}},
 			"nil trace":           {l, "order", byID, []ginlock.Option{ginlock.WithTrace(nil)}, []string{"WithTrace(nil)"}},
 			"nil error handler":   {l, "order", byID, []ginlock.Option{ginlock.WithErrorHandler(nil)}, []string{"WithErrorHandler(nil)"}},
-			"nil lock option":     {l, "order", byID, lock(holdfast.WithLabel("a"), nil), []string{"WithLock: option 2 of 2 is nil"}},
+			"nil lock option":     {l, "order", byID, lock(holdfast.WithLabel("a"), nil), []string{"WithLock", "nil option"}},
 			"short lease":         {l, "order", byID, lock(holdfast.WithTTL(time.Millisecond)), []string{"WithTTL(1ms)"}},
 			"lease beyond hold":   {l, "order", byID, lock(holdfast.WithTTL(time.Minute)), []string{"WithMaxHold", "1m0s"}},
 			"contradiction":       {l, "order", byID, lock(holdfast.WithoutRenewal()), []string{"WithoutRenewal"}},
 			"re-entry":            {l, "order", byID, lock(holdfast.WithReentryID("x")), []string{"WithReentryID is for one call"}},
 			"useless wait":        {l, "order", byID, lock(holdfast.WithWait(-1)), []string{"WithWait(-1ns)"}},
-			"also no resource":    {l, "order", byID, []ginlock.Option{ginlock.WithAlso("", byID)}, []string{`WithAlso("")`, "resource"}},
-			"also no part":        {l, "order", byID, []ginlock.Option{ginlock.WithAlso("customer", ginlock.Param(""))}, []string{`WithAlso("customer")`, "part is nil"}},
+			"also no resource":    {l, "order", byID, []ginlock.Option{ginlock.WithAlso("", byID)}, []string{"WithAlso: no resource"}},
+			"also no part":        {l, "order", byID, []ginlock.Option{ginlock.WithAlso("customer", ginlock.Param(""))}, []string{"WithAlso: no part"}},
 			"too many":            {l, "order", byID, slices.Repeat([]ginlock.Option{ginlock.WithAlso("order", byID)}, 64), []string{"65 locks", "at most 64"}},
 			"all of it": {l, "", nil, []ginlock.Option{nil, ginlock.WithTrace(nil), ginlock.WithBusy(ginlock.Wait(-time.Second)), ginlock.WithErrorHandler(nil),
 				ginlock.WithLock(holdfast.WithTTL(0))}, []string{"resource", "part", "option 1 of 5", "WithTrace", "WithBusy", "WithErrorHandler", "WithTTL(0s)"}},
-			"also without a locker": {nil, "", byID, []ginlock.Option{ginlock.WithTrace(nil)}, []string{"locker", "resource", "WithTrace"}},
+			"also without a locker": {nil, "", byID, []ginlock.Option{ginlock.WithTrace(nil)}, []string{"no Locker", "no resource", "WithTrace"}},
 		} {
 			func() {
 				defer func() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/ginlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
@@ -25,7 +26,7 @@ func TestRedLock(t *testing.T) {
 			for _, m := range masters {
 				clients = append(clients, m.Client())
 			}
-			l, err := holdfast.NewRedLock(clients)
+			l, err := redlock.New(clients)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -106,8 +106,6 @@ func TestRedisDownIsUnavailable(t *testing.T) {
 
 func TestSilentRedisIsUnavailableInTime(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
-		api := newReplica(t, b)
-		api.link.CutUp()
 		for _, tt := range []struct {
 			want time.Duration
 			opts []ginlock.Option
@@ -117,12 +115,14 @@ func TestSilentRedisIsUnavailableInTime(t *testing.T) {
 			{3 * time.Second, []ginlock.Option{ginlock.WithBusy(ginlock.Wait(3 * time.Second))}},
 			{100 * time.Millisecond, []ginlock.Option{ginlock.WithLock(holdfast.WithTTL(400 * time.Millisecond))}},
 		} {
+			api := newReplica(t, b) // to which Redis has not been silent before
+			api.link.CutUp()
 			begin := time.Now()
 			w := get(route(ginlock.New(api.Locker, "order", byID, tt.opts...), never(t)), "/orders/42")
 			wantTook(t, begin, tt.want)
 			wantProblem(t, w, http.StatusServiceUnavailable, "5", "could not be taken")
+			api.link.Heal()
 		}
-		api.link.Heal()
 	})
 }
 

@@ -6,23 +6,20 @@ import (
 
 	"github.com/gin-gonic/gin"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
-// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
-// goroutine that does the work, so they must return quickly, and several may run at once. That goroutine is the request's.
-//
-// Refused and Lost receive the error that a handler given to [WithErrorHandler] receives. For events of the lock itself,
-// give the Locker a [holdfast.Trace]. To measure how long a refused request took, use an earlier middleware.
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. They run on the
+// request's goroutine, before its answer, so they must return quickly. A [holdfast.Trace] of the Locker reports what
+// happens to the lock.
 type Trace struct {
-	// Refused is called if the request is refused, before it is answered: the chain does not run. [New] lists the errors.
+	// Refused: the chain does not run.
 	Refused func(c *gin.Context, err error)
-	// Lost is called after the chain if the lock was lost while it ran, before any answer to that. err matches
-	// holdfast.ErrLost.
+	// Lost: the lock was lost while the chain ran.
 	Lost func(c *gin.Context, err error)
-	// Unreleased is called if Redis did not confirm the release within 1 s. The lock may stay until its lease expires, unless
-	// attempts in the background free it earlier. err matches holdfast.ErrUnavailable.
+	// Unreleased: Redis did not confirm the release within 1 s. The lock may stay until its lease expires.
 	Unreleased func(c *gin.Context, err error)
-	// Unlocked is called if the chain runs without the lock, see [WithFailOpen]. err matches holdfast.ErrUnavailable.
+	// Unlocked: the chain runs without the lock, see [WithFailOpen].
 	Unlocked func(c *gin.Context, err error)
 }
 
@@ -51,16 +48,6 @@ var errorsTrace = Trace{
 	Unlocked:   func(c *gin.Context, err error) { _ = c.Error(err) },
 }
 
-// tell calls one hook of every Trace that sets it. If none does, it calls that of errorsTrace.
 func (c *config) tell(request *gin.Context, h hook, err error) {
-	told := false
-	for _, t := range c.traces {
-		if f := h(t); f != nil {
-			f(request, err)
-			told = true
-		}
-	}
-	if !told {
-		h(&errorsTrace)(request, err)
-	}
+	wiring.Tell(c.traces, &errorsTrace, h, request, err)
 }

@@ -1,6 +1,7 @@
 package sqlfence
 
 import (
+	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -8,6 +9,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
 // Drivers are recognized by the shape of their errors, because every program would depend on a driver imported here:
@@ -39,19 +43,24 @@ func unsent(err error) bool {
 }
 
 func (f *Fence) transient(err error) bool {
-	return f.config.transient != nil && f.config.transient(err) || find(err, f.dialect.transient)
+	return f.ours(err) || find(err, f.dialect.transient)
+}
+
+// ours reports whether a function of WithRetries says to repeat.
+func (f *Fence) ours(err error) bool {
+	return slices.ContainsFunc(f.also, func(is func(error) bool) bool { return is(err) })
 }
 
 func (d Dialect) transient(err error) bool {
 	switch d {
 	case Postgres:
 		switch sqlState(err) {
-		case "40001", "40P01", "55P03": // serialization failure, deadlock, lock timeout
+		case "40001", "40P01": // serialization failure, deadlock; not 55P03, see waited
 			return true
 		}
 	case MySQL:
 		switch number(err, "Number") {
-		case 1205, 1213, 1020, 3572: // lock timeout, deadlock, changed since the snapshot, NOWAIT
+		case 1213, 1020: // deadlock, changed since the snapshot; not 1205 and 3572, see waited
 			return true
 		}
 	case SQLite:
@@ -63,9 +72,13 @@ func (d Dialect) transient(err error) bool {
 	return false
 }
 
-// noRows reports whether a result was empty. The error of pgx before 5.7 wraps nothing.
-func noRows(err error) bool {
-	return errors.Is(err, sql.ErrNoRows) || err.Error() == "no rows in result set"
+// waited reports whether err, that long after the call began, may be the end of a wait that the program has bounded: with
+// lock_timeout, innodb_lock_wait_timeout, busy_timeout or NOWAIT. A repeat would multiply the bound. PostgreSQL and MySQL have
+// codes for that, which are not transient. SQLite says BUSY too if it has no busy_timeout, as is the default of some drivers,
+// and if it sees that to wait would be of no use.
+func (f *Fence) waited(err error, passed time.Duration) bool {
+	busy := func(err error) bool { return number(err, "Code")&0xff == 5 }
+	return f.dialect == SQLite && passed >= busyFor && find(err, busy) && !f.ours(err)
 }
 
 // changed reports whether a statement failed because another transaction has committed since this one's snapshot.
@@ -82,6 +95,8 @@ func (f *Fence) advised(err error) error {
 		}
 	}
 	switch {
+	case find(err, func(err error) bool { return sqlState(err) == "42703" && strings.Contains(err.Error(), "parallel") }):
+		return fmt.Errorf("%w (the table %s is not the one that fence.DDL() creates: ALTER TABLE %[2]s ADD COLUMN parallel boolean NOT NULL DEFAULT false): %[3]w", err, f.table, holdfast.ErrInvalid)
 	case find(err, func(err error) bool { return sqlState(err) == "42P01" || number(err, "Number") == 1146 }), find(err, text("no such table")):
 		return fmt.Errorf("%w (there is no table %s for the guard: run fence.DDL(), once or in a migration, see sqlfence/migrations)", err, f.table)
 	case find(err, func(err error) bool { return sqlState(err) == "42601" || number(err, "Number") == 1064 }),
@@ -92,12 +107,12 @@ func (f *Fence) advised(err error) error {
 }
 
 // committed judges what COMMIT returned.
-func (f *Fence) committed(err error) error {
+func (f *Fence) committed(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case f.transient(err), ended(err), find(err, f.dialect.refused):
-		return failed("commit", err)
+		return because(ctx, failed("commit", err))
 	}
 	return &unknownError{err}
 }
@@ -110,20 +125,28 @@ func (d Dialect) refused(err error) bool {
 		return refusedBy(sqlState(err), severity(err)) ||
 			err.Error() == "commit unexpectedly resulted in rollback" ||
 			strings.EqualFold(err.Error(), "pq: could not complete operation in a failed transaction")
+	case MySQL:
+		return number(err, "Number") == 1205 // a lock that COMMIT waits for before it does anything
 	case SQLite:
 		return number(err, "Code")&0xff == 19 // a deferred constraint
 	}
 	return false
 }
 
-// refusedBy reports whether PostgreSQL's answer to COMMIT means that nothing was committed. An answer of severity ERROR
-// does: once the commit is recorded, the server answers with FATAL or PANIC only. The exceptions are 40003, "statement
-// completion unknown", and class 08, the connection, where another server speaks for the one that commits. If the severity
-// is missing, or in the server's language as lib/pq reports it, refusedBy goes by the classes that are never FATAL in answer
-// to COMMIT: data, constraints, a transaction that had failed before, syntax and rights, PL/pgSQL.
+// refusedBy reports whether PostgreSQL's answer to COMMIT means that nothing was committed. 25P03 does, FATAL as it is: the
+// server ended the session because it had waited in the transaction for longer than idle_in_transaction_session_timeout. It
+// looks for that a last time when it has read a statement and not yet begun it. An answer of severity ERROR does, too: once
+// the commit is recorded, the server answers with FATAL or PANIC only. The exceptions are 40003, "statement completion
+// unknown", class 08, the connection, where another server speaks for the one that commits, and 25P04, which
+// transaction_timeout may bring up behind a commit. If the severity is missing, or in the server's language as lib/pq reports
+// it, refusedBy goes by what is never FATAL in answer to COMMIT: lock timeouts, data, constraints, a transaction that had
+// failed before, syntax and rights, PL/pgSQL.
 func refusedBy(state, severity string) bool {
-	if len(state) != 5 || state == "40003" || state[:2] == "08" {
+	if len(state) != 5 || state == "40003" || state == "25P04" || state[:2] == "08" {
 		return false
+	}
+	if state == "25P03" || state == "55P03" { // idle in the transaction, lock timeout
+		return true
 	}
 	switch severity {
 	case "ERROR":

@@ -44,7 +44,7 @@ func TestWithTxStandsErrorsOfAllShapes(t *testing.T) {
 			for what, err := range map[string]error{"": err, "joined": errors.Join(errors.New("other"), err)} {
 				t.Run(fmt.Sprintf("%v/%T/%s", d, err, what), func(t *testing.T) {
 					fake, db := newDB(t)
-					got := newFence(t, d).WithTx(token(7), db, nil, func(*sql.Tx) error { return err })
+					got := newFence(t, d).WithTx(token(7), db, nil, func(context.Context, *sql.Tx) error { return err })
 					if got != err || fake.count("begin") != 1 || fake.count("rollback") != 1 {
 						t.Errorf("got %v and %s, want it as it is after one attempt", got == err, fake.ops())
 					}
@@ -56,10 +56,10 @@ func TestWithTxStandsErrorsOfAllShapes(t *testing.T) {
 
 func TestWithTxRollsBackWhenFnEndsItsGoroutine(t *testing.T) {
 	fake, db := newDB(t)
-	done := make(chan struct{})
+	fence, done := newFence(t, sqlfence.SQLite), make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { runtime.Goexit(); return nil })
+		_ = fence.WithTx(token(7), db, nil, func(context.Context, *sql.Tx) error { runtime.Goexit(); return nil })
 	}()
 	<-done
 	if got, want := fake.ops(), "begin raise rollback"; got != want {
@@ -84,13 +84,6 @@ func (t wordyTx) ExecContext(ctx context.Context, query string, args ...any) (sq
 	return nil, err
 }
 
-// readingTx is the same for what it reads only.
-type readingTx struct{ wordyTx }
-
-func (t readingTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return t.Tx.ExecContext(ctx, query, args...)
-}
-
 // wordyDB is the same where all connections are in use.
 type wordyDB struct{ wordyTx }
 
@@ -109,21 +102,11 @@ func TestWhatEndedAWaitIsSaid(t *testing.T) {
 		_, db := newDB(t)
 		f := newFence(t, sqlfence.Postgres)
 		canceled := stateError("57014")
-		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 7}
 		for name, run := range map[string]func(context.Context, wordyTx) error{
-			"Guard":   func(ctx context.Context, tx wordyTx) error { return f.Guard(ctx, tx) },
-			"ExecRow": func(ctx context.Context, tx wordyTx) error { return f.ExecRow(ctx, tx, row, "UPDATE orders") },
-			"ExecRow's SELECT": func(ctx context.Context, tx wordyTx) error {
-				return f.ExecRow(ctx, readingTx{tx}, row, "UPDATE orders")
-			},
+			"Guard": func(ctx context.Context, tx wordyTx) error { return f.Guard(ctx, tx) },
 			"WithTx": func(ctx context.Context, tx wordyTx) error {
 				_ = tx.Rollback()
 				return f.WithTx(ctx, wordyDB{tx}, nil, write)
-			},
-			"WithPgx": func(ctx context.Context, tx wordyTx) error {
-				_ = tx.Rollback()
-				begin := func(ctx context.Context) (fakePgx, error) { tx.wait(); return fakePgx{}, tx.err }
-				return sqlfence.WithPgx(ctx, f, begin, func(fakePgx) error { return nil })
 			},
 		} {
 			lock, err := locker.Acquire(background, "order:42", holdfast.WithTTL(time.Second), holdfast.WithoutRenewal())

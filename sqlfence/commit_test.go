@@ -33,7 +33,7 @@ func TestCommit(t *testing.T) {
 			if tt.fail != nil {
 				fake.fail["commit"] = []error{tt.fail}
 			}
-			ctx, cancel := context.WithCancel(sqlfence.WithToken(t.Context(), "r", 7))
+			ctx, cancel := context.WithCancel(sqlfence.Mark{Resource: "r", Token: 7}.In(t.Context()))
 			defer cancel()
 			// Guarded by hand: database/sql rolls back what it has begun with a context that ends.
 			tx, err := db.BeginTx(t.Context(), nil)
@@ -85,7 +85,7 @@ func TestMarks(t *testing.T) {
 	if got, err := fence.Marks(t.Context()); got != nil || !errors.Is(err, sqlfence.ErrNoToken) {
 		t.Errorf("without a token: got %v, %v, want %v", got, err, sqlfence.ErrNoToken)
 	}
-	ctx := sqlfence.WithToken(sqlfence.WithToken(t.Context(), "b", 2), "a", 1)
+	ctx := sqlfence.Mark{Resource: "a", Token: 1}.In(sqlfence.Mark{Resource: "b", Token: 2}.In(t.Context()))
 	want := []sqlfence.Mark{{Resource: "a", Token: 1}, {Resource: "b", Token: 2}}
 	if got, err := fence.Marks(ctx); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)

@@ -7,30 +7,28 @@ import (
 	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
-// The errors that a caller may have to branch on. The error for an argument that can never work matches
-// [holdfast.ErrInvalid]. The error for a lost or released lock in the context matches [holdfast.ErrLost].
+// The errors to branch on.
 var (
-	// ErrStale: the database has seen a larger token, so another holder has taken the lock over. This holder's work is void.
-	// Repeating it with the same token is useless. The error is a [*StaleError], which matches [holdfast.ErrLost] too.
+	// ErrStale: the database has seen a larger token, so another holder has taken the lock over. This holder's work is void;
+	// repeating it is useless. The error is a [*StaleError].
 	ErrStale = errors.New("sqlfence: token is stale")
 
 	// ErrCommitUnknown: the connection broke, or the context ended, during COMMIT. The transaction may be committed or not,
-	// or may still become so. Nothing was repeated. Read what it would have written before you repeat it.
+	// or may still become so. Nothing was repeated: read first what it would have written.
 	//
-	// On MySQL, except from [Fence.Commit], the error also reports a transaction that had ended before COMMIT, by an ignored
-	// deadlock or by a statement that commits implicitly. The statements after the end were not guarded.
+	// On MySQL, except from [Fence.Commit], it also reports a transaction that had ended before COMMIT: see [Fence.WithTx].
 	//
 	// A COMMIT that the database refused returns another error. On PostgreSQL such a refusal has severity ERROR, and neither
-	// SQLSTATE 40003 nor class 08.
+	// SQLSTATE 40003 nor class 08; or it is 25P03, from idle_in_transaction_session_timeout, which lib/pq does not pass on.
 	ErrCommitUnknown = errors.New("sqlfence: outcome of the commit is unknown")
 
-	// ErrNoToken: the context carries no token, and no lock that fences: one with WithLimit or WithShared does not.
-	ErrNoToken = errors.New("sqlfence: the context carries no lock that fences, and no token: pass the context of the lock, or a context from WithToken")
+	// ErrNoToken: the context carries no mark, and no lock that fences.
+	ErrNoToken = errors.New("sqlfence: the context carries no lock that fences, and no token: pass the context of the lock, or one with a Mark")
 )
 
-// StaleError has the token that was refused and the newer one. It matches [ErrStale] and [holdfast.ErrLost].
+// StaleError is an [ErrStale]. It matches [holdfast.ErrLost] too: the lock went to the holder of the newer token.
 type StaleError struct {
-	Resource string // the resource, or the table of a fenced row
+	Resource string // the lock's key
 	Token    int64  // the token that was refused
 	Current  int64  // the largest token that the database has seen
 }
@@ -39,7 +37,7 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("sqlfence: token %d for %q is stale: the database has seen %d", e.Token, e.Resource, e.Current)
 }
 
-// Is matches ErrStale, and holdfast.ErrLost because the lock went to the holder of the newer token.
+// Is is for [errors.Is].
 func (e *StaleError) Is(target error) bool { return target == ErrStale || target == holdfast.ErrLost }
 
 // unknownError is an ErrCommitUnknown with its cause.

@@ -34,9 +34,9 @@ func ExampleFence_WithTx() {
 	_, db := newFake() // sql.Open with the driver of your database
 	defer db.Close()
 	fence, _ := sqlfence.New(sqlfence.Postgres)
-	ctx := sqlfence.WithToken(context.Background(), "order:42", 7) // or the context of a lock
+	ctx := sqlfence.Mark{Resource: "order:42", Token: 7}.In(context.Background()) // or the context of a lock
 
-	err := fence.WithTx(ctx, db, &sql.TxOptions{}, func(tx *sql.Tx) error {
+	err := fence.WithTx(ctx, db, &sql.TxOptions{}, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = $1", 42)
 		return err // return every error of the database, so that WithTx can repeat after a deadlock
 	})
@@ -52,13 +52,13 @@ func ExampleFence_WithTx() {
 }
 
 // Use a token that another service passed on, without its lock.
-func ExampleWithToken() {
+func ExampleMark_In() {
 	_, db := newFake()
 	defer db.Close()
 	fence, _ := sqlfence.New(sqlfence.Postgres)
 	write := func(token int64) error {
-		ctx := sqlfence.WithToken(context.Background(), "order:42", token)
-		return fence.WithTx(ctx, db, nil, func(*sql.Tx) error { return nil })
+		ctx := sqlfence.Mark{Resource: "order:42", Token: token}.In(context.Background())
+		return fence.WithTx(ctx, db, nil, func(context.Context, *sql.Tx) error { return nil })
 	}
 
 	fmt.Println(write(7))
@@ -75,9 +75,9 @@ func ExampleFence_Advance() {
 	fence, _ := sqlfence.New(sqlfence.Postgres)
 	ctx := context.Background()
 
-	fmt.Println(fence.Advance(ctx, db, sqlfence.Mark{Resource: "order:42", Token: 8}))
+	fmt.Println(fence.Advance(sqlfence.Mark{Resource: "order:42", Token: 8}.In(ctx), db))
 	// ... read ...
-	err := fence.Advance(ctx, db, sqlfence.Mark{Resource: "order:42", Token: 7}) // the holder before
+	err := fence.Advance(sqlfence.Mark{Resource: "order:42", Token: 7}.In(ctx), db) // the holder before
 	fmt.Println(errors.Is(err, sqlfence.ErrStale))
 	// Output:
 	// <nil>
@@ -91,7 +91,7 @@ func ExampleFence_Current() {
 	fence, _ := sqlfence.New(sqlfence.SQLite)
 	ctx := context.Background()
 
-	_ = fence.Advance(ctx, db, sqlfence.Mark{Resource: "order:42", Token: 7})
+	_ = fence.Advance(sqlfence.Mark{Resource: "order:42", Token: 7}.In(ctx), db)
 	fmt.Println(fence.Current(ctx, db, "order:42"))
 	fmt.Println(fence.Current(ctx, db, "order:43"))
 	// Output:
@@ -105,8 +105,8 @@ func ExampleStaleError() {
 	fence, _ := sqlfence.New(sqlfence.MySQL)
 	ctx := context.Background()
 
-	_ = fence.Advance(ctx, db, sqlfence.Mark{Resource: "order:42", Token: 7})
-	err := fence.Advance(ctx, db, sqlfence.Mark{Resource: "order:42", Token: 6})
+	_ = fence.Advance(sqlfence.Mark{Resource: "order:42", Token: 7}.In(ctx), db)
+	err := fence.Advance(sqlfence.Mark{Resource: "order:42", Token: 6}.In(ctx), db)
 	var stale *sqlfence.StaleError
 	if errors.As(err, &stale) {
 		fmt.Println(stale.Resource, stale.Token, stale.Current)
@@ -135,13 +135,13 @@ func ExampleWithRetries() {
 	errDeadlock := errors.New("deadlock") // like a driver's error with SQLSTATE 40P01
 	_, db := newFake()
 	defer db.Close()
-	ctx := sqlfence.WithToken(context.Background(), "order:42", 7)
+	ctx := sqlfence.Mark{Resource: "order:42", Token: 7}.In(context.Background())
 
 	for _, retries := range []int{2, 0} {
-		fence, _ := sqlfence.New(sqlfence.Postgres, sqlfence.WithRetries(retries),
-			sqlfence.WithRetryable(func(err error) bool { return errors.Is(err, errDeadlock) }))
+		fence, _ := sqlfence.New(sqlfence.Postgres, sqlfence.WithRetries(retries,
+			func(err error) bool { return errors.Is(err, errDeadlock) })) // for a driver that this package does not know
 		attempts := 0
-		err := fence.WithTx(ctx, db, nil, func(*sql.Tx) error {
+		err := fence.WithTx(ctx, db, nil, func(context.Context, *sql.Tx) error {
 			attempts++
 			return errDeadlock
 		})
@@ -152,73 +152,20 @@ func ExampleWithRetries() {
 	// 1 deadlock
 }
 
-// Repeat after an error of a driver that this package does not know.
-func ExampleWithRetryable() {
-	errRestart := errors.New("restart transaction")
-	fence, _ := sqlfence.New(sqlfence.Postgres, sqlfence.WithRetryable(func(err error) bool { return errors.Is(err, errRestart) }))
-	_, db := newFake()
-	defer db.Close()
-
-	attempts := 0
-	ctx := sqlfence.WithToken(context.Background(), "order:42", 7)
-	err := fence.WithTx(ctx, db, nil, func(*sql.Tx) error {
-		if attempts++; attempts < 3 {
-			return errRestart
-		}
-		return nil
-	})
-	fmt.Println(attempts, err)
-	// Output: 3 <nil>
-}
-
-// With pgx, pass pool.Begin; tx is a pgx.Tx.
-func ExampleWithPgx() {
-	pool, db := newFake()
-	defer db.Close()
-	fence, _ := sqlfence.New(sqlfence.Postgres)
-	ctx := sqlfence.WithToken(context.Background(), "order:42", 7)
-
-	err := sqlfence.WithPgx(ctx, fence, pool.beginPgx, func(tx fakePgx) error {
-		return nil // tx.Exec(ctx, "UPDATE orders SET status = 'paid' WHERE id = $1", 42)
-	})
-	fmt.Println(err)
-	// Output: <nil>
-}
-
-// Guard a transaction of pgx that other code begins and commits.
-func ExampleGuardPgx() {
-	pool, db := newFake()
-	defer db.Close()
-	fence, _ := sqlfence.New(sqlfence.Postgres)
-	ctx := sqlfence.WithToken(context.Background(), "order:42", 7)
-
-	tx, err := pool.beginPgx(ctx) // pool.Begin
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := sqlfence.GuardPgx(ctx, fence, tx); err != nil { // the first statement
-		fmt.Println(err) // tx has been rolled back
-		return
-	}
-	fmt.Println(tx.Commit(ctx))
-	// Output: <nil>
-}
-
 // Test what a stale holder gets, without a lock and without Redis: a smaller token makes a stale holder.
 func Example_unitTest() {
 	_, db := newFake() // in a test, SQLite in memory with one connection
 	defer db.Close()
 	fence, _ := sqlfence.New(sqlfence.SQLite)
 	pay := func(ctx context.Context) error {
-		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+		return fence.WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = ?", 42)
 			return err
 		})
 	}
 
-	fmt.Println("held:", pay(sqlfence.WithToken(context.Background(), "order:42", 2)))
-	fmt.Println("stale:", errors.Is(pay(sqlfence.WithToken(context.Background(), "order:42", 1)), sqlfence.ErrStale))
+	fmt.Println("held:", pay(sqlfence.Mark{Resource: "order:42", Token: 2}.In(context.Background())))
+	fmt.Println("stale:", errors.Is(pay(sqlfence.Mark{Resource: "order:42", Token: 1}.In(context.Background())), sqlfence.ErrStale))
 	fmt.Println("no lock:", errors.Is(pay(context.Background()), sqlfence.ErrNoToken))
 	// Output:
 	// held: <nil>
@@ -227,7 +174,7 @@ func Example_unitTest() {
 }
 
 // A nightly job holds one lock around the work on all orders. Its transactions run in parallel, each on its own connection.
-func ExampleWithParallel() {
+func ExampleMark_In_parallel() {
 	locker, closeAll := newExampleLocker()
 	defer closeAll()
 	_, db := newFake()
@@ -235,10 +182,11 @@ func ExampleWithParallel() {
 	fence, _ := sqlfence.New(sqlfence.Postgres)
 
 	err := locker.Do(context.Background(), "nightly", func(ctx context.Context) error {
-		ctx = sqlfence.WithParallel(ctx)
+		lock := holdfast.Held(ctx)[0]
+		ctx = sqlfence.Mark{Resource: lock.Key(), Token: lock.Token(), Parallel: true}.In(ctx)
 		errs := make(chan error)
 		for range 4 {
-			go func() { errs <- fence.WithTx(ctx, db, nil, func(*sql.Tx) error { return nil }) }()
+			go func() { errs <- fence.WithTx(ctx, db, nil, func(context.Context, *sql.Tx) error { return nil }) }()
 		}
 		return errors.Join(<-errs, <-errs, <-errs, <-errs)
 	})

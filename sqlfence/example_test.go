@@ -45,20 +45,20 @@ func Example() {
 	var stale context.Context // of a holder that is paused past its lease
 	_ = locker.Do(ctx, key, func(ctx context.Context) error {
 		lock := holdfast.Held(ctx)[0]
-		stale = sqlfence.WithToken(context.Background(), lock.Key(), lock.Token())
+		stale = sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()}.In(context.Background())
 		return nil
 	})
 
 	err = locker.Do(ctx, key, func(ctx context.Context) error {
-		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+		return fence.WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'paid' WHERE id = $1", 42)
 			return err
 		})
 	})
 	fmt.Println("the current holder:", err)
 
-	err = fence.WithTx(stale, db, nil, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(stale, "UPDATE orders SET status = 'open' WHERE id = $1", 42)
+	err = fence.WithTx(stale, db, nil, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'open' WHERE id = $1", 42)
 		return err
 	})
 	fmt.Println("the one before is stale:", errors.Is(err, sqlfence.ErrStale))
@@ -72,7 +72,7 @@ func ExampleFence_Guard() {
 	_, db := newFake()
 	defer db.Close()
 	fence, _ := sqlfence.New(sqlfence.MySQL)
-	ctx := sqlfence.WithToken(context.Background(), "order:42", 7) // or the context of a lock
+	ctx := sqlfence.Mark{Resource: "order:42", Token: 7}.In(context.Background()) // or the context of a lock
 
 	tx, _ := db.BeginTx(ctx, nil)
 	if err := fence.Guard(ctx, tx); err != nil { // the first statement
@@ -83,32 +83,10 @@ func ExampleFence_Guard() {
 	fmt.Println(tx.Commit())
 
 	tx, _ = db.BeginTx(ctx, nil)
-	fmt.Println(fence.Guard(ctx, tx, sqlfence.Mark{Resource: "order:42", Token: 6}))
+	fmt.Println(fence.Guard(sqlfence.Mark{Resource: "order:42", Token: 6}.In(ctx), tx))
 	fmt.Println(tx.Commit())
 	// Output:
 	// <nil>
 	// sqlfence: token 6 for "order:42" is stale: the database has seen 7
 	// sql: transaction has already been committed or rolled back
-}
-
-// A row with a fence of its own needs no guard row. The fence protects that row alone.
-func ExampleFence_ExecRow() {
-	fake, db := newFake()
-	defer db.Close()
-	fake.rows["orders:42"] = 7
-	fence, _ := sqlfence.New(sqlfence.SQLite)
-	ctx := context.Background()
-
-	for _, token := range []int64{8, 6} {
-		tx, _ := db.BeginTx(ctx, nil)
-		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: token}
-		err := fence.ExecRow(ctx, tx, row, "UPDATE orders SET fence = ?1, status = 'paid' WHERE id = ?2 AND fence <= ?1", token, 42)
-		if err == nil {
-			err = tx.Commit()
-		}
-		fmt.Println(token, err)
-	}
-	// Output:
-	// 8 <nil>
-	// 6 sqlfence: token 6 for "orders" is stale: the database has seen 8
 }

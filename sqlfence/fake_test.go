@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // fakeDB is a database with one number per row, as much SQL as this package sends, and one transaction at a time. It
@@ -18,14 +19,16 @@ type fakeDB struct {
 	sem chan struct{} // held by the transaction
 
 	mu   sync.Mutex
-	rows map[string]int64   // by resource, or table and id
+	rows map[string]int64   // by resource
+	open map[string]bool    // the rows that transactions may share
 	log  []string           // begin, raise, share, read, savepoint, exec, release, commit, rollback
 	fail map[string][]error // by the same names: what the next ones answer; early and late: in the place of rows, behind them
-	read func()             // what somebody else does before the next read
+	done func()             // what somebody else does while a COMMIT that is a statement returns
+	wait time.Duration      // before what fails
 }
 
 func newFake() (*fakeDB, *sql.DB) {
-	f := &fakeDB{sem: make(chan struct{}, 1), rows: map[string]int64{}, fail: map[string][]error{}}
+	f := &fakeDB{sem: make(chan struct{}, 1), rows: map[string]int64{}, open: map[string]bool{}, fail: map[string][]error{}}
 	return f, sql.OpenDB(f)
 }
 
@@ -41,6 +44,7 @@ func (f *fakeDB) did(op string) error {
 	}
 	if errs := f.fail[op]; len(errs) > 0 {
 		f.fail[op] = errs[1:]
+		time.Sleep(f.wait)
 		return errs[0]
 	}
 	return nil
@@ -61,6 +65,8 @@ func (f *fakeDB) count(op string) int {
 type fakeConn struct {
 	db     *fakeDB
 	before map[string]int64 // the rows at BEGIN; nil outside of a transaction
+	empty  bool             // the transaction is the one after a COMMIT that was a statement
+	open   map[string]bool
 }
 
 func (c *fakeConn) Prepare(string) (driver.Stmt, error) { return nil, fmt.Errorf("not prepared") }
@@ -78,34 +84,42 @@ func (c *fakeConn) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, 
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	c.before = maps.Clone(c.db.rows)
+	c.before, c.open = maps.Clone(c.db.rows), maps.Clone(c.db.open)
 	return c, nil
 }
 
-func (c *fakeConn) Commit() error {
-	err := c.db.did("commit")
+func (c *fakeConn) Commit() (err error) {
+	if !c.empty {
+		err = c.db.did("commit")
+	}
 	if err != nil {
-		c.db.rows = c.before
+		c.db.rows, c.db.open = c.before, c.open
 	}
 	c.end()
 	return err
 }
 
 func (c *fakeConn) Rollback() error {
+	if c.empty {
+		c.end()
+		return nil
+	}
 	err := c.db.did("rollback")
-	c.db.rows = c.before
+	c.db.rows, c.db.open = c.before, c.open
 	c.end()
 	return err
 }
 
 func (c *fakeConn) end() {
-	c.before = nil
+	c.before, c.empty = nil, false
 	<-c.db.sem
 }
 
 func (c *fakeConn) ExecContext(_ context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	op := "exec"
 	switch {
+	case query == "COMMIT; BEGIN":
+		op = "commit"
 	case strings.HasPrefix(query, "SAVEPOINT"):
 		op = "savepoint"
 	case strings.HasPrefix(query, "RELEASE"):
@@ -117,21 +131,28 @@ func (c *fakeConn) ExecContext(_ context.Context, query string, args []driver.Na
 		return nil, err
 	}
 	switch {
-	case op == "raise":
-		c.raise(args)
-	case strings.HasPrefix(query, "UPDATE orders SET fence"): // fence, id
-		token, row := args[0].Value.(int64), "orders:"+fmt.Sprint(args[1].Value)
-		if current, ok := c.db.rows[row]; ok && current <= token {
-			c.db.rows[row] = token
+	case op == "commit":
+		if c.empty = true; c.db.done != nil {
+			c.db.done()
 		}
-	case strings.HasPrefix(query, "DELETE FROM orders"):
-		delete(c.db.rows, "orders:"+fmt.Sprint(args[0].Value))
+	case op == "raise":
+		before := c.db.rows[args[0].Value.(string)]
+		if id := c.raise(query, args); before != 0 {
+			return lastID(id), nil
+		}
 	}
 	return driver.RowsAffected(1), nil
 }
 
-func (c *fakeConn) raise(args []driver.NamedValue) int64 {
+// lastID is a result with the number that a statement gave to LAST_INSERT_ID.
+type lastID int64
+
+func (id lastID) LastInsertId() (int64, error) { return int64(id), nil }
+func (lastID) RowsAffected() (int64, error)    { return 1, nil }
+
+func (c *fakeConn) raise(query string, args []driver.NamedValue) int64 {
 	resource, token := args[0].Value.(string), args[1].Value.(int64)
+	c.db.open[resource] = strings.Contains(query, ", true FROM") || c.db.open[resource] && c.db.rows[resource] >= token
 	c.db.rows[resource] = max(c.db.rows[resource], token)
 	return c.db.rows[resource]
 }
@@ -145,7 +166,7 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 			c.db.fail["late"] = []error{err}
 			return &fakeRows{nil, c.db}, nil
 		}
-		return &fakeRows{[]int64{c.raise(args)}, c.db}, nil
+		return &fakeRows{[]int64{c.raise(query, args)}, c.db}, nil
 	}
 	op := "read"
 	if strings.Contains(query, "SHARE") {
@@ -154,24 +175,16 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, args []driver.N
 	if err := c.db.did(op); err != nil {
 		return nil, err
 	}
-	if read := c.db.read; read != nil {
-		c.db.read = nil
-		read()
-	}
 	row := fmt.Sprint(args[len(args)-1].Value)
+	if strings.Contains(query, "parallel") { // PostgreSQL's
+		if row = fmt.Sprint(args[0].Value); !c.db.open[row] && c.db.rows[row] <= args[1].Value.(int64) {
+			return &fakeRows{[]int64{0}, c.db}, nil
+		}
+	}
 	if strings.Contains(query, "HEX(resource)") && args[0].Value != fmt.Sprintf("%X", row) {
 		return nil, fmt.Errorf("not the hex of %s: %s", row, args[0].Value)
 	}
-	if strings.Contains(query, "orders") {
-		row = "orders:" + row
-	}
 	if n, ok := c.db.rows[row]; ok {
-		if n < 0 {
-			return &fakeRows{[]int64{n}, c.db}, nil // no number
-		}
-		if twin, ok := c.db.rows[row+"'"]; ok {
-			return &fakeRows{[]int64{n, twin}, c.db}, nil
-		}
 		return &fakeRows{[]int64{n}, c.db}, nil
 	}
 	return &fakeRows{nil, c.db}, nil
@@ -195,9 +208,7 @@ func (r *fakeRows) Next(dest []driver.Value) error {
 		}
 		return io.EOF
 	}
-	if dest[0] = r.left[0]; r.left[0] < 0 {
-		dest[0] = nil
-	}
+	dest[0] = r.left[0]
 	r.left = r.left[1:]
 	return nil
 }

@@ -61,7 +61,7 @@ func TestGuardRefusesAnOlderTokenAndPassesAnEqualOne(t *testing.T) {
 			f := newFence(t, d)
 			for _, token := range []int64{7, 7, 9} {
 				tx := begin(t, db)
-				if err := f.Guard(background, tx, sqlfence.Mark{Resource: "r", Token: token}); err != nil {
+				if err := f.Guard(sqlfence.Mark{Resource: "r", Token: token}.In(background), tx); err != nil {
 					t.Fatalf("token %d: %v", token, err)
 				}
 				if err := tx.Commit(); err != nil {
@@ -69,7 +69,7 @@ func TestGuardRefusesAnOlderTokenAndPassesAnEqualOne(t *testing.T) {
 				}
 			}
 			tx := begin(t, db)
-			wantStale(t, f.Guard(background, tx, sqlfence.Mark{Resource: "r", Token: 8}), sqlfence.StaleError{Resource: "r", Token: 8, Current: 9})
+			wantStale(t, f.Guard(sqlfence.Mark{Resource: "r", Token: 8}.In(background), tx), sqlfence.StaleError{Resource: "r", Token: 8, Current: 9})
 			if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) {
 				t.Errorf("commit after an ignored refusal: got %v, want %v", err, sql.ErrTxDone)
 			}
@@ -82,7 +82,7 @@ func TestGuardOfAnotherTableIsRefused(t *testing.T) {
 	f := newFence(t, sqlfence.Postgres)
 	tx := begin(t, db)
 	defer tx.Rollback()
-	err := f.Guard(background, lessTx{tx}, sqlfence.Mark{Resource: "r", Token: 7})
+	err := f.Guard(sqlfence.Mark{Resource: "r", Token: 7}.In(background), lessTx{tx})
 	if err == nil || errors.Is(err, sqlfence.ErrStale) {
 		t.Errorf("got %v, want an error for a row that does not keep the token", err)
 	}
@@ -103,17 +103,17 @@ func TestAnyFailureOfGuardRollsBack(t *testing.T) {
 			return background, []sqlfence.Mark{{}}, holdfast.ErrInvalid
 		},
 		"ended": func(*fakeDB) (context.Context, []sqlfence.Mark, error) {
-			ctx, cancel := context.WithCancel(sqlfence.WithToken(background, "r", 1))
+			ctx, cancel := context.WithCancel(sqlfence.Mark{Resource: "r", Token: 1}.In(background))
 			cancel()
 			return ctx, nil, context.Canceled
 		},
 		"database": func(f *fakeDB) (context.Context, []sqlfence.Mark, error) {
 			f.fail["raise"] = []error{broken}
-			return sqlfence.WithToken(background, "r", 1), nil, broken
+			return sqlfence.Mark{Resource: "r", Token: 1}.In(background), nil, broken
 		},
 		"stale": func(f *fakeDB) (context.Context, []sqlfence.Mark, error) {
 			f.rows["r"] = 2
-			return sqlfence.WithToken(background, "r", 1), nil, sqlfence.ErrStale
+			return sqlfence.Mark{Resource: "r", Token: 1}.In(background), nil, sqlfence.ErrStale
 		},
 	}
 	for name, arrange := range cases {
@@ -122,7 +122,7 @@ func TestAnyFailureOfGuardRollsBack(t *testing.T) {
 				fake, db := newDB(t)
 				ctx, marks, want := arrange(fake)
 				tx := begin(t, db)
-				err := newFence(t, d).Guard(ctx, tx, marks...)
+				err := newFence(t, d).Guard(given(ctx, marks...), tx)
 				if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), "sqlfence: ") {
 					t.Errorf("got %v, want %v", err, want)
 				}
@@ -151,29 +151,28 @@ func TestBadMarks(t *testing.T) {
 	fake, db := newDB(t)
 	f := newFence(t, sqlfence.Postgres)
 	bad := map[string][]sqlfence.Mark{
-		"no resource":  {{Resource: "", Token: 1}},
-		"too long":     {{Resource: strings.Repeat("k", 513), Token: 1}},
-		"NUL":          {{Resource: "a\x00b", Token: 1}},
-		"no UTF-8":     {{Resource: "a\xffb", Token: 1}},
-		"token 0":      {{Resource: "r", Token: 0}},
-		"token -1":     {{Resource: "r", Token: -1}},
-		"token 2^53":   {{Resource: "r", Token: 1 << 53}},
-		"token max":    {{Resource: "r", Token: math.MaxInt64}},
-		"contradicted": {{Resource: "r", Token: 1}, {Resource: "q", Token: 1}, {Resource: "r", Token: 2}},
-		"second":       {{Resource: "r", Token: 1}, {Resource: "", Token: 1}},
+		"no resource": {{Resource: "", Token: 1}},
+		"too long":    {{Resource: strings.Repeat("k", 513), Token: 1}},
+		"NUL":         {{Resource: "a\x00b", Token: 1}},
+		"no UTF-8":    {{Resource: "a\xffb", Token: 1}},
+		"token 0":     {{Resource: "r", Token: 0}},
+		"token -1":    {{Resource: "r", Token: -1}},
+		"token 2^53":  {{Resource: "r", Token: 1 << 53}},
+		"token max":   {{Resource: "r", Token: math.MaxInt64}},
+		"second":      {{Resource: "r", Token: 1}, {Resource: "", Token: 1}},
 	}
 	for name, marks := range bad {
 		tx := begin(t, db)
-		if err := f.Guard(background, tx, marks...); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := f.Guard(given(background, marks...), tx); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%s: Guard: got %v, want %v", name, err, holdfast.ErrInvalid)
 		}
 		_ = tx.Rollback() // the fake has room for one
-		if err := f.Advance(background, db, marks...); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := f.Advance(given(background, marks...), db); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%s: Advance: got %v, want %v", name, err, holdfast.ErrInvalid)
 		}
 	}
 	good := []sqlfence.Mark{{Resource: strings.Repeat("k", 512), Token: 1<<53 - 1}, {Resource: "r", Token: 1}, {Resource: "r", Token: 1}}
-	if err := f.Advance(background, db, good...); err != nil || fake.count("raise") != 2 {
+	if err := f.Advance(given(background, good...), db); err != nil || fake.count("raise") != 2 {
 		t.Errorf("got %v and %s, want each guarded once", err, fake.ops())
 	}
 }
@@ -181,55 +180,37 @@ func TestBadMarks(t *testing.T) {
 func TestBadArguments(t *testing.T) {
 	_, db := newDB(t)
 	f := newFence(t, sqlfence.SQLite)
-	ctx := sqlfence.WithToken(background, "r", 1)
-	nothing := func(*sql.Tx) error { return nil }
-	nothingPgx := func(fakePgx) error { return nil }
-	beginPgx := func(context.Context) (fakePgx, error) { return fakePgx{}, errors.New("begun") }
+	ctx := sqlfence.Mark{Resource: "r", Token: 1}.In(background)
+	nothing := func(context.Context, *sql.Tx) error { return nil }
 	var none *sql.DB
 	var noContext context.Context
 	var zero sqlfence.Fence
-	row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 1}
-	edit := func(change func(*sqlfence.Row)) error {
-		r := row
-		change(&r)
-		return f.ExecRow(ctx, begin(t, db), r, "UPDATE orders")
-	}
 	_, errDialect := sqlfence.New(0)
 	_, errDialect2 := sqlfence.New(sqlfence.SQLite + 1)
 	_, errOption := sqlfence.New(sqlfence.SQLite, nil)
-	_, errHook := sqlfence.New(sqlfence.SQLite, sqlfence.WithRetryable(nil))
+	_, errHook := sqlfence.New(sqlfence.SQLite, sqlfence.WithRetries(10, nil))
 	_, errRetries := sqlfence.New(sqlfence.SQLite, sqlfence.WithRetries(-1))
 	_, errCurrent := f.Current(ctx, db, "")
 	_, errCurrentDB := f.Current(ctx, none, "r")
 	_, errZero := zero.Current(ctx, db, "r")
 	for name, err := range map[string]error{
-		"New(0)":               errDialect,
-		"New(4)":               errDialect2,
-		"nil option":           errOption,
-		"nil hook":             errHook,
-		"negative retries":     errRetries,
-		"nil Tx":               f.Guard(ctx, nil),
-		"nil *sql.Tx":          f.Guard(ctx, (*sql.Tx)(nil)),
-		"nil ctx":              f.Guard(noContext, begin(t, db)),
-		"zero Fence":           zero.Guard(ctx, begin(t, db)),
-		"nil Fence":            (*sqlfence.Fence)(nil).Guard(ctx, begin(t, db)),
-		"nil DB":               f.WithTx(ctx, nil, nil, nothing),
-		"nil *sql.DB":          f.WithTx(ctx, none, nil, nothing),
-		"nil fn":               f.WithTx(ctx, db, nil, nil),
-		"read-only":            f.WithTx(ctx, db, &sql.TxOptions{ReadOnly: true}, nothing),
-		"Current":              errCurrent,
-		"Current without DB":   errCurrentDB,
-		"Current of zero":      errZero,
-		"row without a table":  edit(func(r *sqlfence.Row) { r.Table = "" }),
-		"row with SQL":         edit(func(r *sqlfence.Row) { r.Key = "id = id OR id" }),
-		"row without a column": edit(func(r *sqlfence.Row) { r.Fence = "" }),
-		"row without an ID":    edit(func(r *sqlfence.Row) { r.ID = nil }),
-		"row with a token < 0": edit(func(r *sqlfence.Row) { r.Token = -1 }),
-		"row of no Tx":         f.ExecRow(ctx, nil, row, "UPDATE orders"),
-		"pgx on SQLite":        sqlfence.WithPgx(ctx, f, beginPgx, nothingPgx),
-		"pgx without begin":    sqlfence.WithPgx(ctx, newFence(t, sqlfence.Postgres), nil, nothingPgx),
-		"pgx without fn":       sqlfence.WithPgx(ctx, newFence(t, sqlfence.Postgres), beginPgx, nil),
-		"pgx without Tx":       sqlfence.GuardPgx[fakePgxRow](ctx, f, nil),
+		"New(0)":             errDialect,
+		"New(4)":             errDialect2,
+		"nil option":         errOption,
+		"nil hook":           errHook,
+		"negative retries":   errRetries,
+		"nil Tx":             f.Guard(ctx, nil),
+		"nil *sql.Tx":        f.Guard(ctx, (*sql.Tx)(nil)),
+		"nil ctx":            f.Guard(noContext, begin(t, db)),
+		"zero Fence":         zero.Guard(ctx, begin(t, db)),
+		"nil Fence":          (*sqlfence.Fence)(nil).Guard(ctx, begin(t, db)),
+		"nil DB":             f.WithTx(ctx, nil, nil, nothing),
+		"nil *sql.DB":        f.WithTx(ctx, none, nil, nothing),
+		"nil fn":             f.WithTx(ctx, db, nil, nil),
+		"read-only":          f.WithTx(ctx, db, &sql.TxOptions{ReadOnly: true}, nothing),
+		"Current":            errCurrent,
+		"Current without DB": errCurrentDB,
+		"Current of zero":    errZero,
 	} {
 		if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") {
 			t.Errorf("%s: got %v, want %v", name, err, holdfast.ErrInvalid)
@@ -267,7 +248,7 @@ func TestPoolsAndConnectionsAreNoTransactions(t *testing.T) {
 func TestSeveralAreGuardedInOrder(t *testing.T) {
 	_, db := newDB(t)
 	f := newFence(t, sqlfence.Postgres)
-	ctx := sqlfence.WithToken(sqlfence.WithToken(sqlfence.WithToken(background, "b", 1), "c", 2), "a", 3)
+	ctx := sqlfence.Mark{Resource: "a", Token: 3}.In(sqlfence.Mark{Resource: "c", Token: 2}.In(sqlfence.Mark{Resource: "b", Token: 1}.In(background)))
 	tx := &recordTx{Tx: begin(t, db)}
 	if err := f.Guard(ctx, tx); err != nil {
 		t.Fatal(err)
@@ -290,7 +271,7 @@ func (t *recordTx) QueryContext(ctx context.Context, query string, args ...any) 
 
 func TestInnerTokenHidesOuter(t *testing.T) {
 	fake, db := newDB(t)
-	ctx := sqlfence.WithToken(sqlfence.WithToken(background, "r", 5), "r", 7)
+	ctx := sqlfence.Mark{Resource: "r", Token: 7}.In(sqlfence.Mark{Resource: "r", Token: 5}.In(background))
 	if err := newFence(t, sqlfence.MySQL).Advance(ctx, db); err != nil || fake.rows["r"] != 7 {
 		t.Errorf("got %d, %v, want 7", fake.rows["r"], err)
 	}
@@ -324,10 +305,10 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 		if got, err := f.Current(ctx, db, inner.Key()); got != inner.Token() || err != nil {
 			t.Errorf("inner: got %d, %v, want %d", got, err, inner.Token())
 		}
-		if err := f.Advance(sqlfence.WithToken(ctx, inner.Key(), inner.Token()), db); err != nil {
+		if err := f.Advance(sqlfence.Mark{Resource: inner.Key(), Token: inner.Token()}.In(ctx), db); err != nil {
 			t.Errorf("the lock's own token: %v", err)
 		}
-		if err := f.Advance(sqlfence.WithToken(ctx, inner.Key(), 1), db); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := f.Advance(sqlfence.Mark{Resource: inner.Key(), Token: 1}.In(ctx), db); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("another token: got %v, want %v", err, holdfast.ErrInvalid)
 		}
 		if err := inner.Release(background); err != nil {
@@ -342,8 +323,8 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 		lost := context.WithoutCancel(outer.Context(background))
 		for name, err := range map[string]error{
 			"Advance": f.Advance(lost, db),
-			"WithTx":  f.WithTx(lost, db, nil, func(*sql.Tx) error { t.Error("fn runs"); return nil }),
-			"marks":   f.Advance(lost, db, sqlfence.Mark{Resource: "r", Token: 1}),
+			"WithTx":  f.WithTx(lost, db, nil, func(context.Context, *sql.Tx) error { t.Error("fn runs"); return nil }),
+			"marks":   f.Advance(sqlfence.Mark{Resource: "r", Token: 1}.In(lost), db),
 		} {
 			if !errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("%s with a lost lock: got %v, want %v", name, err, holdfast.ErrLost)
@@ -353,14 +334,8 @@ func TestGuardTakesLocksFromTheContext(t *testing.T) {
 			t.Errorf("%d transactions were begun with a lost lock", got-begun)
 		}
 		asked := fake.count("raise")
-		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 1}
-		for name, err := range map[string]error{
-			"Guard":   f.Guard(lost, begin(t, db)),
-			"ExecRow": f.ExecRow(lost, begin(t, db), row, "UPDATE orders"),
-		} {
-			if !errors.Is(err, holdfast.ErrLost) || fake.count("raise") != asked || fake.count("exec") != 0 {
-				t.Errorf("%s with a lost lock: got %v and %s, want %v before the database is asked", name, err, fake.ops(), holdfast.ErrLost)
-			}
+		if err := f.Guard(lost, begin(t, db)); !errors.Is(err, holdfast.ErrLost) || fake.count("raise") != asked {
+			t.Errorf("Guard with a lost lock: got %v and %s, want %v before the database is asked", err, fake.ops(), holdfast.ErrLost)
 		}
 		_ = outer.Release(background)
 		if err := f.Advance(context.WithoutCancel(ctx), db); !errors.Is(err, holdfast.ErrLost) {

@@ -1,6 +1,7 @@
 package sqlfence_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"slices"
@@ -21,7 +22,7 @@ func TestLocksWithALimitDoNotFence(t *testing.T) {
 		}
 		defer locker.Shutdown(background)
 		f := newFence(t, sqlfence.Postgres)
-		write := func(*sql.Tx) error { return nil }
+		write := func(context.Context, *sql.Tx) error { return nil }
 		for _, o := range []holdfast.CallOption{holdfast.WithLimit(5), holdfast.WithShared()} {
 			fake, db := newDB(t)
 			permit, err := locker.Acquire(background, "tenant:7", o)

@@ -3,7 +3,6 @@ package sqlfence_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
@@ -17,39 +16,33 @@ import (
 // A lock that is lost while fn runs keeps it from committing, and from being repeated.
 func TestNothingIsCommittedWithALockThatWasLost(t *testing.T) {
 	for name, result := range map[string]error{"success": nil, "deadlock": stateError("40P01")} {
-		for _, pgx := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					locker, err := holdfast.New(servertest.NewBubble(t).Client())
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer locker.Shutdown(background)
-					lock, err := locker.Acquire(background, "order:42", holdfast.WithTTL(time.Second), holdfast.WithoutRenewal())
-					if err != nil {
-						t.Fatal(err)
-					}
-					fake, db := newDB(t)
-					f := newFence(t, sqlfence.Postgres)
-					// This context does not end with the lock.
-					ctx := context.WithoutCancel(lock.Context(background))
-					if pgx {
-						err = sqlfence.WithPgx(ctx, f, fake.beginPgx, func(fakePgx) error { time.Sleep(2 * time.Second); return result })
-					} else {
-						err = f.WithTx(ctx, db, nil, func(*sql.Tx) error { time.Sleep(2 * time.Second); return result })
-					}
-					if !errors.Is(err, holdfast.ErrLost) {
-						t.Errorf("got %v, want %v", err, holdfast.ErrLost)
-					}
-					if got, want := fake.ops(), "begin raise rollback"; got != want {
-						t.Errorf("got %s, want %s", got, want)
-					}
-					if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
-						t.Errorf("Release: got %v, want %v", err, holdfast.ErrLost)
-					}
-				})
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				locker, err := holdfast.New(servertest.NewBubble(t).Client())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer locker.Shutdown(background)
+				lock, err := locker.Acquire(background, "order:42", holdfast.WithTTL(time.Second), holdfast.WithoutRenewal())
+				if err != nil {
+					t.Fatal(err)
+				}
+				fake, db := newDB(t)
+				f := newFence(t, sqlfence.Postgres)
+				// This context does not end with the lock.
+				ctx := context.WithoutCancel(lock.Context(background))
+				err = f.WithTx(ctx, db, nil, func(context.Context, *sql.Tx) error { time.Sleep(2 * time.Second); return result })
+				if !errors.Is(err, holdfast.ErrLost) {
+					t.Errorf("got %v, want %v", err, holdfast.ErrLost)
+				}
+				if got, want := fake.ops(), "begin raise rollback"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+				if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
+					t.Errorf("Release: got %v, want %v", err, holdfast.ErrLost)
+				}
 			})
-		}
+		})
 	}
 }
 
@@ -84,34 +77,24 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 		if err := f.WithTx(stays, db, nil, write); err != nil {
 			t.Fatalf("while both are held: %v", err)
 		}
-		err = f.WithTx(stays, db, nil, func(*sql.Tx) error { release(inner); return nil })
+		err = f.WithTx(stays, db, nil, func(context.Context, *sql.Tx) error { release(inner); return nil })
 		if !errors.Is(err, holdfast.ErrLost) || fake.count("commit") != 1 {
 			t.Errorf("released before COMMIT: got %v and %s, want %v", err, fake.ops(), holdfast.ErrLost)
 		}
 		raised := fake.count("raise")
-		row := sqlfence.Row{Table: "orders", Key: "id", ID: 42, Fence: "fence", Token: 1}
-		for name, use := range map[string]func(tx *sql.Tx) error{
-			"WithTx":  func(*sql.Tx) error { return f.WithTx(stays, db, nil, write) },
-			"Advance": func(*sql.Tx) error { return f.Advance(stays, db) },
-			"marks": func(*sql.Tx) error {
-				return f.Advance(stays, db, sqlfence.Mark{Resource: "job", Token: job.Token()})
+		for name, use := range map[string]func(_ context.Context, tx *sql.Tx) error{
+			"WithTx":  func(context.Context, *sql.Tx) error { return f.WithTx(stays, db, nil, write) },
+			"Advance": func(context.Context, *sql.Tx) error { return f.Advance(stays, db) },
+			"marks": func(context.Context, *sql.Tx) error {
+				return f.Advance(sqlfence.Mark{Resource: "job", Token: job.Token()}.In(stays), db)
 			},
-			"Guard":   func(tx *sql.Tx) error { return f.Guard(stays, tx) },
-			"ExecRow": func(tx *sql.Tx) error { return f.ExecRow(stays, tx, row, "UPDATE orders") },
-			"WithPgx": func(*sql.Tx) error {
-				return sqlfence.WithPgx(stays, f, fake.beginPgx, func(fakePgx) error { return nil })
-			},
-			"GuardPgx": func(*sql.Tx) error {
-				tx, _ := fake.beginPgx(background)
-				defer func() { _ = tx.Rollback(background) }()
-				return sqlfence.GuardPgx(stays, f, tx)
-			},
+			"Guard": func(_ context.Context, tx *sql.Tx) error { return f.Guard(stays, tx) },
 		} {
 			var tx *sql.Tx
-			if name == "Guard" || name == "ExecRow" {
+			if name == "Guard" {
 				tx = begin(t, db)
 			}
-			if err := use(tx); !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), `"order:1"`) {
+			if err := use(background, tx); !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), `"order:1"`) {
 				t.Errorf("%s: got %v, want a loss of order:1", name, err)
 			}
 			if tx != nil {
@@ -158,10 +141,4 @@ func TestAReleasedLockFailsTheGuard(t *testing.T) {
 			t.Errorf("after the last handle: got %v, want %v", err, holdfast.ErrLost)
 		}
 	})
-}
-
-func (f *fakeDB) beginPgx(ctx context.Context) (fakePgx, error) {
-	c := &fakeConn{db: f}
-	_, err := c.BeginTx(ctx, driver.TxOptions{})
-	return fakePgx{c}, err
 }

@@ -3,6 +3,7 @@ package sqlfence
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -15,12 +16,47 @@ const (
 	maxToken    = 1 << 53 // tokens stay below it
 )
 
-// Mark is a fencing token for a resource. A call that is given marks takes no token from its context. It still fails if a
-// lock in the context is lost or released.
+// A Mark is a fencing token for a resource. A context carries a mark for each lock in it that fences. [Mark.In] adds others:
+// tokens that another service passed on, those of tests, and those that let the transactions of one holder run in parallel:
+//
+//	lock := holdfast.Held(ctx)[0]
+//	ctx = sqlfence.Mark{Resource: lock.Key(), Token: lock.Token(), Parallel: true}.In(ctx)
 type Mark struct {
 	Resource string // 1 to 512 bytes of UTF-8 without NUL; for a lock, its Key, prefix included
-	Token    int64  // 1 to 2^53-1
-	Parallel bool   // what WithParallel sets for the marks of a context
+	Token    int64  // 1 to 2^53-1, and at most an hour ahead of the database's clock: see WithAnyToken
+
+	// Parallel lets transactions with this token run in parallel. Use it for a lock around much work, such as a leader's. The
+	// price is that one can change what another one reads, as without a guard.
+	//
+	// A transaction with a newer token, or one that is not parallel, waits until the open ones have ended. Those with an older
+	// token that begin meanwhile wait behind it, and are refused.
+	//
+	// The first call for a token advances the guard row in a transaction of its own, like [Fence.Advance]. [Fence.Guard] cannot,
+	// and fails until the row has been advanced, with an error that says so.
+	//
+	// On PostgreSQL at REPEATABLE READ and SERIALIZABLE, make all transactions of a holder parallel, or none: one that is not may
+	// miss what parallel ones of its holder wrote while it waited. Nothing of an earlier holder is missed: behind its parallel
+	// ones, WithTx and BeginTx advance the guard row and begin anew, and Guard fails: call Advance before. On SQLite, which has
+	// one writer, Parallel has no effect.
+	//
+	// With 16 connections and 2 ms of work in each transaction, parallel ones reach 0.8 to 0.9 of the rate without a guard,
+	// others 0.05 (go test -bench Parallel in internal/sqltest).
+	Parallel bool
+}
+
+// In returns a context that carries the mark beside the locks and marks of ctx. It hides one that ctx carries for the resource.
+// If ctx carries a lock with that key, the token must be the lock's; the call that uses the mark checks it.
+func (m Mark) In(ctx context.Context) context.Context {
+	outer, _ := ctx.Value(markKey{}).(*carried)
+	return context.WithValue(ctx, markKey{}, &carried{m, outer})
+}
+
+type markKey struct{}
+
+// carried is a list of the marks that Mark.In has put into a context, innermost first.
+type carried struct {
+	mark  Mark
+	outer *carried
 }
 
 func (m Mark) check() error {
@@ -34,79 +70,69 @@ func (m Mark) check() error {
 	case !utf8.ValidString(m.Resource):
 		return invalid("resource is not UTF-8: %q", m.Resource)
 	}
-	return checkToken(m.Resource, m.Token)
-}
-
-// checkToken bounds tokens on both sides. A time in ns, say, would be larger than any token of a lock, and guard rows never
-// go back: every real holder would be refused from then on.
-func checkToken(resource string, token int64) error {
-	if token <= 0 || token >= maxToken {
-		return invalid("token %d for %q: want 1 to 2^53-1", token, resource)
+	// A time in ns, say, would be larger than any token of a lock, and guard rows never go back: every real holder would be
+	// refused from then on.
+	if m.Token <= 0 || m.Token >= maxToken {
+		return invalid("token %d for %q: want 1 to 2^53-1", m.Token, m.Resource)
 	}
 	return nil
 }
 
-type tokenKey struct{}
-
-// carried is a list of what WithToken has put into a context, innermost first.
-type carried struct {
-	mark  Mark
-	outer *carried
+// futureToken refuses a token that would shut out every holder for hours or for ever. The tokens of locks are microseconds since
+// 1970 by the clock of Redis, or a little more.
+func futureToken(resource string, token int64) error {
+	return invalid("token %d for %q is more than an hour ahead of the database's clock: the clock of Redis or of the database is wrong, or the token is not a lock's (see WithAnyToken)", token, resource)
 }
 
-// WithToken returns a context that carries a fencing token for a resource, as the context of a [holdfast.Lock] does. Use it
-// for a token that another service passed on, and in tests. The resource of a lock is its Key, prefix included.
-//
-// The token hides one that an outer WithToken set for the resource. If the context also carries a lock with that key, the
-// token must be the lock's. WithToken checks nothing: the call that uses the token does.
-func WithToken(ctx context.Context, resource string, token int64) context.Context {
-	outer, _ := ctx.Value(tokenKey{}).(*carried)
-	return context.WithValue(ctx, tokenKey{}, &carried{Mark{Resource: resource, Token: token}, outer})
-}
-
-type parallelKey struct{}
-
-// WithParallel returns a context under which the guarded transactions of one holder run in parallel. Use it for a lock
-// around much work, such as a leader's or a cron job's lock around the work on many orders. It applies to the locks and
-// tokens that ctx carries now. Transactions still run one at a time for a lock that is added to the context later.
-//
-// The price is that another transaction of the same holder can change what a transaction reads, as without a guard.
-//
-// A transaction with a newer token waits until the open ones have ended. Transactions with an older token that begin
-// meanwhile wait behind it, and are refused. A transaction that is not parallel waits for the open ones too.
-//
-// The first call for a token advances the guard row in a transaction of its own, like [Fence.Advance]. [Fence.Guard] alone
-// cannot do that. It fails until the row has been advanced, with an error that says so.
-//
-// On PostgreSQL at REPEATABLE READ and SERIALIZABLE, make all transactions of a holder parallel, or none. One that is not
-// parallel may miss what parallel ones of the same holder wrote while it waited for them. It misses nothing that parallel ones
-// of an earlier holder wrote: after a wait for those, WithTx, With, WithPgx and BeginTx advance the guard row and begin anew,
-// and Guard fails. On SQLite, which has one writer, WithParallel has no effect.
-//
-// With 16 connections and 2 ms of work in each transaction, parallel transactions reach 0.8 to 0.9 of the transactions per
-// second that they reach without a guard. One at a time they reach 0.05. This was measured with PostgreSQL 15 and MariaDB
-// 10.11 on one machine, with go test -bench Parallel in internal/sqltest.
-func WithParallel(ctx context.Context) context.Context {
-	carried, _ := inContext(ctx)
-	all := map[string]int64{}
-	for _, m := range carried {
-		all[m.Resource] = m.Token
-	}
-	return context.WithValue(ctx, parallelKey{}, all)
-}
-
-// Marks returns the marks by which [Fence.Guard] would guard a transaction under ctx. With it, a library can compare the
-// marks of a statement's context with those that guarded its transaction.
+// Marks returns the marks by which [Fence.Guard] would guard a transaction under ctx, sorted by resource, so that a library can
+// compare those of a statement with those of its transaction.
 //
 // Errors: those that Guard returns before it asks the database, such as [ErrNoToken].
-func (f *Fence) Marks(ctx context.Context) ([]Mark, error) { return f.prepare(ctx, nil) }
+func (f *Fence) Marks(ctx context.Context) ([]Mark, error) {
+	if err := f.check(ctx); err != nil {
+		return nil, err
+	}
+	// The marks first: a lock that is released after this line fails the check below, rather than being left out.
+	all, err := marks(ctx)
+	if over := live(ctx); over != nil {
+		return nil, over
+	}
+	return all, err
+}
 
-// marks returns the marks to guard by, sorted by resource, so that two transactions that guard several never wait for each
-// other.
-func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
-	found, shared := slices.Clone(explicit), []string(nil)
-	if len(explicit) == 0 {
-		found, shared = inContext(ctx)
+// check finds what is wrong with any call.
+func (f *Fence) check(ctx context.Context) error {
+	switch {
+	case f == nil || f.dialect == 0:
+		return invalid("a Fence that was not made by New")
+	case ctx == nil:
+		return invalid("nil context")
+	}
+	return nil
+}
+
+// marks returns what ctx carries, sorted, so that two transactions with several marks never wait for each other. It passes
+// over shared locks. The tokens of holders that share a lock have no order, and a table that keeps the largest would refuse a
+// holder that has done nothing wrong.
+func marks(ctx context.Context) ([]Mark, error) {
+	var shared []string
+	found := map[string]Mark{}
+	top, _ := ctx.Value(markKey{}).(*carried)
+	for c := top; c != nil; c = c.outer {
+		if _, hidden := found[c.mark.Resource]; !hidden {
+			found[c.mark.Resource] = c.mark
+		}
+	}
+	for _, lock := range holdfast.Held(ctx) {
+		key, token := lock.Key(), lock.Token()
+		switch m, ok := found[key]; {
+		case lock.Limit() != 1:
+			shared = append(shared, key)
+		case !ok:
+			found[key] = Mark{Resource: key, Token: token}
+		case m.Token != token:
+			return nil, invalid("two tokens for %q: %d and %d", key, m.Token, token)
+		}
 	}
 	if len(found) == 0 && len(shared) > 0 {
 		return nil, fmt.Errorf("%w; a lock with WithLimit or WithShared does not fence: %q", ErrNoToken, shared)
@@ -114,50 +140,13 @@ func marks(ctx context.Context, explicit []Mark) ([]Mark, error) {
 	if len(found) == 0 {
 		return nil, ErrNoToken
 	}
-	slices.SortFunc(found, func(a, b Mark) int {
-		if c := strings.Compare(a.Resource, b.Resource); c != 0 || a.Parallel == b.Parallel {
-			return c
-		} else if b.Parallel {
-			return -1
-		}
-		return 1
-	})
-	for i, m := range found {
+	all := slices.SortedFunc(maps.Values(found), func(a, b Mark) int { return strings.Compare(a.Resource, b.Resource) })
+	for _, m := range all {
 		if err := m.check(); err != nil {
 			return nil, err
 		}
-		if i > 0 && found[i-1].Resource == m.Resource && found[i-1].Token != m.Token {
-			return nil, invalid("two tokens for %q: %d and %d", m.Resource, found[i-1].Token, m.Token)
-		}
 	}
-	// A resource that is given twice, and once not parallel, is not parallel.
-	return slices.CompactFunc(found, func(a, b Mark) bool { return a.Resource == b.Resource }), nil
-}
-
-// inContext returns the tokens that ctx carries, and the keys of the shared locks that it passes over. The tokens of holders
-// that share a lock have no order, and a table that keeps the largest would refuse a holder that has done nothing wrong.
-func inContext(ctx context.Context) (found []Mark, shared []string) {
-	seen := map[string]bool{}
-	top, _ := ctx.Value(tokenKey{}).(*carried)
-	for c := top; c != nil; c = c.outer {
-		if !seen[c.mark.Resource] {
-			seen[c.mark.Resource] = true
-			found = append(found, c.mark)
-		}
-	}
-	for _, lock := range holdfast.Held(ctx) {
-		if lock.Limit() != 1 {
-			shared = append(shared, lock.Key())
-			continue
-		}
-		found = append(found, Mark{Resource: lock.Key(), Token: lock.Token()})
-	}
-	parallel, _ := ctx.Value(parallelKey{}).(map[string]int64)
-	for i, m := range found {
-		token, ok := parallel[m.Resource]
-		found[i].Parallel = ok && token == m.Token
-	}
-	return found, shared
+	return all, nil
 }
 
 // live returns an error if ctx has ended, or if a lock in it is lost or released. It asks the locks themselves: a context

@@ -41,28 +41,23 @@ func FuzzMarks(f *testing.F) {
 			t.Fatalf("Current(%q): got %d, %v", resource, current, err)
 		}
 		asked := fake.count("read")
-		for name, advance := range map[string]func() error{
-			"marks":   func() error { return fence.Advance(background, db, sqlfence.Mark{Resource: resource, Token: token}) },
-			"context": func() error { return fence.Advance(sqlfence.WithToken(background, resource, token), db) },
-		} {
-			err := advance()
-			switch {
-			case !named || token <= 0 || token >= tooMuch:
-				if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") || !utf8.ValidString(err.Error()) {
-					t.Fatalf("%s: %q %d: got %v, want ErrInvalid", name, resource, token, err)
-				}
-				if fake.count("begin")+fake.count("raise")+fake.count("read") != asked {
-					t.Fatalf("%s: %q %d: the database was asked: %s", name, resource, token, fake.ops())
-				}
-			case stored > token:
-				wantStale(t, err, sqlfence.StaleError{Resource: resource, Token: token, Current: stored})
-				if fake.rows[resource] != stored {
-					t.Fatalf("%s: a stale token changed the row to %d", name, fake.rows[resource])
-				}
-			default:
-				if err != nil || fake.rows[resource] != token || len(fake.rows) != 1 {
-					t.Fatalf("%s: %q %d over %d: got %v, rows %v", name, resource, token, stored, err, fake.rows)
-				}
+		err = fence.Advance(sqlfence.Mark{Resource: resource, Token: token}.In(background), db)
+		switch {
+		case !named || token <= 0 || token >= tooMuch:
+			if !errors.Is(err, holdfast.ErrInvalid) || !strings.HasPrefix(err.Error(), "sqlfence: ") || !utf8.ValidString(err.Error()) {
+				t.Fatalf("%q %d: got %v, want ErrInvalid", resource, token, err)
+			}
+			if fake.count("begin")+fake.count("raise")+fake.count("read") != asked {
+				t.Fatalf("%q %d: the database was asked: %s", resource, token, fake.ops())
+			}
+		case stored > token:
+			wantStale(t, err, sqlfence.StaleError{Resource: resource, Token: token, Current: stored})
+			if fake.rows[resource] != stored {
+				t.Fatalf("a stale token changed the row to %d", fake.rows[resource])
+			}
+		default:
+			if err != nil || fake.rows[resource] != token || len(fake.rows) != 1 {
+				t.Fatalf("%q %d over %d: got %v, rows %v", resource, token, stored, err, fake.rows)
 			}
 		}
 	})

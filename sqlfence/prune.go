@@ -22,28 +22,26 @@ const (
 // its lock longer than olderThan ago. Use Prune for locks whose keys are always new, such as those of requests. db is a
 // [*sql.DB] or [*sql.Conn].
 //
-// olderThan must be an hour or more, and should be days. A holder that lost its lock longer than olderThan ago, and has been
-// paused since, can pass the guard of a pruned resource. Prune is safe against shorter pauses. It also deletes the row of a
-// lock that is held for longer than olderThan; the holder's next transaction creates the row again.
+// olderThan must be an hour or more, and should be days: a holder that lost its lock longer ago, and has been paused since, can
+// pass the guard of a pruned resource. Prune also deletes the row of a lock that is held for longer; the holder's next
+// transaction creates it again. On PostgreSQL at REPEATABLE READ, a transaction with
+// several marks that began before, and waits for another row meanwhile, may then not see what that holder wrote in parallel.
 //
-// The tokens of locks are microseconds since 1970, so Prune needs no other column. Rows with tokens of another kind, below
-// 10^15, stay. Prune uses the clock of this process, which should agree with that of Redis.
+// Rows with tokens below 10^15, which are no lock's, stay. Prune uses the clock of this process, which should agree with that
+// of Redis.
 //
-// Prune reads the table along its primary key. It deletes up to 100 rows at a time, on MySQL one, each batch in a
-// transaction of its own, so a guard waits for it no longer than a batch takes. On PostgreSQL Prune skips locked rows;
-// elsewhere it waits for them. Several processes can run Prune at once, and it can be repeated.
+// Prune deletes up to 100 rows in one transaction, on MySQL one, so a guard waits no longer than for these. On PostgreSQL Prune
+// skips locked rows; elsewhere it waits for them. Several processes can run it at once.
 //
-// Errors: [holdfast.ErrInvalid]; the context's error; else the database's error. The number returned includes the rows
-// deleted before the error.
+// Errors: [holdfast.ErrInvalid]; the context's error; else the database's error. deleted counts also before an error.
 func (f *Fence) Prune(ctx context.Context, db interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, olderThan time.Duration) (deleted int64, err error) {
+	if err := f.check(ctx); err != nil {
+		return 0, err
+	}
 	switch {
-	case f == nil || f.dialect == 0:
-		return 0, invalid("a Fence that was not made by New")
-	case ctx == nil:
-		return 0, invalid("nil context")
 	case isNil(db):
 		return 0, invalid("nil database")
 	case olderThan < leastPrune:

@@ -42,8 +42,8 @@ func shipOrder(fence *sqlfence.Fence, db *sql.DB) http.HandlerFunc {
 			http.Error(w, "no Fencing-Token", http.StatusBadRequest)
 			return
 		}
-		ctx := sqlfence.WithToken(r.Context(), holdfast.Key("order", id), token)
-		err = fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+		ctx := sqlfence.Mark{Resource: holdfast.Key("order", id), Token: token}.In(r.Context())
+		err = fence.WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'shipped' WHERE id = $1", id)
 			return err
 		})
@@ -120,7 +120,8 @@ func TestRecipeForServices(t *testing.T) {
 	}
 }
 
-// TestRecipesAreThisCode compares the paper with the functions that the tests above call. That for S3 is in internal/storetest.
+// TestRecipesAreThisCode compares the paper with the functions that the tests above call. That for S3 is in
+// internal/storetest, and that for rows in internal/sqltest.
 func TestRecipesAreThisCode(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(name)
@@ -137,7 +138,7 @@ func TestRecipesAreThisCode(t *testing.T) {
 		switch {
 		case len(blocks) != 1:
 			t.Errorf("%s: %d pieces of code, want one", title, len(blocks))
-		case strings.Contains(section, "Not run") || strings.Contains(section, "internal/storetest"):
+		case strings.Contains(section, "Not run") || strings.Contains(section, "internal/storetest") || strings.Contains(section, "internal/sqltest"):
 		case !strings.Contains(source, blocks[0][1]):
 			t.Errorf("%s: no test runs\n%s", title, blocks[0][1])
 		default:

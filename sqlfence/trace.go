@@ -5,21 +5,20 @@ import (
 	"time"
 )
 
-// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
-// goroutine of the call, with its context, so they must return quickly, and several may run at once. Guarded and Refused
-// report every guard, including those of [Fence.Advance] and of gormfence.
+// Trace is a set of hooks, any of which may be nil. They run on the goroutine of the call, with its context, so they must return
+// quickly, and several may run at once.
 type Trace struct {
-	// Guarded: a guard succeeded. Elapsed is how long it took, which is usually the wait for other transactions.
+	// Guarded: a guard succeeded. Elapsed is how long it took, usually the wait for other transactions.
 	Guarded func(context.Context, Event)
-	// Refused: a token was stale. Err is the *StaleError, and Elapsed is how long the guard took.
+	// Refused: a token was stale. Err is the *StaleError, Elapsed as above.
 	Refused func(context.Context, Event)
-	// Retried: a transaction is about to run again because of Err. Attempts is how many attempts have failed so far.
+	// Retried: a transaction is about to run again because of Err. Attempts is how many failed.
 	Retried func(context.Context, Event)
-	// Unknown: the outcome of a commit is unknown. Err matches ErrCommitUnknown.
+	// Unknown: Err is an ErrCommitUnknown.
 	Unknown func(context.Context, Event)
 }
 
-// Event describes what a [Trace] hook reports. Except for Marks, fields that the hook's comment does not name are zero.
+// Event is what a [Trace] hook reports. Fields other than Marks are zero unless the hook's comment names them.
 type Event struct {
 	Marks    []Mark // sorted by resource; nil for Prune. Hooks must not change it
 	Elapsed  time.Duration

@@ -8,7 +8,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
 )
 
 // DB begins transactions: [*sql.DB], [*sql.Conn] and types that embed them.
@@ -16,203 +19,170 @@ type DB interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// WithTx runs fn in a guarded transaction and commits it. The transaction is guarded by all locks and tokens that ctx
-// carries, or by the marks alone if any are given. fn reads everything that earlier holders have committed. Unless WithTx
-// returns nil or an [ErrCommitUnknown], nothing is written, provided that fn keeps these rules:
+// WithTx runs fn in a transaction that is guarded like [Fence.Guard], and commits it. fn reads all that earlier holders have
+// committed. Unless WithTx returns nil or an [ErrCommitUnknown], nothing is written, provided that fn keeps these rules:
 //
 //   - fn must have no effect outside the transaction. It can run several times, because WithTx repeats the transaction after
-//     a deadlock, a serialization failure, a lock timeout or a busy SQLite: see [WithRetryable].
+//     a deadlock, a serialization failure or, if that comes at once, a busy SQLite: see [WithRetries].
 //   - fn must return every error of the database, wrapped or not. A deadlock on MySQL, or an interrupted write on SQLite,
 //     ends the transaction, and later statements are committed one by one. fn may go on only after an error that leaves the
-//     transaction open, such as a duplicate key. On PostgreSQL that takes a savepoint of fn's own. The [sql.ErrNoRows] of a
-//     query is not an error of the database; after any error of [Fence.ExecRow] the transaction has been rolled back.
+//     transaction open, such as [sql.ErrNoRows] or a duplicate key; after the latter PostgreSQL takes a savepoint of fn's own.
 //   - fn must neither commit nor roll back.
+//   - fn must pass its ctx on, to its statements and to what it calls. It is that of WithTx, and knows the transaction.
 //
-// If fn panics, WithTx rolls back and the panic goes on.
+// If fn panics, WithTx rolls back and the panic goes on. opts may be nil.
 //
-// Pass the lock's context, so that the loss of the lock also interrupts fn's statements. Before COMMIT, WithTx checks ctx
-// and the locks in it once more. To guard by a token without its lock, use [WithToken]. opts may be nil.
+// The loss of a lock in ctx interrupts fn's statements. Before COMMIT, WithTx checks ctx and its locks once more.
 //
-// Keep fn short: the guarded transactions of one resource run one after the other, except those of one holder under
-// [WithParallel]. A WithTx for the same lock inside fn waits for the outer one. The context bounds such waits, and so does
-// the database: see [Postgres], [MySQL] and [SQLite].
+// Keep fn short, because others wait for it. The context bounds the wait, and so does a lock timeout of the database: see
+// [Dialect]. WithTx does not repeat a transaction that ended with such a timeout or NOWAIT, so that it bounds the call and not
+// each attempt. A SQLite that is BUSY does not say whether it has waited: WithTx repeats for a second.
 //
-// On MySQL the transaction also ends at a statement that commits implicitly, DDL above all. When fn returns, WithTx detects
-// that the transaction has ended, by such a statement or by an error that fn ignored, and returns an [ErrCommitUnknown].
-// What ran before that statement, or after the end, is already written. The check takes a savepoint, which costs two round
-// trips. There are three special cases:
+// A transaction of the same Fence inside fn would wait for the outer one, and the outer one for fn. With fn's ctx, WithTx,
+// BeginTx and Advance fail at once with [holdfast.ErrSelfDeadlock]. What fn starts and does not wait for takes a context from
+// outside of fn.
 //
-//   - Once the context has ended, WithTx does not detect it.
-//   - If fn returns a deadlock after such a statement, WithTx does not detect it either, and repeats the transaction.
-//   - With innodb_rollback_on_timeout, a lock timeout in fn ends the transaction. WithTx returns an ErrCommitUnknown and
-//     does not repeat it.
+// On MySQL the transaction also ends at a statement that commits implicitly, DDL above all, and with
+// innodb_rollback_on_timeout at a lock timeout. When fn returns, WithTx detects by a savepoint, which costs two round trips,
+// that the transaction has ended, by these or by an error that fn ignored, and returns an ErrCommitUnknown. What ran before such
+// a statement, or after the end, is already written. WithTx does not detect it once the context has ended, nor if fn returns a
+// deadlock after such a statement: then it repeats the transaction.
 //
-// Errors: those of [Fence.Guard]; [ErrCommitUnknown]; fn's error as it is, even if a lock was lost meanwhile; else the
-// database's error, joined with the context's if that has ended.
-func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(tx *sql.Tx) error, marks ...Mark) error {
+// Errors: those of Guard; [ErrCommitUnknown]; [holdfast.ErrSelfDeadlock]; fn's error as it is, even if a lock was lost meanwhile.
+func (f *Fence) WithTx(ctx context.Context, db DB, opts *sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if fn == nil {
 		return invalid("nil function")
 	}
-	all, err := f.begins(ctx, db, opts, marks)
+	all, err := f.beginsOn(ctx, db, opts)
 	if err != nil {
 		return err
 	}
-	return with(ctx, f, beginSQL(ctx, db, opts), fn, all, f.retryable)
+	return f.with(ctx, beginSQL(ctx, db, opts), func(ctx context.Context, tx any) error { return fn(ctx, tx.(*sql.Tx)) }, all, f.retryable)
 }
 
-// With is [Fence.WithTx] for a library with transactions of its own. begin starts one and returns it in both its forms:
+// BeginTx begins a transaction and guards it like [Fence.Guard]. End it with [Fence.Commit], or roll it back. BeginTx repeats
+// nothing. opts may be nil.
 //
-//	// sqlx
-//	func(ctx context.Context) (*sqlx.Tx, sqlfence.Tx, error) {
-//		tx, err := db.BeginTxx(ctx, nil)
-//		return tx, tx, err
-//	}
-//	// bun
-//	func(ctx context.Context) (bun.Tx, sqlfence.Tx, error) {
-//		tx, err := db.BeginTx(ctx, nil)
-//		return tx, tx.Tx, err
-//	}
-//	// gorm; or see package gormfence
-//	func(ctx context.Context) (*gorm.DB, sqlfence.Tx, error) {
-//		tx := db.WithContext(ctx).Begin()
-//		if tx.Error != nil {
-//			return nil, nil, tx.Error
-//		}
-//		return tx, tx.Statement.ConnPool.(sqlfence.Tx), nil
-//	}
-//
-// For ent, with its feature sql/execquery, begin has the form of sqlx's. The Tx is what commits and rolls back. Each attempt
-// calls begin once. begin must not start a savepoint: the Commit of a savepoint commits nothing.
-func With[T any](ctx context.Context, f *Fence, begin func(context.Context) (T, Tx, error), fn func(tx T) error, marks ...Mark) error {
-	if begin == nil || fn == nil {
-		return invalid("nil function")
-	}
-	all, err := f.prepare(ctx, marks)
-	if err != nil {
-		return err
-	}
-	return with(ctx, f, func() (T, conn, error) {
-		t, tx, err := begin(ctx)
-		switch {
-		case err != nil:
-			return t, conn{}, err
-		case isNil(tx):
-			return t, conn{}, invalid("begin returned a nil transaction")
-		}
-		return t, plain(ctx, tx), nil
-	}, fn, all, f.retryable)
-}
-
-// BeginTx begins a transaction and guards it like [Fence.Guard], for code that commits on its own. End the transaction with
-// [Fence.Commit], or roll it back. Under [WithParallel] BeginTx also advances the guard row if necessary. It does not repeat
-// a transaction that fails. opts may be nil.
-//
-// Errors: those of Guard. After an error no transaction is open.
-func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions, marks ...Mark) (*sql.Tx, error) {
-	all, err := f.begins(ctx, db, opts, marks)
+// Errors: those of Guard, and [holdfast.ErrSelfDeadlock]. After an error no transaction is open.
+func (f *Fence) BeginTx(ctx context.Context, db DB, opts *sql.TxOptions) (*sql.Tx, error) {
+	all, err := f.beginsOn(ctx, db, opts)
 	if err != nil {
 		return nil, err
 	}
-	tx, _, err := start(ctx, f, beginSQL(ctx, db, opts), all)
+	c, err := f.start(ctx, beginSQL(ctx, db, opts), all)
+	tx, _ := c.Tx.(*sql.Tx)
 	return tx, err
 }
 
-// Commit commits a transaction that [Fence.BeginTx] or [Fence.Guard] guarded, or in which [Fence.ExecRow] wrote. ctx is the
-// context that they were given. Like [Fence.WithTx], Commit first checks ctx and the locks in it once more, and rolls tx
-// back if ctx has ended or a lock is lost or released. It also distinguishes a COMMIT whose outcome is unknown from one that
-// failed. Unlike WithTx, Commit does not detect that MySQL had ended the transaction before.
+// Commit commits a transaction of [Fence.BeginTx] or [Fence.Guard]; ctx is the context that they were given. Like
+// [Fence.WithTx], Commit first checks ctx and its locks once more, and rolls back if one has ended. It tells a COMMIT whose
+// outcome is unknown from one that failed. Unlike WithTx, it does not detect that MySQL had ended the transaction before.
 //
-// Errors: [holdfast.ErrLost] if a lock of ctx is lost or released, and the context's error if it has ended, both with
-// nothing written; [ErrCommitUnknown]; [holdfast.ErrInvalid]; else the database's error.
+// Errors: [holdfast.ErrLost] and the context's error, both with nothing written; [ErrCommitUnknown]; [holdfast.ErrInvalid]; else
+// the database's error.
 func (f *Fence) Commit(ctx context.Context, tx Tx) error {
-	switch {
-	case f == nil || f.dialect == 0:
-		return invalid("a Fence that was not made by New")
-	case ctx == nil:
-		return invalid("nil context")
-	case isNil(tx):
+	if isNil(tx) {
 		return invalid("nil transaction")
 	}
-	if err := live(ctx); err != nil {
-		return rolledBack(err, tx.Rollback)
-	}
-	return f.committed(tx.Commit())
+	return f.commitTx(ctx, plain(ctx, tx))
 }
 
-// Advance raises the guard rows that [Fence.Guard] would raise, in a transaction of its own.
+func (f *Fence) commitTx(ctx context.Context, c conn) error {
+	if err := f.check(ctx); err != nil {
+		return err
+	}
+	if err := live(ctx); err != nil {
+		return rolledBack(err, c.Rollback)
+	}
+	return f.committed(ctx, f.dialect.commit(ctx, c))
+}
+
+// Advance raises the guard rows that [Fence.Guard] would raise, in a transaction of its own. Until a holder first commits, the
+// holder before it can still write. So a holder that reads outside WithTx before it writes should call Advance right after it
+// has acquired the lock. From then on no guarded writer with an older token changes what it reads.
 //
-// Until a holder first commits, the holder before it can still write. So a holder that reads before it writes, and outside
-// WithTx, should call Advance right after it has acquired the lock, before it reads. From then on no guarded writer with an
-// older token changes what it reads.
-//
-// Advance repeats its transaction like WithTx, and also if the outcome of a commit is unknown, which is harmless here.
-//
-// Errors: those of [Fence.WithTx].
-func (f *Fence) Advance(ctx context.Context, db DB, marks ...Mark) error {
-	all, err := f.begins(ctx, db, nil, marks)
+// Advance repeats its transaction like WithTx, and also after an [ErrCommitUnknown]. Errors: those of WithTx.
+func (f *Fence) Advance(ctx context.Context, db DB) error {
+	all, err := f.beginsOn(ctx, db, nil)
 	if err != nil {
 		return err
 	}
 	again := func(err error) bool { return f.retryable(err) || errors.Is(err, ErrCommitUnknown) }
-	return with(ctx, f, blind(beginSQL(ctx, db, nil)), func(*sql.Tx) error { return nil }, alone(all), again)
+	return f.with(ctx, blind(beginSQL(ctx, db, nil)), func(context.Context, any) error { return nil }, all, again)
 }
 
-func beginSQL(ctx context.Context, db DB, opts *sql.TxOptions) func() (*sql.Tx, conn, error) {
-	return func() (*sql.Tx, conn, error) {
+func beginSQL(ctx context.Context, db DB, opts *sql.TxOptions) func() (conn, error) {
+	return func() (conn, error) {
 		tx, err := db.BeginTx(ctx, opts)
 		if err != nil {
-			return nil, conn{}, err
+			return conn{}, err
 		}
-		return tx, plain(ctx, tx), nil
+		return plain(ctx, tx), nil
 	}
 }
 
-// blind begins transactions that read nothing.
-func blind[T any](begin func() (T, conn, error)) func() (T, conn, error) {
-	return func() (T, conn, error) {
-		t, c, err := begin()
-		c.blind = true
-		return t, c, err
+// blind begins transactions that read nothing. Their guard shares no row: it raises them, as those that share them cannot.
+func blind(begin func() (conn, error)) func() (conn, error) {
+	return func() (conn, error) {
+		c, err := begin()
+		c.Blind = true
+		return c, err
 	}
 }
 
-// alone returns the marks without Parallel: their guard waits for every open transaction of the resource.
-func alone(marks []Mark) []Mark {
-	all := slices.Clone(marks)
-	for i := range all {
-		all[i].Parallel = false
-	}
-	return all
-}
-
-func (f *Fence) begins(ctx context.Context, db DB, opts *sql.TxOptions, explicit []Mark) ([]Mark, error) {
+func (f *Fence) beginsOn(ctx context.Context, db DB, opts *sql.TxOptions) ([]Mark, error) {
 	switch {
 	case isNil(db):
 		return nil, invalid("nil database")
 	case opts != nil && opts.ReadOnly:
 		return nil, invalid("a guard writes, the transaction is read-only")
 	}
-	return f.prepare(ctx, explicit)
+	return f.begins(ctx)
+}
+
+// begins prepares a call that begins a transaction. Inside another one, which the same marks guard, it would wait forever: the
+// database sees only that one session is idle, not what its program waits for. Parallel ones are no exception, since a newer
+// holder may stand in line between the two.
+func (f *Fence) begins(ctx context.Context) ([]Mark, error) {
+	all, err := f.Marks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for o, _ := ctx.Value(outerKey{}).(*outer); o != nil; o = o.outer {
+		if o.fence == f && !o.ended.Load() {
+			return nil, fmt.Errorf("sqlfence: a transaction for %q inside another one would wait for itself: use the outer one, tx: %w", all[0].Resource, holdfast.ErrSelfDeadlock)
+		}
+	}
+	return all, nil
+}
+
+type outerKey struct{}
+
+// outer is a guarded transaction in the context of its function. A context that outlives it is as good as any other.
+type outer struct {
+	fence *Fence
+	ended atomic.Bool
+	outer *outer
 }
 
 // start begins a guarded transaction.
-func start[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark) (T, conn, error) {
-	t, c, err := open(ctx, f, begin, all)
+func (f *Fence) start(ctx context.Context, begin func() (conn, error), all []Mark) (conn, error) {
+	c, err := f.open(ctx, begin, all)
 	for raises, anew := 0, 0; ; {
 		var behind *behindError
 		if !errors.As(err, &behind) {
-			return t, c, err
+			return c, err
 		}
 		// One raise and one newer snapshot for each row are enough, unless a row was pruned in between.
 		switch {
 		case raises == len(all) || anew == len(all):
-			return t, c, &goneError{behind}
+			return c, &goneError{behind}
 		case behind.snapshot:
 			anew++
-			t, c, err = open(ctx, f, begin, all)
+			c, err = f.open(ctx, begin, all)
 		default:
 			raises++
-			t, c, err = raised(ctx, f, begin, all, behind)
+			c, err = f.raised(ctx, begin, all, behind)
 		}
 	}
 }
@@ -222,26 +192,26 @@ func start[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), 
 // has ended by now: a transaction that raises a row while it shares it would wait for one that does the same. Only one of
 // the calls that find the row behind raises it, as the others would wait for its transaction. So each call takes its turn,
 // and then looks again.
-func raised[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark, behind *behindError) (t T, c conn, err error) {
+func (f *Fence) raised(ctx context.Context, begin func() (conn, error), all []Mark, behind *behindError) (c conn, err error) {
 	leave, err := f.advancing.enter(ctx, behind.resource)
 	if err != nil {
-		return t, c, err
+		return c, err
 	}
 	defer leave()
 	var still *behindError
-	if t, c, err = open(ctx, f, begin, all); !errors.As(err, &still) || still.resource != behind.resource {
-		return t, c, err
+	if c, err = f.open(ctx, begin, all); !errors.As(err, &still) || still.resource != behind.resource {
+		return c, err
 	}
 	one := slices.DeleteFunc(slices.Clone(all), func(m Mark) bool { return m.Resource != behind.resource })
-	t, advance, err := open(ctx, f, blind(begin), alone(one))
+	advance, err := f.open(ctx, blind(begin), one)
 	if err != nil {
-		return t, c, err
+		return c, err
 	}
-	defer func() { _ = advance.rollback() }() // nothing after a commit
+	defer func() { _ = advance.Rollback() }() // nothing after a commit
 	if err := f.commit(ctx, advance); err != nil && !errors.Is(err, ErrCommitUnknown) {
-		return t, c, err
+		return c, err
 	}
-	return open(ctx, f, begin, all)
+	return f.open(ctx, begin, all)
 }
 
 // goneError says that a row is still behind after it was raised: it was pruned before the guarded transaction began, or the
@@ -286,23 +256,21 @@ func (t *turns) enter(ctx context.Context, key string) (leave func(), err error)
 }
 
 // open makes one attempt to begin a guarded transaction. It rolls a transaction back that it could not guard.
-func open[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), all []Mark) (none T, _ conn, err error) {
+func (f *Fence) open(ctx context.Context, begin func() (conn, error), all []Mark) (c conn, err error) {
 	if err := live(ctx); err != nil {
-		return none, conn{}, err
+		return conn{}, err
 	}
-	t, c, err := begin()
+	c, err = begin()
 	if err != nil {
-		return none, conn{}, because(ctx, failed("begin", err))
+		return conn{}, because(ctx, failed("begin", err))
 	}
 	returned := false
 	defer func() {
 		if !returned { // a hook or a driver panicked
-			_ = c.rollback()
+			_ = c.Rollback()
 		}
 	}()
-	if err = suitable(c.tx); err == nil {
-		err = f.guard(ctx, c, all)
-	}
+	err = f.guard(ctx, c, all)
 	returned = true
 	var behind *behindError
 	if errors.As(err, &behind) && behind.snapshot {
@@ -312,21 +280,24 @@ func open[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), a
 		}
 	}
 	if err != nil {
-		return none, conn{}, rolledBack(err, c.rollback)
+		return conn{}, rolledBack(err, c.Rollback)
 	}
-	return t, c, nil
+	return c, nil
 }
 
 // with runs fn in a guarded transaction and commits it, as often as it takes. It ends the transaction however fn ends, even
 // by a panic or runtime.Goexit.
-func with[T any](ctx context.Context, f *Fence, begin func() (T, conn, error), fn func(T) error, all []Mark, again func(error) bool) error {
+func (f *Fence) with(ctx context.Context, begin func() (conn, error), fn func(ctx context.Context, tx any) error, all []Mark, again func(error) bool) error {
 	return f.repeat(ctx, all, again, func() (ran bool, err error) {
-		t, c, err := start(ctx, f, begin, all)
+		c, err := f.start(ctx, begin, all)
 		if err != nil {
 			return false, err
 		}
-		defer func() { _ = c.rollback() }() // nothing after a commit
-		if err := f.kept(ctx, c, func() error { return fn(t) }); err != nil {
+		o := &outer{fence: f}
+		o.outer, _ = ctx.Value(outerKey{}).(*outer)
+		defer o.ended.Store(true)
+		defer func() { _ = c.Rollback() }() // nothing after a commit
+		if err := f.kept(ctx, c, func() error { return fn(context.WithValue(ctx, outerKey{}, o), c.Tx) }); err != nil {
 			return true, err
 		}
 		return true, f.commit(ctx, c)
@@ -338,7 +309,7 @@ func (f *Fence) commit(ctx context.Context, c conn) error {
 	if err := live(ctx); err != nil {
 		return err
 	}
-	return f.committed(c.commit())
+	return f.committed(ctx, f.dialect.commit(ctx, c))
 }
 
 // kept runs fn, and on MySQL detects that the transaction ended meanwhile. MySQL ends a transaction at a deadlock and at a
@@ -348,14 +319,14 @@ func (f *Fence) kept(ctx context.Context, c conn, fn func() error) error {
 	if f.dialect != MySQL {
 		return fn()
 	}
-	if err := c.exec("SAVEPOINT sqlfence_guard"); err != nil {
+	if _, err := c.Exec("SAVEPOINT sqlfence_guard"); err != nil {
 		return because(ctx, failed("savepoint", err))
 	}
 	failure := fn()
 	if failure != nil && find(failure, func(err error) bool { n := number(err, "Number"); return n == 1213 || n == 1020 }) {
 		return failure // MySQL has rolled back, and has taken the savepoint along
 	}
-	err := c.exec("RELEASE SAVEPOINT sqlfence_guard")
+	_, err := c.Exec("RELEASE SAVEPOINT sqlfence_guard")
 	switch {
 	case find(err, func(err error) bool { return number(err, "Number") == 1305 }):
 		if failure != nil {
@@ -375,25 +346,29 @@ func (f *Fence) kept(ctx context.Context, c conn, fn func() error) error {
 const (
 	firstPause = 2 * time.Millisecond
 	lastPause  = 500 * time.Millisecond
+	busyFor    = time.Second // how long a transaction that finds SQLite BUSY is repeated
 )
 
 // repeat runs attempt until it succeeds or fails for good. At REPEATABLE READ and SERIALIZABLE a transaction can fail at the
 // guard, before fn has run, because another transaction has committed. Such an attempt has done nothing, and does not count
 // towards the retries: ten would not be enough for a transaction that waits its turn among many.
 func (f *Fence) repeat(ctx context.Context, all []Mark, again func(error) bool, attempt func() (ran bool, err error)) error {
-	pause := firstPause
+	began, pause := time.Now(), firstPause
 	for n, met := 0, 0; ; {
 		ran, err := attempt()
 		if errors.Is(err, ErrCommitUnknown) {
 			f.traces.emit(ctx, unknown, Event{Marks: all, Err: err})
 		}
-		if err == nil || n >= f.retries || !again(err) {
+		if err == nil || f.retries == 0 || f.waited(err, time.Since(began)) || !again(err) {
 			return err
 		}
-		if !ran && met < maxRetries && find(err, f.dialect.changed) {
+		switch {
+		case !ran && met < maxRetries && find(err, f.dialect.changed):
 			met++
 			pause = firstPause
-		} else {
+		case n == f.retries:
+			return err
+		default:
 			n++
 		}
 		f.traces.emit(ctx, retried, Event{Marks: all, Attempts: n + met, Err: err})

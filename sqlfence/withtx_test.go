@@ -35,19 +35,37 @@ type (
 	}
 )
 
-func (e stateError) Error() string               { return string(e) }
-func (e stateError) SQLState() string            { return string(e) }
-func (e *mysqlError) Error() string              { return fmt.Sprint(e.Number) }
-func (e *sqliteError) Error() string             { return fmt.Sprint(e.code) }
-func (e *sqliteError) Code() int                 { return e.code }
-func (e mattnError) Error() string               { return fmt.Sprint(e.Code) }
-func (e *ncruces) Error() string                 { return fmt.Sprint(e.code) }
-func (e *ncruces) Code() ncrucesNo               { return e.code }
-func (unsentError) Error() string                { return "unsent" }
-func (unsentError) SafeToRetry() bool            { return true }
-func wrap(err error) error                       { return fmt.Errorf("shop: %w", errors.Join(errors.New("other"), err)) }
-func write(tx *sql.Tx) error                     { _, err := tx.Exec("UPDATE orders"); return err }
-func token(t int64) context.Context              { return sqlfence.WithToken(background, "r", t) }
+func (e stateError) Error() string              { return string(e) }
+func (e stateError) SQLState() string           { return string(e) }
+func (e *mysqlError) Error() string             { return fmt.Sprint(e.Number) }
+func (e *sqliteError) Error() string            { return fmt.Sprint(e.code) }
+func (e *sqliteError) Code() int                { return e.code }
+func (e mattnError) Error() string              { return fmt.Sprint(e.Code) }
+func (e *ncruces) Error() string                { return fmt.Sprint(e.code) }
+func (e *ncruces) Code() ncrucesNo              { return e.code }
+func (unsentError) Error() string               { return "unsent" }
+func (unsentError) SafeToRetry() bool           { return true }
+func wrap(err error) error                      { return fmt.Errorf("shop: %w", errors.Join(errors.New("other"), err)) }
+func write(_ context.Context, tx *sql.Tx) error { _, err := tx.Exec("UPDATE orders"); return err }
+
+// given puts marks into a context.
+func given(ctx context.Context, marks ...sqlfence.Mark) context.Context {
+	for _, m := range marks {
+		ctx = m.In(ctx)
+	}
+	return ctx
+}
+
+// parallel makes the marks parallel that ctx carries.
+func parallel(ctx context.Context, f *sqlfence.Fence) context.Context {
+	marks, _ := f.Marks(ctx)
+	for i := range marks {
+		marks[i].Parallel = true
+	}
+	return given(ctx, marks...)
+}
+
+func token(t int64) context.Context              { return sqlfence.Mark{Resource: "r", Token: t}.In(background) }
 func bubble(t *testing.T, fn func(t *testing.T)) { synctest.Test(t, fn) }
 
 func TestWithTxCommits(t *testing.T) {
@@ -99,7 +117,7 @@ func TestWithTxDoesNotRepeatATransactionThatHadEnded(t *testing.T) {
 		{"DDL, an error", mine, wrap(&mysqlError{1305}), true, once},
 		{"an error", mine, nil, false, once},
 		{"the connection breaks", mine, io.ErrUnexpectedEOF, false, once},
-		{"a lock timeout", &mysqlError{1205}, nil, false, "begin raise read savepoint exec release rollback begin raise read savepoint exec release commit"},
+		{"a lock timeout", &mysqlError{1205}, nil, false, once},
 		// MySQL has rolled these back itself, and the savepoint is gone for that.
 		{"a deadlock", &mysqlError{1213}, nil, false, "begin raise read savepoint exec rollback begin raise read savepoint exec release commit"},
 		{"a snapshot that is too old", &mysqlError{1020}, nil, false, "begin raise read savepoint exec rollback begin raise read savepoint exec release commit"},
@@ -128,7 +146,7 @@ func TestWithTxDoesNotRepeatATransactionThatHadEnded(t *testing.T) {
 func TestWithTxReturnsWhatFnReturns(t *testing.T) {
 	fake, db := newDB(t)
 	mine := errors.New("mine")
-	if err := newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { return mine }); err != mine {
+	if err := newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(context.Context, *sql.Tx) error { return mine }); err != mine {
 		t.Errorf("got %v, want %v", err, mine)
 	}
 	if got, want := fake.ops(), "begin raise rollback"; got != want {
@@ -147,7 +165,7 @@ func TestWithTxRollsBackOnPanic(t *testing.T) {
 				t.Errorf("recovered %v", got)
 			}
 		}()
-		_ = newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { panic("mine") })
+		_ = newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(context.Context, *sql.Tx) error { panic("mine") })
 	}()
 	if got, want := fake.ops(), "begin raise rollback"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -157,13 +175,13 @@ func TestWithTxRollsBackOnPanic(t *testing.T) {
 func TestWithTxNeverRepeatsAStaleOne(t *testing.T) {
 	fake, db := newDB(t)
 	fake.rows["r"] = 8
-	err := newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(*sql.Tx) error { t.Error("fn runs"); return nil })
+	err := newFence(t, sqlfence.SQLite).WithTx(token(7), db, nil, func(context.Context, *sql.Tx) error { t.Error("fn runs"); return nil })
 	wantStale(t, err, sqlfence.StaleError{Resource: "r", Token: 7, Current: 8})
 	if got, want := fake.ops(), "begin raise rollback"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	// Nor when the error looks transient as well.
-	always := newFence(t, sqlfence.SQLite, sqlfence.WithRetryable(func(error) bool { return true }))
+	always := newFence(t, sqlfence.SQLite, sqlfence.WithRetries(10, func(error) bool { return true }))
 	if err := always.WithTx(token(7), db, nil, write); !errors.Is(err, sqlfence.ErrStale) || fake.count("begin") != 2 {
 		t.Errorf("got %v and %s", err, fake.ops())
 	}
@@ -178,13 +196,15 @@ func TestWithTxRepeats(t *testing.T) {
 	}{
 		{sqlfence.Postgres, stateError("40001"), true},
 		{sqlfence.Postgres, stateError("40P01"), true},
-		{sqlfence.Postgres, wrap(stateError("55P03")), true},
+		{sqlfence.Postgres, wrap(stateError("40P01")), true},
+		{sqlfence.Postgres, stateError("55P03"), false}, // a bound that was set, which a repeat would multiply
 		{sqlfence.Postgres, stateError("23505"), false},
 		{sqlfence.Postgres, &mysqlError{1213}, false},
-		{sqlfence.MySQL, &mysqlError{1205}, true},
+		{sqlfence.MySQL, &mysqlError{1205}, false},
 		{sqlfence.MySQL, &mysqlError{1213}, true},
 		{sqlfence.MySQL, &mysqlError{1020}, true},
-		{sqlfence.MySQL, wrap(&mysqlError{3572}), true},
+		{sqlfence.MySQL, wrap(&mysqlError{1213}), true},
+		{sqlfence.MySQL, wrap(&mysqlError{3572}), false},
 		{sqlfence.MySQL, &mysqlError{1062}, false},
 		{sqlfence.SQLite, &sqliteError{5}, true},
 		{sqlfence.SQLite, &sqliteError{5 | 2<<8}, true}, // BUSY_SNAPSHOT
@@ -288,12 +308,45 @@ func TestWithTxGivesUp(t *testing.T) {
 	})
 }
 
+// The bound that a database has for a wait is one for the call, not for each of its attempts.
+func TestALockTimeoutIsNotMultiplied(t *testing.T) {
+	for _, tt := range []struct {
+		dialect  sqlfence.Dialect
+		err      error
+		wait     time.Duration
+		attempts int
+	}{
+		{sqlfence.Postgres, stateError("55P03"), 5 * time.Second, 1},
+		{sqlfence.MySQL, &mysqlError{1205}, 50 * time.Second, 1},
+		{sqlfence.SQLite, &sqliteError{5}, 5 * time.Second, 1},
+		{sqlfence.SQLite, wrap(mattnError{5}), time.Second, 1},
+		{sqlfence.SQLite, &sqliteError{5}, 600 * time.Millisecond, 2}, // which may have no busy_timeout
+		{sqlfence.SQLite, &sqliteError{6}, 5 * time.Second, 11},       // LOCKED, which no busy_timeout bounds
+	} {
+		for _, at := range []string{"begin", "raise", "exec", "commit"} {
+			bubble(t, func(t *testing.T) {
+				fake, db := newDB(t)
+				fake.fail[at] = slices.Repeat([]error{tt.err}, 20)
+				fake.wait = tt.wait
+				if err := newFence(t, tt.dialect).WithTx(token(7), db, nil, write); !errors.Is(err, tt.err) || fake.count("begin") != tt.attempts {
+					t.Errorf("%v at %s: got %v after %d attempts, want %d", tt.err, at, err, fake.count("begin"), tt.attempts)
+				}
+				fake.fail[at] = []error{tt.err}
+				all := sqlfence.WithRetries(10, func(err error) bool { return errors.Is(err, tt.err) })
+				if err := newFence(t, tt.dialect, all).WithTx(token(7), db, nil, write); err != nil {
+					t.Errorf("%v at %s: the user's hook: %v", tt.err, at, err)
+				}
+			})
+		}
+	}
+}
+
 func TestHookOfTheUser(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		fake, db := newDB(t)
 		mine := errors.New("mine")
 		fake.fail["exec"] = []error{mine}
-		f := newFence(t, sqlfence.SQLite, sqlfence.WithRetryable(func(err error) bool { return errors.Is(err, mine) }))
+		f := newFence(t, sqlfence.SQLite, sqlfence.WithRetries(10, func(err error) bool { return errors.Is(err, mine) }))
 		if err := f.WithTx(token(7), db, nil, write); err != nil || fake.count("begin") != 2 {
 			t.Errorf("got %v and %s, want success at the second attempt", err, fake.ops())
 		}
@@ -313,7 +366,11 @@ func TestCommitErrors(t *testing.T) {
 		{sqlfence.Postgres, stateError("40003"), true}, // statement completion unknown
 		{sqlfence.Postgres, stateError("23503"), false},
 		{sqlfence.Postgres, stateError("25P02"), false},
-		{sqlfence.Postgres, stateError("P0001"), false}, // what a deferred trigger raises
+		{sqlfence.Postgres, &pgxError{"25P03", "FATAL", "FATAL"}, false}, // idle in the transaction for too long
+		{sqlfence.Postgres, &pqError{"25P03", "FATAL"}, false},
+		{sqlfence.Postgres, &pqError{"25P03", "FATALE"}, false},
+		{sqlfence.Postgres, &pgxError{"25P04", "FATAL", "FATAL"}, true}, // transaction_timeout, which may come during COMMIT
+		{sqlfence.Postgres, stateError("P0001"), false},                 // what a deferred trigger raises
 		{sqlfence.Postgres, stateError("08P01"), true},
 		{sqlfence.Postgres, stateError("53100"), true}, // disk full: ERROR before the commit is recorded, PANIC at that
 		{sqlfence.Postgres, &pqError{"53100", "ERROR"}, false},
@@ -335,6 +392,8 @@ func TestCommitErrors(t *testing.T) {
 		{sqlfence.Postgres, errors.New("tx is closed"), false},
 		{sqlfence.MySQL, errors.New("invalid connection"), true},
 		{sqlfence.MySQL, &mysqlError{1317}, true},
+		{sqlfence.MySQL, &mysqlError{1205}, false},
+		{sqlfence.Postgres, stateError("55P03"), false},
 		{sqlfence.SQLite, &sqliteError{10}, true}, // I/O
 		{sqlfence.SQLite, &sqliteError{787}, false},
 	}
@@ -368,7 +427,7 @@ func TestWithTxDoesNotCommitUnderAContextThatHasEnded(t *testing.T) {
 	why := errors.New("why")
 	ctx, cancel := context.WithCancelCause(token(7))
 	// A driver begun with a context of its own: database/sql itself would refuse to commit.
-	err := newFence(t, sqlfence.Postgres).WithTx(ctx, detached{db}, nil, func(tx *sql.Tx) error { cancel(why); return nil })
+	err := newFence(t, sqlfence.Postgres).WithTx(ctx, detached{db}, nil, func(_ context.Context, tx *sql.Tx) error { cancel(why); return nil })
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, sqlfence.ErrCommitUnknown) {
 		t.Errorf("got %v, want the context's error and its cause", err)
 	}
@@ -385,100 +444,8 @@ func (d detached) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, er
 
 func TestWithTxReportsAnEndedTransaction(t *testing.T) {
 	_, db := newDB(t)
-	err := newFence(t, sqlfence.Postgres).WithTx(token(7), db, nil, func(tx *sql.Tx) error { return tx.Rollback() })
+	err := newFence(t, sqlfence.Postgres).WithTx(token(7), db, nil, func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() })
 	if !errors.Is(err, sql.ErrTxDone) || errors.Is(err, sqlfence.ErrCommitUnknown) {
 		t.Errorf("got %v, want %v", err, sql.ErrTxDone)
 	}
-}
-
-// fakePgx is a transaction with the methods of pgx's.
-type (
-	fakePgx    struct{ *fakeConn }
-	fakePgxRow struct {
-		rows driver.Rows
-		err  error
-	}
-)
-
-func (p fakePgx) QueryRow(ctx context.Context, query string, args ...any) fakePgxRow {
-	var named []driver.NamedValue
-	for _, a := range args {
-		named = append(named, driver.NamedValue{Value: a})
-	}
-	rows, err := p.QueryContext(ctx, query, named)
-	return fakePgxRow{rows, err}
-}
-
-func (r fakePgxRow) Scan(dest ...any) error {
-	if r.err != nil {
-		return r.err
-	}
-	var v [1]driver.Value
-	if err := r.rows.Next(v[:]); err == io.EOF {
-		return errors.New("no rows in result set")
-	} else if err != nil {
-		return err
-	}
-	*dest[0].(*int64) = v[0].(int64)
-	return nil
-}
-
-func (p fakePgx) Exec(ctx context.Context, query string, args ...any) (string, error) {
-	var named []driver.NamedValue
-	for _, a := range args {
-		named = append(named, driver.NamedValue{Value: a})
-	}
-	_, err := p.ExecContext(ctx, query, named)
-	return "UPDATE 1", err
-}
-
-func (p fakePgx) Commit(context.Context) error {
-	if p.before == nil {
-		return errors.New("tx is closed")
-	}
-	return p.fakeConn.Commit()
-}
-
-func (p fakePgx) Rollback(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if p.before == nil {
-		return errors.New("tx is closed")
-	}
-	return p.fakeConn.Rollback()
-}
-
-func TestPgx(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		fake, _ := newDB(t)
-		f := newFence(t, sqlfence.Postgres)
-		begin := fake.beginPgx
-		fake.fail["raise"] = []error{stateError("40001")}
-		runs := 0
-		if err := sqlfence.WithPgx(token(7), f, begin, func(fakePgx) error { runs++; return nil }); err != nil || runs != 1 {
-			t.Errorf("got %v after %d runs", err, runs)
-		}
-		if got, want := fake.ops(), "begin raise rollback begin raise commit"; got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-		err := sqlfence.WithPgx(token(6), f, begin, func(fakePgx) error { runs++; return nil })
-		wantStale(t, err, sqlfence.StaleError{Resource: "r", Token: 6, Current: 7})
-		if runs != 1 {
-			t.Error("fn ran")
-		}
-		ctx, cancel := context.WithCancel(token(8))
-		err = sqlfence.WithPgx(ctx, f, begin, func(fakePgx) error { cancel(); return nil })
-		if !errors.Is(err, context.Canceled) || len(fake.sem) != 0 {
-			t.Errorf("got %v, want %v and the transaction ended", err, context.Canceled)
-		}
-		fake.fail["commit"] = []error{errors.New("unexpected EOF")}
-		if err := sqlfence.WithPgx(token(8), f, begin, func(fakePgx) error { return nil }); !errors.Is(err, sqlfence.ErrCommitUnknown) {
-			t.Errorf("got %v, want %v", err, sqlfence.ErrCommitUnknown)
-		}
-		tx, _ := begin(background)
-		if err := sqlfence.GuardPgx(background, f, tx, sqlfence.Mark{Resource: "r", Token: 6}); !errors.Is(err, sqlfence.ErrStale) || tx.before != nil {
-			t.Errorf("got %v, want a refusal and a rollback", err)
-		}
-	})
 }

@@ -33,7 +33,7 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) (err error) {
-	// The nodes of a Cluster cannot be masters of NewRedLock: each has different slots, and they fail over.
+	// The nodes of a Cluster cannot be masters of package redlock: each has different slots, and they fail over.
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: strings.Split(os.Getenv("REDIS_ADDRS"), ",")})
 	defer rdb.Close()
 	locker, err := holdfast.New(rdb)

@@ -65,7 +65,7 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "listening on http://%s\n", listener.Addr())
-	server := &http.Server{Handler: router(locker), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: router(locker), ReadTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
 
 	<-ctx.Done()

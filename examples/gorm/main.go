@@ -96,7 +96,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	fmt.Fprintln(out, "the balance is", a.Balance)
 	// The first holder wakes up with its old token. A write outside of a transaction is refused as well.
-	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
+	late := sqlfence.Mark{Resource: first.Key(), Token: first.Token()}.In(ctx)
 	for _, err := range []error{withdraw(late), db.WithContext(late).Model(&a).Update("balance", 50).Error} {
 		if !errors.Is(err, sqlfence.ErrStale) {
 			return fmt.Errorf("the late write was not refused: %v", err)

@@ -68,7 +68,7 @@ func newWaiter(id, entry string, now time.Time) waiter {
 	}
 	expiry, err := strconv.ParseInt(fields[0], 10, 64)
 	w := waiter{Label: label, Told: fields[len(fields)-1] != "-", Gone: err != nil || now.UnixMilli() >= expiry}
-	if len(fields) == 7 { // the masters of a NewRedLock keep no limit
+	if len(fields) == 7 { // the masters of package redlock keep no limit
 		w.Shared, w.Limit = limitOf(fields[4])
 	}
 	return w
@@ -108,7 +108,7 @@ func newMembers(entry map[string]string, value string, now time.Time) (all []mem
 		}
 		label, _ := ownLabel(owner)
 		m := member{Label: label, LeftMS: ms - now.UnixMilli()}
-		limit, token, _ := strings.Cut(rest, " ") // a re-entry id has neither
+		limit, token, _ := strings.Cut(rest, " ") // the token is 0 with a re-entry id
 		m.Shared, m.Limit = limitOf(limit)
 		m.Token, _ = strconv.ParseInt(token, 10, 64)
 		all = append(all, m)

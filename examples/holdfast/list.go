@@ -93,7 +93,7 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 		r := newRow(state.Key)
 		switch {
 		case err != nil:
-			r.State, r.Error = failed, printableText(err.Error())
+			r.State, r.Error = failed, errorText(err)
 			p.add(err)
 		case state.Held:
 			r.State, r.LeftMS, r.NoExpiry = held, state.TimeLeft.Milliseconds(), state.TimeLeft == 0

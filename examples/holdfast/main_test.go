@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"strings"
 	"sync"
@@ -180,6 +181,112 @@ func TestThePasswordIsInNoError(t *testing.T) {
 	}
 }
 
+// passwords are addresses with a password that has one of the words and a few characters that mean something in a URL.
+// None of the words appears anywhere else.
+func passwords(rng *rand.Rand) (address string, words []string) {
+	const letters = "bcdfghjkmnpqrstvwxz0123456789"
+	word := func() string {
+		b := make([]byte, 6)
+		for i := range b {
+			b[i] = letters[rng.IntN(len(letters))]
+		}
+		if rng.IntN(4) == 0 { // a port
+			b = fmt.Appendf(nil, "%d", 20000+rng.IntN(9999))
+		}
+		words = append(words, string(b))
+		return string(b)
+	}
+	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
+	password := word()
+	for range 1 + rng.IntN(3) {
+		password += pick("/", "#", "?", "@", ":", "%", "&", "=", "://", "[", "]", " ", ";", "?addr=", "?db=", "?client_name=", "#@", "\\") + word()
+	}
+	if rng.IntN(8) == 0 {
+		password = pick("/", "#", "?", ":", "%") + password
+	}
+	address = pick("redis://", "rediss://", "unix://", "", "redis:/", "REDIS://", "http://", "://") +
+		pick("", "user", "user", "a@b", "a/b") + pick(":", ":", ":", "") + password + pick("@", "@", "@", "@@", "") +
+		pick("127.0.0.1:1", "127.0.0.1:1/0", "127.0.0.1", "", "/nowhere.sock")
+	switch rng.IntN(6) {
+	case 0:
+		address += "?master_name=m"
+	case 1:
+		address = "redis://127.0.0.1:1?master_name=m&password=" + password
+	case 2:
+		address = "redis://127.0.0.1:1?password=" + password + pick("", "&db=1")
+	}
+	return address, words
+}
+
+func TestNoPartOfAPasswordIsInAnError(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	refused := 0
+	for range 20000 {
+		address, words := passwords(rng)
+		for _, cluster := range []bool{false, true} {
+			o, err := options(address, cluster)
+			if err != nil {
+				refused++
+				for _, word := range words {
+					if strings.Contains(err.Error(), word) {
+						t.Fatalf("%q: %v", address, err)
+					}
+				}
+				if !strings.Contains(err.Error(), "%23") {
+					t.Fatalf("%q: got %v, which does not say how to write a password", address, err)
+				}
+				continue
+			}
+			// What a dial that fails says.
+			dials := ""
+			switch o := o.(type) {
+			case *redis.ClusterOptions:
+				dials = strings.Join(o.Addrs, " ")
+			case *redis.FailoverOptions:
+				dials = strings.Join(o.SentinelAddrs, " ")
+			case *redis.Options:
+				dials = o.Addr
+			}
+			end := address[strings.LastIndex(address, words[len(words)-1]):]
+			if strings.Contains(end, "@") || strings.Contains(address, "password=") { // else it names a host, as far as anybody can tell
+				for _, word := range words {
+					if strings.Contains(dials, word) {
+						t.Fatalf("%q: dials %s", address, dials)
+					}
+				}
+			}
+		}
+	}
+	if refused < 5000 {
+		t.Errorf("only %d addresses were refused", refused)
+	}
+}
+
+// The same of the whole program: a part of the password could be taken for the host, or for the port of this machine.
+func TestAPasswordThatEndsTheURLIsNotDialled(t *testing.T) {
+	for _, password := range []string{"12345#walrus", "12345?walrus", "12345/walrus", "12345?client_name=walrus", "panda#walrus", "12345/0#walrus"} {
+		for _, address := range []string{"redis://:" + password + "@127.0.0.1:1", "redis://user:" + password + "@127.0.0.1:1", "user:" + password + "@127.0.0.1:1"} {
+			for _, args := range [][]string{{"ls"}, {"ls", "-cluster"}, {"ls", "-json"}, {"show", "k"}, {"watch"}} {
+				r := play(t, address, args...)
+				if text := r.stdout + r.stderr; r.status != 2 || strings.Contains(text, "12345") || strings.Contains(text, "panda") ||
+					strings.Contains(text, "walrus") || !strings.Contains(text, "%23") {
+					t.Errorf("%q %v: %v", address, args, r)
+				}
+			}
+		}
+	}
+}
+
+// A server that does not know AUTH repeats the password.
+func TestThePasswordIsNotInWhatAServerRepeats(t *testing.T) {
+	s := servertest.Redis(t, "--rename-command", "AUTH", "", "--rename-command", "HELLO", "")
+	for _, args := range [][]string{{"ls"}, {"ls", "-json"}, {"show", "k"}} {
+		if r := play(t, "redis://:secret@"+s.Addr(), args...); r.status != 1 || strings.Contains(r.stdout+r.stderr, "secret") {
+			t.Errorf("%v: %v", args, r)
+		}
+	}
+}
+
 func TestConnectByURL(t *testing.T) {
 	for address, want := range map[string]string{
 		"":                             "127.0.0.1:6379",
@@ -188,6 +295,9 @@ func TestConnectByURL(t *testing.T) {
 		"redis://host:7?master_name=m": "FailoverClient",
 		"rediss://u:p@host:7/3":        "host:7 TLS u p 3",
 		"unix://u:p@/run/redis.sock":   "/run/redis.sock u p",
+		"unix:///run/a%40b.sock":       "/run/a@b.sock",
+		"redis://u:p%2F%23%3F%40%25@h": "h:6379 u p/#?@%",
+		"redis://u:p@q:r@h":            "h:6379 u p@q:r",
 	} {
 		client, err := connect(address, false)
 		if err != nil {

@@ -44,17 +44,17 @@ func lockOf(name string) (key string, ok bool) {
 		key = key[1 : n-1]
 	}
 	switch suffix {
-	case "fence", "line", "wait", "entry", "held":
+	case "fence", "line", "wait", "held":
 		base, ok := baseOf(key)
 		return key, ok && base+suffix == name
 	}
 	return "", false
 }
 
-// ownLabel parses the value of a lock: 16 random bytes in base64, then a colon and a label. ok is false for a value of
-// another form, which another library wrote.
+// ownLabel parses the value of a lock: 16 random bytes in base64, then a colon and a label, and a = in front if several hold
+// the lock. ok is false for a value of another form, which another library wrote.
 func ownLabel(value string) (label string, ok bool) {
-	random, label, _ := strings.Cut(value, ":")
+	random, label, _ := strings.Cut(strings.TrimPrefix(value, "="), ":")
 	id, err := base64.RawURLEncoding.Strict().DecodeString(random)
 	return label, err == nil && len(id) == 16
 }

@@ -11,7 +11,7 @@ import (
 func TestNamesOfCompanions(t *testing.T) {
 	for name, want := range map[string]string{
 		"{order:42}:~fence": "order:42", "{shop}order:~line": "{shop}order", "{whole}:~:~fence": "{whole}", "{a{b}:~wait": "a{b",
-		"a}b{c}:~entry": "a}b{c}", "{ }:~fence": " ", "{a}{b}:~fence": "{a}{b}",
+		"a}b{c}:~held": "a}b{c}", "{ }:~fence": " ", "{a}{b}:~fence": "{a}{b}",
 		"{k}:~gone:x": "", "{k}:~mark": "", "k": "", "k:~fence": "", "{k}:~:~other": "", "{}:~fence": "", "{a}b}:~fence": "{a}b}",
 		"{k}:~fence:~fence": "", ":~fence": "", "{k}:~": "",
 	} {
@@ -27,7 +27,7 @@ func FuzzNamesOfCompanions(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, key string) {
 		if base, ok := baseOf(key); ok {
-			for _, suffix := range []string{"fence", "line", "wait", "entry"} {
+			for _, suffix := range []string{"fence", "line", "wait", "held"} {
 				if got, ok := lockOf(base + suffix); !ok || got != key {
 					t.Errorf("%q: %q is of %q, %v", key, base+suffix, got, ok)
 				}

@@ -56,15 +56,14 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		left, fenceLeft    *redis.DurationCmd
 		line               *redis.StringSliceCmd
 		waiting            *redis.IntCmd
-		entry, several     *redis.MapStringStringCmd
+		several            *redis.MapStringStringCmd
 		now                *redis.TimeCmd
 	)
 	cmds, err := client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		value, left = tx.GetRange(ctx, key, 0, int64(valueHead)), tx.PTTL(ctx, key)
 		fence, fenceLeft = tx.GetRange(ctx, base+"fence", 0, 255), tx.PTTL(ctx, base+"fence")
 		line, waiting = tx.LRange(ctx, base+"line", 0, maxLine-1), tx.LLen(ctx, base+"line")
-		entry, mark = tx.HGetAll(ctx, base+"entry"), tx.GetRange(ctx, base+"mark", 0, 63)
-		several = tx.HGetAll(ctx, base+"held")
+		several, mark = tx.HGetAll(ctx, base+"held"), tx.GetRange(ctx, base+"mark", 0, 63)
 		now = tx.Time(ctx) // it has no key, so a Cluster client sends it along with the rest
 		return nil
 	})
@@ -81,25 +80,26 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 	}
 	d := &details{row: newRow(key), History: newHistory(fence.Val(), fenceLeft.Val())}
 	d.Waiting = int(waiting.Val())
-	d.Members = append(newMembers(entry.Val(), value.Val(), now.Val()), newMembers(several.Val(), value.Val(), now.Val())...)
+	d.Members = newMembers(several.Val(), value.Val(), now.Val())
 	if n := left.Val(); n != -2 { // go-redis leaves -1 and -2 as they are
 		d.State, d.NoExpiry, d.LeftMS = held, n == -1, max(0, n.Milliseconds())
 		own := false
-		if strings.HasPrefix(value.Val(), "=") { // several holders, each with a label of its own
-			own = true
-			for i, m := range d.Members {
-				if d.Holders++; d.Limit == 0 || int(m.Limit) < d.Limit {
-					d.Limit = int(m.Limit)
-				}
-				if i == 0 || m.LeftMS < d.LeftMS { // the key lasts as long as the longest lease
-					d.LeftMS = m.LeftMS
-				}
-			}
-			if len(d.Members) == 0 && several.Val()["of"] == value.Val() {
-				d.State, d.LeftMS = free, 0 // all holders have left: the next caller takes it
-			}
-		} else if d.Label, own = ownLabel(value.Val()); !own {
+		if d.Label, own = ownLabel(value.Val()); !own {
 			d.State, d.Label, d.Value = foreign, "", value.Val()
+		}
+		for i, m := range d.Members {
+			if i == 0 || m.LeftMS < d.LeftMS { // the key lasts as long as the longest lease
+				d.LeftMS = m.LeftMS
+			}
+			if m.Token == 0 {
+				continue
+			}
+			if d.Holders++; d.Limit == 0 || int(m.Limit) < d.Limit {
+				d.Limit = int(m.Limit)
+			}
+		}
+		if of, ok := several.Val()["of"]; ok && of == value.Val() && len(d.Members) == 0 {
+			d.State, d.Label, d.LeftMS = free, "", 0 // all holders have left: the next caller takes it
 		}
 	}
 	if d.History != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
 )
@@ -123,11 +125,13 @@ func TestShowTellsOfTicksAndOfThoseWhoHoldTogether(t *testing.T) {
 		if r := play(t, addr, "show", "k"); strings.Count(r.stdout, "held together") != 2 {
 			t.Errorf("held together: %v", r)
 		}
-		tick := time.Now().Truncate(time.Second)
-		if ok, err := l.Claim(t.Context(), "job", tick, holdfast.WithWait(hang)); !ok || err != nil {
+		at := time.Now().Truncate(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), hang)
+		defer cancel()
+		if ok, err := tick.Claim(ctx, l, "job", at); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
-		if d := play(t, addr, "show", "-json", "job").details(t); d.Tick != tick.UTC().Format(time.RFC3339Nano) {
+		if d := play(t, addr, "show", "-json", "job").details(t); d.Tick != at.UTC().Format(time.RFC3339Nano) {
 			t.Errorf("claimed: %+v", d)
 		}
 		if r := play(t, addr, "show", "job"); r.status != 0 || !strings.Contains(r.stdout, "claimed") {

@@ -29,6 +29,13 @@ func printableText(s string) string {
 	}, s)
 }
 
+// errorText returns the text of an error. A server that does not know a command repeats the arguments, which are the
+// password if the command is AUTH or HELLO.
+func errorText(err error) string {
+	text, _, _ := strings.Cut(err.Error(), ", with args beginning with:")
+	return printableText(text)
+}
+
 func unquote(s string) (string, error) {
 	key, err := strconv.Unquote(s)
 	if err != nil {

@@ -83,7 +83,7 @@ var errOtherPayload = errors.New("this Idempotency-Key came with another payload
 // returns an error nothing is stored, and a repeated request runs it again.
 func (s *answers) once(ctx context.Context, payload []byte, effect func(*sql.Tx) (answer, error)) (a answer, replayed bool, err error) {
 	request, hash := holdfast.Held(ctx)[0].Key(), fmt.Sprintf("%x", sha256.Sum256(payload))
-	err = s.fence.WithTx(ctx, s.db, nil, func(tx *sql.Tx) error {
+	err = s.fence.WithTx(ctx, s.db, nil, func(ctx context.Context, tx *sql.Tx) error {
 		var first string
 		err := tx.QueryRowContext(ctx, "SELECT payload, status, body FROM answers WHERE request = ?", request).Scan(&first, &a.status, &a.body)
 		replayed = err == nil

@@ -83,7 +83,7 @@ type relay struct {
 // send sends the first row. If a leader dies before the commit, the next one sends the row again, so a receiver must
 // recognize rows by their id. A leader that was replaced cannot commit.
 func (r *relay) send(ctx context.Context) (row string, err error) {
-	err = r.fence.WithTx(ctx, r.db, nil, func(tx *sql.Tx) error {
+	err = r.fence.WithTx(ctx, r.db, nil, func(ctx context.Context, tx *sql.Tx) error {
 		var id int
 		err := tx.QueryRowContext(ctx, "SELECT id, row FROM outbox WHERE sent_by IS NULL ORDER BY id LIMIT 1").Scan(&id, &row)
 		if err != nil {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"io"
+	"net"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
@@ -41,5 +44,18 @@ func TestNextReplicaTakesOver(t *testing.T) {
 				t.Errorf("got\n%s", got)
 			}
 		})
+	}
+}
+
+// Without a Redis no replica leads, and nobody waits for one.
+func TestNobodyLeadsWithoutRedis(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	t.Setenv("REDIS_ADDR", l.Addr().String())
+	if err := run(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "no Redis at "+l.Addr().String()) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/redis/go-redis/v9"
 )
 
 // run starts a Redis and the replicas, gives them rows to send, and kills the first leader.
@@ -27,6 +28,15 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 		defer server.Close()
 		addr = server.Addr()
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	locker, err := holdfast.New(rdb)
+	if err == nil {
+		err = locker.Ping(ctx) // or no replica will ever lead
+	}
+	if err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "leader")
 	if err != nil {
@@ -112,12 +122,12 @@ func await(ctx context.Context, db *sql.DB, query string, id int) (value string,
 func (r *relay) pause(ctx context.Context) error {
 	lock := holdfast.Held(ctx)[0]
 	_ = lock.Release(ctx)
-	late := sqlfence.WithToken(context.Background(), lock.Key(), lock.Token())
+	late := sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()}.In(context.Background())
 	if _, err := await(late, r.db, "SELECT sent_by FROM outbox WHERE sent_by IS NOT NULL AND id = ?", 4); err != nil {
 		return err
 	}
-	err := r.fence.WithTx(late, r.db, nil, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(late, "UPDATE outbox SET sent_by = 'too late' WHERE id = 4")
+	err := r.fence.WithTx(late, r.db, nil, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE outbox SET sent_by = 'too late' WHERE id = 4")
 		return err
 	})
 	if !errors.Is(err, sqlfence.ErrStale) {

@@ -75,7 +75,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second}
 	fmt.Fprintf(out, "listening on http://%s/metrics\n", listener.Addr())
 	go func() { _ = server.Serve(listener) }()
 	<-ctx.Done()

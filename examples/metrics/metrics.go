@@ -40,9 +40,9 @@ func metrics(registry prometheus.Registerer) *holdfast.Trace {
 			wait.WithLabelValues(resource(e.Key)).Observe(e.Elapsed.Seconds())
 		},
 		Renewed: count("renewed"),
-		Released: func(e holdfast.Event) {
+		Ended: func(e holdfast.Event) {
 			switch {
-			case errors.Is(e.Err, holdfast.ErrLost): // the one to alert on; the Lost hook does not report every loss
+			case errors.Is(e.Err, holdfast.ErrLost): // the one to alert on
 				lost(e)
 			case errors.Is(e.Err, holdfast.ErrUnavailable): // others might have to wait until the lease expires
 				unreleased(e)

@@ -18,6 +18,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/holdfast-go/holdfast/sqlfence/pgxfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
@@ -72,7 +73,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	// last number before this one has written the next. After a deadlock the function runs again.
 	issue := func(ctx context.Context) error {
 		var number int
-		err := sqlfence.WithPgx(ctx, fence, pool.Begin, func(tx pgx.Tx) error {
+		err := pgxfence.WithTx(ctx, fence, pool, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 			err := tx.QueryRow(ctx, "SELECT coalesce(max(number), 0) + 1 FROM holdfast_example_invoices").Scan(&number)
 			if err == nil {
 				_, err = tx.Exec(ctx, "INSERT INTO holdfast_example_invoices VALUES ($1)", number)
@@ -100,7 +101,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	// The first holder wakes up with its old token.
-	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
+	late := sqlfence.Mark{Resource: first.Key(), Token: first.Token()}.In(ctx)
 	if err := issue(late); !errors.Is(err, sqlfence.ErrStale) {
 		return fmt.Errorf("the late invoice was not refused: %v", err)
 	}

@@ -46,7 +46,7 @@ func buy(ctx context.Context, db *sql.DB, product string) (unit int, err error) 
 		_, err = db.ExecContext(ctx, update, unit-1, product)
 		return unit, err
 	}
-	return unit, fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+	return unit, fence.WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, update, unit-1, product)
 		return err
 	})
@@ -70,7 +70,8 @@ func replica(redisAddr string, db *sql.DB, locked bool) (url string) {
 		}
 	})
 	listener := check(net.Listen("tcp", "127.0.0.1:0"))
-	go func() { log.Fatal(http.Serve(listener, router)) }()
+	server := &http.Server{Handler: router, ReadTimeout: 10 * time.Second}
+	go func() { log.Fatal(server.Serve(listener)) }()
 	return "http://" + listener.Addr().String()
 }
 
@@ -116,7 +117,8 @@ func main() {
 	if redisAddr == "" {
 		redisAddr = check(miniredis.Run()).Addr()
 	}
-	check(redis.NewClient(&redis.Options{Addr: redisAddr}).Ping(context.Background()).Result())
+	locker := check(holdfast.New(redis.NewClient(&redis.Options{Addr: redisAddr})))
+	check(0, locker.Ping(context.Background())) // is Redis there?
 	fmt.Printf("%d purchases at once on three replicas, %d products with %d units each.\n\n", requests, products, stock)
 	fmt.Printf("%-16s  %8s  %4s  %4s  %10s\n", "", "in stock", "sold", "left", "sold twice")
 	rush("without the lock", redisAddr, false)

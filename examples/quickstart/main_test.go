@@ -5,6 +5,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 )
 
 func TestEveryUnitIsSoldOnceUnderTheLock(t *testing.T) {

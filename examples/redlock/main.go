@@ -22,6 +22,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -58,7 +59,7 @@ func run(ctx context.Context, out io.Writer) error {
 		defer rdb.Close()
 		clients = append(clients, rdb)
 	}
-	locker, err := holdfast.NewRedLock(clients, holdfast.WithQuarantine(quarantine))
+	locker, err := redlock.New(clients, redlock.WithQuarantine(quarantine))
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) (err error) {
-	// The client follows the master. NewRedLock is not for Sentinel: its masters must be independent, and never fail over.
+	// The client follows the master. Package redlock is not for Sentinel: its masters must be independent, and never fail over.
 	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
 		MasterName:    os.Getenv("SENTINEL_MASTER"),
 		SentinelAddrs: strings.Split(os.Getenv("SENTINEL_ADDRS"), ","),
@@ -44,7 +44,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	locker, err := holdfast.New(rdb, holdfast.WithTrace(&holdfast.Trace{
 		Renewed:   func(e holdfast.Event) { fmt.Fprintln(out, "renewed, token", e.Token) },
 		NodeError: func(e holdfast.Event) { fmt.Fprintln(out, "no answer yet:", e.Err) },
-		Lost:      func(e holdfast.Event) { fmt.Fprintln(out, "lost:", e.Err) },
+		Ended:     func(e holdfast.Event) { fmt.Fprintln(out, "ended:", e.Err) },
 	}))
 	if err != nil {
 		return err

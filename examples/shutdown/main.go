@@ -96,7 +96,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: router, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: router, ReadTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
 	fmt.Fprintf(out, "listening on http://%s\n", listener.Addr())
 

@@ -79,7 +79,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	// compares it with the largest that it has seen. Everything that depends on the lock belongs in the function, reads too.
 	// After a deadlock the function runs again, so it must do nothing but use tx.
 	setStatus := func(ctx context.Context, status string) error {
-		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+		return fence.WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE holdfast_example_orders SET status = $1 WHERE id = $2", status, 42)
 			return err
 		})
@@ -95,7 +95,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	// The first holder wakes up with its old token, and cannot know what has happened since.
-	late := sqlfence.WithToken(ctx, first.Key(), first.Token())
+	late := sqlfence.Mark{Resource: first.Key(), Token: first.Token()}.In(ctx)
 	if err := setStatus(late, "cancelled"); !errors.Is(err, sqlfence.ErrStale) {
 		return fmt.Errorf("the late write was not refused: %v", err)
 	}

@@ -254,8 +254,8 @@ func TestExitStatusOfWhatCannotStart(t *testing.T) {
 		stderr string
 	}{
 		"nothing at REDIS_ADDR":    {env: map[string]string{"REDIS_ADDR": "127.0.0.1:1"}, status: 1, stderr: "REDIS_ADDR: no Redis at 127.0.0.1:1"},
-		"REDIS_ADDR is no URL":     {env: map[string]string{"REDIS_ADDR": "redis://u:secret@[x"}, status: 1, stderr: "REDIS_ADDR: not a redis:// URL"},
-		"REDIS_ADDR of no Redis":   {env: map[string]string{"REDIS_ADDR": "http://x"}, status: 1, stderr: "REDIS_ADDR: not a redis:// URL"},
+		"REDIS_ADDR is no URL":     {env: map[string]string{"REDIS_ADDR": "redis://u:secret@[x"}, status: 1, stderr: "REDIS_ADDR: neither host:port nor a redis:// URL"},
+		"REDIS_ADDR of no Redis":   {env: map[string]string{"REDIS_ADDR": "http://x"}, status: 1, stderr: "REDIS_ADDR: neither host:port nor a redis:// URL"},
 		"no postgres":              {env: map[string]string{"DATABASE_URL": "postgres://u:secret@127.0.0.1:1/x"}, status: 1, stderr: "DATABASE_URL: no database (PostgreSQL at 127.0.0.1:1)"},
 		"no mysql":                 {env: map[string]string{"DATABASE_URL": "mysql://u:secret@127.0.0.1:1/x"}, status: 1, stderr: "DATABASE_URL: no database (MySQL or MariaDB at 127.0.0.1:1)"},
 		"no such directory":        {env: map[string]string{"DATABASE_URL": "sqlite:///no/such/file"}, status: 1, stderr: "DATABASE_URL: no database (SQLite in /no/such/file)"},
@@ -386,7 +386,7 @@ func checkKeys(t *testing.T, server *servertest.Server) {
 		if err != nil || ttl <= 0 {
 			t.Errorf("key %q: got time to live %v, %v", key, ttl, err)
 		}
-		if !strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(key, "asynqlock:deferred:"), "{"), "holdfast_tour_") {
+		if !strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(key, "asynqlock:deferred:"), "asynqlock:queues:"), "{"), "holdfast_tour_") {
 			t.Errorf("key %q has not the prefix of the run", key)
 		}
 	}

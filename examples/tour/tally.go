@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +51,11 @@ func (t *tally) trace() *holdfast.Trace {
 				raise(&c.longest, int64(e.Elapsed))
 			}
 		},
-		Lost: func(holdfast.Event) { t.lost.Add(1) },
+		Ended: func(e holdfast.Event) {
+			if errors.Is(e.Err, holdfast.ErrLost) {
+				t.lost.Add(1)
+			}
+		},
 	}
 }
 

@@ -116,14 +116,14 @@ func startWorker(st *stage, q *queue, a act, name string, bank *bank) (_ *worker
 	if w.books, err = st.Store(a.tables); err != nil {
 		return nil, err
 	}
-	config := asynq.Config{
-		Queues: map[string]int{q.name: 1}, Concurrency: 10, TaskCheckInterval: 20 * time.Millisecond, LogLevel: asynq.FatalLevel,
-	}
+	config := asynq.Config{Queues: map[string]int{q.name: 1}, Concurrency: 10, LogLevel: asynq.FatalLevel}
 	mux := asynq.NewServeMux()
 	if a.locked {
 		guard := asynqlock.New(w.locker, "account", asynqlock.Field("account"))
 		config = guard.Config(config)
 		mux.Use(guard.Wrap)
+	} else {
+		config.TaskCheckInterval = 20 * time.Millisecond // as guard.Config sets it
 	}
 	mux.HandleFunc("payout", func(ctx context.Context, t *asynq.Task) error { return w.pay(ctx, t, bank) })
 	server := asynq.NewServerFromRedisClient(w.client, config)

@@ -71,7 +71,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 
 	// move writes what only the current holder of all locks in ctx is allowed to write: WithTx compares the token of each.
 	move := func(ctx context.Context, from, to string, cents int) error {
-		return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+		return fence.WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE accounts SET cents = cents + CASE id WHEN ? THEN -? ELSE ? END WHERE id IN (?, ?)", from, cents, cents, from, to)
 			return err
 		})
@@ -90,7 +90,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	late := ctx
 	err = locker.DoAll(ctx, []string{"account:anna", "account:ben"}, func(ctx context.Context) error {
 		for _, lock := range holdfast.Held(ctx) {
-			late = sqlfence.WithToken(late, lock.Key(), lock.Token())
+			late = sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()}.In(late)
 		}
 		return nil
 	})

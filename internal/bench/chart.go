@@ -30,7 +30,7 @@ type barGroup struct {
 	bars []bar
 }
 
-// collect takes the bars from the tables. What could not be measured has none.
+// collect takes the bars from the tables, of clients as users have them. What could not be measured has none.
 func (c chart) collect(r report) (groups []barGroup) {
 	t := r.table(c.part)
 	for _, row := range t.Rows {
@@ -41,7 +41,7 @@ func (c chart) collect(r report) (groups []barGroup) {
 			heading = strings.Replace(heading, "%s", t.text(row, g), 1)
 		}
 		b := bar{t.text(row, ""), t.text(row, c.value), t.get(row, c.value)}
-		if len(c.only) > 0 && !slices.Contains(c.only, strings.Join(labels, " ")) || !(b.value > 0) {
+		if len(c.only) > 0 && !slices.Contains(c.only, strings.Join(labels, " ")) || !(b.value > 0) || !through(clients[0].name)(t, row) {
 			continue
 		}
 		if len(groups) == 0 || groups[len(groups)-1].name != heading {

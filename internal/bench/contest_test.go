@@ -18,7 +18,7 @@ import (
 
 // TestMain lets the test program be one of the processes, too.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == workerFlag {
+	if isChild(os.Args[1:]) {
 		if err := start(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -202,17 +202,19 @@ func TestClockFollowsTheWallClock(t *testing.T) {
 	}
 }
 
+func parseTestPlan(args ...string) (plan, error) {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(new(bytes.Buffer))
+	return parsePlan(flags, args)
+}
+
 func TestParsePlan(t *testing.T) {
-	parse := func(args ...string) (plan, error) {
-		flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-		flags.SetOutput(new(bytes.Buffer))
-		return parsePlan(flags, args)
-	}
+	parse := parseTestPlan
 	p, err := parse()
 	if err != nil || !slices.Equal(p.parts, []string{uncontended}) || len(p.rivals) != len(rivals) {
 		t.Errorf("without arguments: got %v, %v", p, err)
 	}
-	p, err = parse("-parts", "uncontended,far,refused,contended,limits,redlock,held,guard", "-only", "holdfast (no local line),holdfast", "-sizes", "3,5")
+	p, err = parse("-parts", "uncontended,far,mix,refused,contended,limits,redlock,held,guard,bulk,tasks", "-only", "holdfast (no local line),holdfast", "-sizes", "3,5")
 	if whole, _ := parse("-parts=all"); !slices.Equal(p.parts, whole.parts) {
 		t.Errorf("all parts: got %v, want %v", whole.parts, p.parts)
 	}

@@ -72,7 +72,7 @@ var crowdLegend = "A hand-over is an acquisition by another goroutine than the l
 
 func crowdParts() (parts []part) {
 	for _, c := range crowds {
-		parts = append(parts, part{c.name, 3, contentionRound, func(p plan, ctx context.Context, s *server) (table, error) {
+		parts = append(parts, part{name: c.name, rounds: 3, duration: contentionRound, measure: func(p plan, ctx context.Context, s *server) (table, error) {
 			return c.contest(p, ctx, s)
 		}})
 	}

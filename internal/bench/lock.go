@@ -94,8 +94,17 @@ type target struct {
 	rdb  *redis.Client // shared by all that use go-redis
 }
 
-func newTarget(addr string, pool int) *target {
-	return &target{addr, redis.NewClient(&redis.Options{Addr: addr, PoolSize: pool, ContextTimeoutEnabled: true})}
+func newTarget(addr string, pool int) *target { return newTargetWith(addr, pool, true) }
+
+// newTargetWith lets the deadlines of contexts count for the client, which they do not by default, or not.
+func newTargetWith(addr string, pool int, timeouts bool) *target {
+	return &target{addr, redis.NewClient(&redis.Options{Addr: addr, PoolSize: pool, ContextTimeoutEnabled: timeouts})}
 }
 
 func (t *target) close() error { return t.rdb.Close() }
+
+// clients are how go-redis' client is set up: as users have it, and with the deadlines of contexts.
+var clients = []struct {
+	name     string
+	timeouts bool
+}{{"default", false}, {"ContextTimeoutEnabled", true}}

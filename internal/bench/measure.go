@@ -59,19 +59,19 @@ const spinLegend = "A cycle is one acquire and one release. ratio: of cycles/s t
 	"allocs, bytes, client µs and server µs (their processor time), commands (sent by the client), in scripts (commands that scripts " +
 	"called) and Redis µs (the server's time for the commands sent) are per cycle. CPU ratio: of the processor time of both to " +
 	"the first line's. rueidislock has a client of its own, " +
-	"with one connection. That of the others has ContextTimeoutEnabled, which holdfast makes use of and the others do not."
+	"with one connection. client: how that of the others is set up."
 
 // farther is how much round-trip time the part "far" adds: that of a network, where loopback has next to none.
 const farther = 500 * time.Microsecond
 
 // far measures the uncontended cycle where the server is farther away.
 func (p plan) far(ctx context.Context, near *server) (table, error) {
-	proxy, err := startSlowProxy(near.addr, farther)
+	relay, err := startRelay(ctx, near.addr, farther)
 	if err != nil {
 		return table{}, err
 	}
-	defer proxy.close()
-	t, err := p.cycles(ctx, &server{proxy.addr(), near.Redis})
+	defer relay.close()
+	t, err := p.cycles(ctx, &server{relay.addr, near.Redis})
 	t.Title = fmt.Sprintf("As above, with %v of round-trip time added. %s", farther, t.Title)
 	return t, err
 }
@@ -84,18 +84,19 @@ func (p plan) cycles(ctx context.Context, server *server) (table, error) {
 		if s.ample {
 			pool, named = p.pool, fmt.Sprint(p.pool)
 		}
-		group, err := p.solo(ctx, server, pool, s.goroutines, named)
-		if err != nil {
-			return table{}, err
+		for _, client := range clients {
+			group, err := p.solo(ctx, newTargetWith(server.addr, pool, client.timeouts), s.goroutines, named, client.name)
+			if err != nil {
+				return table{}, err
+			}
+			rows = append(rows, group...)
 		}
-		rows = append(rows, group...)
 	}
 	return tabulate(fmt.Sprintf("Acquire and release, each goroutine with %d keys of its own in turn; medians of %d rounds of %v.", keysEach, p.rounds, p.duration),
-		[]string{"n", "connections", ""}, spinColumns, rows, spinLegend), nil
+		[]string{"n", "connections", "client", ""}, spinColumns, rows, spinLegend), nil
 }
 
-func (p plan) solo(ctx context.Context, server *server, pool, goroutines int, connections string) ([]row[spin], error) {
-	t := newTarget(server.addr, pool)
+func (p plan) solo(ctx context.Context, t *target, goroutines int, connections, client string) ([]row[spin], error) {
 	defer t.close()
 	m := newMeter(t, goroutines)
 	open := make([]waiter, len(soloists))
@@ -113,7 +114,7 @@ func (p plan) solo(ctx context.Context, server *server, pool, goroutines int, co
 	}
 	return interleave(p.rounds, names(soloists), func(i int) (spin, error) {
 		return m.measure(ctx, soloists[i], open[i], p.duration)
-	}, goroutines, connections)
+	}, goroutines, connections, client)
 }
 
 // meter measures with a fixed number of goroutines. It keeps its memory from one measurement to the next, so
@@ -216,13 +217,16 @@ func (m *meter) spin(ctx context.Context, w waiter, d time.Duration) time.Durati
 
 // cycle takes a lock that is free and releases it. What waiting adds to a peer's call is left out.
 func cycle(ctx context.Context, w waiter, key string) error {
-	take := w.try
-	if ours, ok := w.(ours); ok {
-		take = ours.acquire
-	}
-	lock, err := take(ctx, key)
+	lock, err := takeFree(ctx, w, key)
 	if err != nil {
 		return err
 	}
 	return lock.Release(ctx)
+}
+
+func takeFree(ctx context.Context, w waiter, key string) (held, error) {
+	if ours, ok := w.(ours); ok {
+		return ours.acquire(ctx, key)
+	}
+	return w.try(ctx, key)
 }

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// part is one table of the report.
+// part is one table of the report, or several.
 type part struct {
 	name     string
 	rounds   int           // where the command line does not say
 	duration time.Duration // likewise
 	measure  func(p plan, ctx context.Context, s *server) (table, error)
+	several  func(p plan, ctx context.Context, each func(table) error) error // in place of measure
 }
 
 const uncontended, contended, all = "uncontended", "contended", "all"
@@ -21,17 +22,20 @@ const uncontended, contended, all = "uncontended", "contended", "all"
 // parts are in the order of the report.
 var parts = slices.Concat(
 	[]part{
-		{uncontended, 7, 300 * time.Millisecond, plan.cycles},
-		{"far", 5, 300 * time.Millisecond, plan.far},
-		{"refused", 3, 100 * time.Millisecond, plan.refused},
+		{name: uncontended, rounds: 7, duration: 300 * time.Millisecond, measure: plan.cycles},
+		{name: "far", rounds: 5, duration: 300 * time.Millisecond, measure: plan.far},
+		{name: "mix", rounds: 3, duration: time.Second, measure: plan.mix},
+		{name: "refused", rounds: 3, duration: 100 * time.Millisecond, measure: plan.refused},
 	},
 	crowdParts(),
 	[]part{
-		{"idle", 1, 0, plan.idle},
-		{"limits", 3, time.Second, plan.limits}, // by then a mutex has been with each of 8 Lockers
-		{"redlock", 3, 400 * time.Millisecond, plan.redlock},
-		{"held", 1, 0, plan.held},
-		{"guard", 1, 0, plan.guard},
+		{name: "idle", rounds: 1, duration: 0, measure: plan.idle},
+		{name: "limits", rounds: 3, duration: time.Second, measure: plan.limits}, // by then a mutex has been with each of 8 Lockers
+		{name: "redlock", rounds: 3, duration: 400 * time.Millisecond, measure: plan.redlock},
+		{name: "held", rounds: 1, duration: 0, measure: plan.held},
+		{name: "guard", rounds: 1, duration: 0, measure: plan.guard},
+		{name: "bulk", rounds: 1, duration: 2 * time.Second, several: plan.inBulk},
+		{name: "tasks", rounds: 1, duration: 45 * time.Second, measure: plan.tasks},
 	})
 
 func partNames() (names []string) {
@@ -74,10 +78,6 @@ func (p plan) run(ctx context.Context, each func(table) error) error {
 		if !slices.Contains(p.parts, part.name) {
 			continue
 		}
-		s, err := startServer(ctx)
-		if err != nil {
-			return err
-		}
 		own := p
 		if p.rounds == 0 {
 			own.rounds = part.rounds
@@ -85,15 +85,26 @@ func (p plan) run(ctx context.Context, each func(table) error) error {
 		if p.duration == 0 {
 			own.duration = part.duration
 		}
-		t, err := part.measure(own, ctx, s)
-		s.Close()
-		if err != nil {
+		if err := part.run(own, ctx, each); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
-		}
-		t.Part = part.name
-		if err := each(t); err != nil {
-			return err
 		}
 	}
 	return nil
+}
+
+func (part part) run(p plan, ctx context.Context, each func(table) error) error {
+	if part.several != nil {
+		return part.several(p, ctx, each)
+	}
+	s, err := startServer(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := part.measure(p, ctx, s)
+	s.Close()
+	if err != nil {
+		return err
+	}
+	t.Part = part.name
+	return each(t)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -88,8 +89,10 @@ func init() {
 		if p.lib.Present() {
 			rivals = append(rivals, p.rivals...)
 			soloists = append(soloists, p.soloists...)
+			mixers = append(mixers, p.rivals[0])
 			takers = append(takers, p.takers...)
 			keepers = append(keepers, p.keepers...)
+			contenders = append(contenders, contenderBy(p.lib, p.soloists[len(p.soloists)-1].sends))
 		}
 	}
 }
@@ -103,7 +106,7 @@ type theirs struct {
 func openPeer(lib *peers.Library, s peers.Settings) func(*target) (waiter, error) {
 	return func(t *target) (waiter, error) {
 		s := s
-		s.Clients, s.Addrs, s.Lease, s.Unwatched = []*redis.Client{t.rdb}, []string{t.addr}, lease, true
+		s.Clients, s.Addrs, s.Lease, s.Unwatched = []*redis.Client{t.rdb}, []string{t.addr}, cmp.Or(s.Lease, lease), true
 		locker, err := lib.Open(s)
 		return theirs{lib, locker}, err
 	}

@@ -17,6 +17,7 @@ const nodes, late = 5, 50 * time.Millisecond
 type situation struct {
 	name    string
 	late    time.Duration // round trips to one of them take so much longer, or 0
+	far     bool          // round trips to all of them take farther longer
 	stopped int           // so many hang
 	sizes   []int         // numbers of goroutines
 	// rest is how long each goroutine pauses between two cycles. Without, those that do not wait for the slowest
@@ -28,12 +29,13 @@ type situation struct {
 
 var situations = []situation{
 	{name: "all healthy", sizes: []int{1, 8}},
+	{name: "all far", far: true, sizes: []int{1, 8}},
 	{name: "one 50 ms late", late: late, sizes: []int{1, 8}, rest: 20 * time.Millisecond},
 	{name: "two stopped", stopped: 2, sizes: []int{1, 8}, rest: 20 * time.Millisecond, rounds: 3},
 	{name: "three stopped", stopped: 3, sizes: []int{1}, once: true, rounds: 3},
 }
 
-func (s situation) healthy() bool { return s.late == 0 && s.stopped == 0 }
+func (s situation) healthy() bool { return s.late == 0 && s.stopped == 0 && !s.far }
 
 // spell is one measurement of one taker in one situation. Time is in µs.
 type spell struct {
@@ -71,7 +73,8 @@ const spellLegend = "A try is one acquire, and one release where it succeeded; w
 type cluster struct {
 	servers []*server
 	targets []*target
-	slow    *slowProxy // before the last one
+	slow    *relay // before the last one
+	far     []*relay
 }
 
 func startCluster(ctx context.Context, n int, late time.Duration) (c *cluster, err error) {
@@ -88,14 +91,22 @@ func startCluster(ctx context.Context, n int, late time.Duration) (c *cluster, e
 		}
 		c.servers = append(c.servers, s)
 		c.targets = append(c.targets, newTarget(s.addr, 4))
+		r, err := startRelay(ctx, s.addr, farther)
+		if err != nil {
+			return nil, err
+		}
+		c.far = append(c.far, r)
 	}
-	c.slow, err = startSlowProxy(c.servers[n-1].addr, late)
+	c.slow, err = startRelay(ctx, c.servers[n-1].addr, late)
 	return c, err
 }
 
 func (c *cluster) stop() {
 	if c.slow != nil {
 		c.slow.close()
+	}
+	for _, r := range c.far {
+		r.close()
 	}
 	for i, s := range c.servers {
 		_ = c.targets[i].close()
@@ -106,11 +117,15 @@ func (c *cluster) stop() {
 // addrs is where the servers are reached.
 func (c *cluster) addrs(s situation) []string {
 	var addrs []string
-	for _, s := range c.servers {
-		addrs = append(addrs, s.addr)
+	for i, server := range c.servers {
+		if s.far {
+			addrs = append(addrs, c.far[i].addr)
+		} else {
+			addrs = append(addrs, server.addr)
+		}
 	}
 	if s.late > 0 {
-		addrs[len(addrs)-1] = c.slow.addr()
+		addrs[len(addrs)-1] = c.slow.addr
 	}
 	return addrs
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/redis/go-redis/v9"
 )
@@ -22,9 +23,9 @@ type takerEntry struct {
 // takers are measured in turns, the peers behind these. The first one is what the others are compared with.
 var takers = []takerEntry{
 	{name: bare, sends: sentBySetters, open: openQuorumFloor},
-	{name: us, sends: sentByHoldfast, open: openRedLock(holdfast.WithTTL(lease), holdfast.WithQuarantine(0))},
+	{name: us, sends: sentByHoldfast, open: openRedLock(holdfast.WithTTL(lease), redlock.WithQuarantine(0))},
 	{name: "holdfast (quarantine)", sends: sentByHoldfast, healthy: true,
-		open: openRedLock(holdfast.WithTTL(time.Second), holdfast.WithQuarantine(quarantine))},
+		open: openRedLock(holdfast.WithTTL(time.Second), redlock.WithQuarantine(quarantine))},
 }
 
 // quarantine is about the shortest that covers a lease of 1 s. The servers have to be older to vote.
@@ -44,12 +45,19 @@ func dial(addrs []string, pool int) []*redis.Client {
 	return clients
 }
 
+// closeAll closes clients once nobody uses their connections. redsync's calls to slow servers go on when it has returned, and
+// go-redis 9.19 can stay in Close for ever while a reply is being read.
 func closeAll(clients []*redis.Client) (err error) {
 	for _, c := range clients {
+		for end := time.Now().Add(10 * slowest); inUse(c) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
 		err = errors.Join(err, c.Close())
 	}
 	return err
 }
+
+func inUse(c *redis.Client) bool { s := c.PoolStats(); return s.IdleConns < s.TotalConns }
 
 // quorumFloor is the least that a lock on several servers does: on each what floor does, one after the other, and it
 // returns as soon as a majority has answered. The others go on in the background.
@@ -121,7 +129,7 @@ type redLock struct {
 func openRedLock(opts ...holdfast.Option) func([]string, int) (trier, error) {
 	return func(addrs []string, pool int) (trier, error) {
 		clients := dial(addrs, pool)
-		locker, err := holdfast.NewRedLock(clients, opts...)
+		locker, err := redlock.New(clients, opts...)
 		return redLock{locker, clients}, err
 	}
 }

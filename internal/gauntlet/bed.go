@@ -22,6 +22,7 @@ type bed struct {
 	// patience is how long the scenario waits for what has to come in the end.
 	patience time.Duration
 	key      string // in Redis
+	proxies  []*servertest.FaultProxy
 }
 
 // stage is the part of a test that package servertest needs, so that programs can use it as well.
@@ -84,7 +85,9 @@ const tryFor = 2 * time.Minute
 func (b *bed) server() *servertest.Server { return servertest.Redis(b) }
 
 func (b *bed) proxy(s *servertest.Server) *servertest.FaultProxy {
-	return servertest.Proxy(b, s.Addr())
+	p := servertest.Proxy(b, s.Addr())
+	b.proxies = append(b.proxies, p)
+	return p
 }
 
 // open returns a locker that has used its connections and scripts before, as one has that did not start just now.
@@ -93,7 +96,13 @@ func (b *bed) open(s settings) locker {
 	if err != nil {
 		b.Fatalf("open %s: %v", b.lib.name, err)
 	}
-	b.Cleanup(l.close)
+	b.Cleanup(func() {
+		for _, p := range b.proxies { // what is under way would have go-redis v9.19 wait for ever when it closes
+			p.Reset()
+			p.Heal()
+		}
+		l.close()
+	})
 	b.warm(l)
 	return l
 }

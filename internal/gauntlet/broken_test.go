@@ -214,7 +214,7 @@ func (b broken) write(ctx context.Context, db *sql.DB, statement string) error {
 	c, _ := ctx.Value(carriedKey{}).(*carried)
 	for ; c != nil; c = c.outer {
 		if !c.released {
-			held = sqlfence.WithToken(held, c.key, c.fence)
+			held = sqlfence.Mark{Resource: c.key, Token: c.fence}.In(held)
 		}
 	}
 	return ours{}.write(held, db, statement)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/redis/go-redis/v9"
 )
@@ -43,7 +44,7 @@ func openHoldfast(s settings) (locker, error) {
 	}
 	var err error
 	if len(o.clients) > 1 {
-		o.locker, err = holdfast.NewRedLock(o.clients, holdfast.WithTTL(s.lease), holdfast.WithQuarantine(s.quarantine))
+		o.locker, err = redlock.New(o.clients, holdfast.WithTTL(s.lease), redlock.WithQuarantine(s.quarantine))
 	} else {
 		o.locker, err = holdfast.New(o.clients[0], holdfast.WithTTL(s.lease))
 	}
@@ -76,7 +77,7 @@ func (o ours) under(ctx context.Context, key string) (lock, context.Context, err
 }
 
 func (o ours) write(ctx context.Context, db *sql.DB, statement string) error {
-	return fence().WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+	return fence().WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, statement)
 		return err
 	})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
+	"github.com/holdfast-go/holdfast/core/tick"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
@@ -18,7 +20,7 @@ type locks interface {
 	several(ctx context.Context, keys []string, fn func([]handle)) error
 	// lead runs fn while it leads, and again where that was lost.
 	lead(ctx context.Context, key string, fn func(handle)) error
-	claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error)
+	claim(ctx context.Context, name string, at time.Time, gap time.Duration) (bool, error)
 	close() error
 }
 
@@ -46,7 +48,7 @@ func newLocks(o Orders) (locks, error) {
 	if flaws, ok := plain[o.Lock]; ok {
 		return newPlain(o, flaws), nil
 	}
-	opts := []holdfast.Option{holdfast.WithTTL(o.TTL), holdfast.WithTickWindow(window, time.Second)}
+	opts := []holdfast.Option{holdfast.WithTTL(o.TTL)}
 	if o.Apart {
 		opts = append(opts, holdfast.WithLocalHandover(0, 0))
 	}
@@ -62,7 +64,7 @@ func newLocks(o Orders) (locks, error) {
 	if len(clients) == 1 {
 		l, err = holdfast.New(clients[0], opts...)
 	} else {
-		l, err = holdfast.NewRedLock(clients, append(opts, holdfast.WithQuarantine(o.Quarantine), holdfast.WithNodeTimeout(o.TTL*2/5))...)
+		l, err = redlock.New(clients, append(opts, redlock.WithQuarantine(o.Quarantine), redlock.WithNodeTimeout(o.TTL*2/5))...)
 	}
 	return ours{l, o.TTL}, err
 }
@@ -138,8 +140,8 @@ func (l leadership) Err() error {
 	return nil
 }
 
-func (l ours) claim(ctx context.Context, name string, tick time.Time, gap time.Duration) (bool, error) {
-	return l.Claim(ctx, name, tick, holdfast.WithMinGap(gap))
+func (l ours) claim(ctx context.Context, name string, at time.Time, gap time.Duration) (bool, error) {
+	return tick.Claim(ctx, l.Locker, name, at, tick.WithWindow(window, time.Second), tick.WithMinGap(gap))
 }
 
 // close leaves what hangs to the end of the process.
@@ -178,7 +180,7 @@ func ofClaim(got bool, err error) Outcome {
 		return Granted
 	case err == nil:
 		return Refused
-	case errors.Is(err, holdfast.ErrTick):
+	case errors.Is(err, tick.ErrWindow):
 		return Nothing
 	}
 	return Unknown

@@ -223,11 +223,11 @@ func (g ghosts) excuse(refused *op) bool {
 	})
 }
 
-// kept reports whether a refused acquisition met one of its own owner that waited in line: from its grant until it has
-// answered that, it lets nobody in.
+// kept reports whether a refused acquisition met one of another owner that waited in line. That one is before it if the first of
+// its own handles has ended; a record does not tell which was the first.
 func kept(all []*op, refused *op) bool {
 	return slices.ContainsFunc(all, func(o *op) bool {
-		return o.Key == refused.Key && o.Owner == refused.Owner && o.Waits && o != refused && o.At <= refused.back() && refused.At <= o.back()
+		return o.Key == refused.Key && o.Waits && o.Owner != refused.Owner && o.At <= refused.back() && refused.At <= o.back()
 	})
 }
 

@@ -13,7 +13,8 @@ import (
 //
 // An acquisition by the owner takes effect beside its other handles and has their token; one by somebody else needs the
 // lock free, and has a larger token. A refusal needs somebody else's hold: an owner is not refused what it has. Only where
-// one of the owner's own calls waits in line it may be: that lets others in once it has answered its grant.
+// a call waits in line it may be: once the first of the owner's handles has ended, a waiter of another owner is before the
+// owner's new calls.
 func Reentry() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return reentryState{} },

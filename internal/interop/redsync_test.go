@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
@@ -27,7 +28,7 @@ func TestRedLocksExcludeEachOther(t *testing.T) {
 						b.Down()
 					}
 				}
-				l, err := holdfast.NewRedLock(ours)
+				l, err := redlock.New(ours)
 				if err != nil {
 					t.Fatal(err)
 				}

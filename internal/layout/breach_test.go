@@ -53,7 +53,7 @@ func graphOf(lines ...string) map[string]pkg {
 func TestImportBreaches(t *testing.T) {
 	clean := []string{
 		"core: fmt go-redis core/internal/protocol", "core/internal/protocol: net", "go-redis: net xxhash", "xxhash: fmt",
-		"ginlock: core gin net/http", "gin: sse", "asynqlock: core asynq go-redis", "cronlock: core cron",
+		"ginlock: core gin net/http internal/adapter/jsonfield", "gin: sse", "asynqlock: core asynq go-redis", "cronlock: core cron",
 		"sqlfence: core database/sql", "internal/servertest: miniredis go-redis",
 	}
 	tests := []struct {
@@ -73,6 +73,7 @@ func TestImportBreaches(t *testing.T) {
 		{"another module through internal", "core: internal/servertest", "core must not depend on github.com/alicebob/miniredis/v2"},
 		{"gin's dependency in ginlock", "ginlock: sse", "ginlock must not import github.com/gin-contrib/sse"},
 		{"go-redis in ginlock", "ginlock: go-redis", "ginlock must not import " + goRedis},
+		{"internal in an adapter", "ginlock: internal/servertest", "ginlock must not import " + modulePath + "/internal/servertest"},
 		{"an adapter in another", "cronlock: ginlock", "cronlock must not import " + modulePath + "/ginlock"},
 		{"another host in an adapter", "asynqlock: gin", "asynqlock must not import " + gin},
 		{"a driver in sqlfence", "sqlfence: other", "sqlfence must not import example.com/other"},

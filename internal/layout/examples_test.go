@@ -22,7 +22,8 @@ var notToCopy = []string{"tour", "holdfast"}
 const ownServers = "own.go"
 
 // exampleBreaches checks that the programs in the folders of examples can be copied: each says at its top what it shows and
-// how to run it, connects in its main.go, which is short, and needs no internal package.
+// how to run it, connects in its main.go, which is short, and needs no internal package. A server of one waits for no client
+// for ever.
 func exampleBreaches(examples fs.FS) (programs, breaches []string) {
 	mains, err := fs.Glob(examples, "*/main.go")
 	if err != nil {
@@ -60,13 +61,21 @@ func exampleBreaches(examples fs.FS) (programs, breaches []string) {
 					breach("must not import %s: a copy could not", name)
 				}
 			}
+			for _, boundless := range []string{"http.Serve(", "ListenAndServe", ".Run(\":"} {
+				if bytes.Contains(source, []byte(boundless)) {
+					breach("has %s: want an http.Server with a ReadTimeout", boundless)
+				}
+			}
+			if bytes.Contains(source, []byte("http.Server{")) && !bytes.Contains(source, []byte("ReadTimeout:")) {
+				breach("has an http.Server without a ReadTimeout, which waits for ever for a body that does not come")
+			}
 			if file != main {
 				continue
 			}
 			if n := bytes.Count(source, []byte("\n")); n > longestMain(program) {
 				breach("has a main.go of %d lines, more than %d", n, longestMain(program))
 			}
-			if !bytes.Contains(source, []byte(".Ping(")) {
+			if !bytes.Contains(source, []byte("locker.Ping(")) {
 				breach("does not Ping Redis before it begins")
 			}
 			if doc := parsed.Doc.Text(); !strings.HasPrefix(strings.ToLower(doc), program+" ") || !strings.Contains(doc, "go run ") {
@@ -113,6 +122,8 @@ func TestExampleBreaches(t *testing.T) {
 		"has a main.go of 111 lines":                                   {"demo/main.go": file(doc + "package main\n" + body + strings.Repeat("\n", 105))},
 		"does not Ping":                                                {"demo/main.go": file(doc + "package main\n")},
 		"does not say at its top":                                      {"demo/main.go": file("// Demo shows something.\npackage main\n" + body)},
+		"http.Server without a ReadTimeout":                            {"demo/serve.go": file("package main\n\nvar s = http.Server{ReadHeaderTimeout: 1}\n")},
+		"has http.Serve(":                                              {"demo/serve.go": file("package main\n\nvar err = http.Serve(l, h)\n")},
 		"expected 'package'":                                           {"demo/main.go": file("no Go")},
 	} {
 		broken := fstest.MapFS{}

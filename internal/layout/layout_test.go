@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 )
 
 // run returns what a command in the root of the module prints. A workspace

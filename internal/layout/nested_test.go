@@ -13,8 +13,11 @@ import (
 	"testing/fstest"
 )
 
-// gormfence is a module of its own, whose imports the graph of this one does not have.
-var gormfence = []string{modulePath + "/core", modulePath + "/sqlfence", "gorm.io/gorm"}
+// nested are modules of their own, whose imports the graph of this one does not have.
+var nested = map[string][]string{
+	"gormfence": {modulePath + "/core", modulePath + "/sqlfence", "gorm.io/gorm"},
+	"pgxfence":  {modulePath + "/core", modulePath + "/sqlfence", modulePath + "/sqlfence/internal/native", "github.com/jackc/pgx/v5"},
+}
 
 // nestedBreaches checks what the sources in the root of a folder import beside the standard library.
 func nestedBreaches(folder fs.FS, allowed []string) (sources int, breaches []string) {
@@ -48,17 +51,19 @@ func nestedBreaches(folder fs.FS, allowed []string) (sources int, breaches []str
 }
 
 func TestNestedModules(t *testing.T) {
-	sources, breaches := nestedBreaches(os.DirFS(filepath.Join("..", "..", "sqlfence", "gormfence")), gormfence)
-	if sources == 0 {
-		t.Fatal("no sources: the check looks in the wrong place")
+	for module, allowed := range nested {
+		sources, breaches := nestedBreaches(os.DirFS(filepath.Join("..", "..", "sqlfence", module)), allowed)
+		if sources == 0 {
+			t.Fatalf("no sources of %s: the check looks in the wrong place", module)
+		}
+		report(t, breaches)
 	}
-	report(t, breaches)
 
 	file := func(imported string) *fstest.MapFile {
 		return &fstest.MapFile{Data: []byte("package p\n\nimport _ \"" + imported + "\"\n")}
 	}
 	made := fstest.MapFS{"a.go": file("gorm.io/gorm"), "b.go": file("database/sql"), "c.go": file("gorm.io/driver/mysql"), "c_test.go": file("example.com/x")}
-	if _, got := nestedBreaches(made, gormfence); len(got) != 1 || got[0] != "c.go must not import gorm.io/driver/mysql" {
+	if _, got := nestedBreaches(made, nested["gormfence"]); len(got) != 1 || got[0] != "c.go must not import gorm.io/driver/mysql" {
 		t.Errorf("got %q, want c.go alone", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // testFileBreaches names the test files of the root of core, among all its files, that are named after no source: a .go
-// file of core or of its packages, or a script. hold_test.go and hold_pause_test.go are of hold.go.
+// file of core or of its packages, or a script. hold_test.go and hold_suspend_test.go are of hold.go.
 func testFileBreaches(files []string) (breaches []string) {
 	names := []string{"helper", "example", "main", "export"}
 	for _, file := range files {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 )
 
 // limit is how many worlds are visited of a scenario. Those that have more have up to a few million.

@@ -160,7 +160,7 @@ func (s *Server) Acquire(p *Params, id Owner, limit uint8, waits, told bool) (r 
 	return r, g
 }
 
-// fast tells whether an acquire of a free lock looks at nothing but the fence, see fast.lua.
+// fast tells whether an acquire of a free lock looks at nothing but the fence, see take.lua.
 func (s *Server) fast(p *Params, limit uint8) bool {
 	f := &s.Fence
 	return s.Owner == 0 && limit == 1 && p.Block == 1 && f.Last != 0 && !f.Waits && f.Live == 0 && f.Lost[0] == 0 && f.Last < s.tokenTime(p)

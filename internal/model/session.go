@@ -210,15 +210,16 @@ func (s *Server) depart(p *Params, id Owner) (had Token, was bool) {
 	return had, true
 }
 
-// recount writes what is to be known of a session in short; one in which nobody is left is over.
+// recount writes what is to be known of a session in short. The lock lasts as long as a lease in it; one in which nobody is
+// left is over.
 func (s *Server) recount() {
 	h := &s.Held
-	h.Cap, h.Mult, h.Next = Unlimited, 0, Forever
+	h.Cap, h.Mult, h.Next, s.End = Unlimited, 0, Forever, 0
 	for i, end := range h.Ends {
 		if end == 0 {
 			continue
 		}
-		h.Next = min(h.Next, end)
+		h.Next, s.End = min(h.Next, end), max(s.End, end)
 		if h.Limits[i] < h.Cap {
 			h.Cap, h.Mult = h.Limits[i], 0
 		}
@@ -227,7 +228,7 @@ func (s *Server) recount() {
 		}
 	}
 	if h.Next == Forever {
-		*h, s.Owner, s.End = Session{}, 0, 0
+		*h, s.Owner = Session{}, 0
 	}
 }
 

@@ -26,3 +26,5 @@
 // HOLDFAST_REQUIRE_SERVERS=1 in the environment it fails instead, so that a
 // continuous integration run cannot pass by testing nothing.
 package servertest
+
+import _ "github.com/holdfast-go/holdfast/internal/testlimit" // for all tests that use this package

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // FaultProxy is a TCP proxy on the loopback interface whose connections can be
@@ -15,7 +17,9 @@ import (
 // kernel does that for any listener, and their bytes held back.
 type FaultProxy struct {
 	faults
+	t        testing.TB
 	listener net.Listener
+	serving  sync.WaitGroup
 	upstream string // faults.mu guards it
 }
 
@@ -28,16 +32,26 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 	if err != nil {
 		t.Fatalf("servertest: proxy: %v", err)
 	}
-	p := &FaultProxy{faults: newFaults(), listener: l, upstream: upstream}
-
-	var serving sync.WaitGroup
-	serving.Go(func() { p.serve(&serving) })
-	t.Cleanup(func() {
-		_ = l.Close()
-		p.end()
-		serving.Wait()
-	})
+	p := &FaultProxy{faults: newFaults(), t: t, listener: l, upstream: upstream}
+	p.serving.Go(p.serve)
+	t.Cleanup(p.Close)
 	return p
+}
+
+// Close ends the proxy and its connections, also those that are cut. It is
+// called at the end of the test, but that is too late for a client that was made
+// elsewhere: close the proxy before it.
+func (p *FaultProxy) Close() {
+	_ = p.listener.Close()
+	p.end()
+	p.serving.Wait()
+}
+
+// Client returns a client of the proxy with go-redis' default options, changed
+// by opts. The end of the test closes it, after the proxy.
+func (p *FaultProxy) Client(opts ...func(*redis.Options)) *redis.Client {
+	p.t.Helper()
+	return client(p.t, p.Addr(), p.Close, opts)
 }
 
 // Addr returns the proxy's own host:port.
@@ -57,14 +71,14 @@ func (p *FaultProxy) Move(upstream string) {
 	}
 }
 
-func (p *FaultProxy) serve(serving *sync.WaitGroup) {
+func (p *FaultProxy) serve() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return
 		}
 		// Apart from the loop, so that a slow upstream delays nobody else.
-		serving.Go(func() {
+		p.serving.Go(func() {
 			p.faults.mu.Lock()
 			upstream := p.upstream
 			p.faults.mu.Unlock()

@@ -19,10 +19,7 @@ func through(t *testing.T) (*Server, *FaultProxy, *redis.Client) {
 	t.Helper()
 	s := Redis(t)
 	p := Proxy(t, s.Addr())
-	o := &redis.Options{Addr: p.Addr()}
-	impatient(o)
-	rdb := redis.NewClient(o)
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := p.Client(impatient)
 	if err := rdb.Ping(context.Background()).Err(); err != nil {
 		t.Fatal(err)
 	}

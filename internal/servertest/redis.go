@@ -64,19 +64,21 @@ func (s *Server) Addr() string { return s.redis.Addr() }
 func (s *Server) Pid() int { return s.redis.Pid() }
 
 // Pause stops the process as a frozen machine would: connections stay open and
-// requests pile up in the kernel, to be served after Resume.
+// requests pile up in the kernel, to be served after Resume. The end of the test
+// resumes it at the latest, before it closes the clients that were made before.
 func (s *Server) Pause() {
 	s.t.Helper()
 	if err := s.redis.Pause(); err != nil {
 		s.t.Fatalf("servertest: pause %s: %v", s.Addr(), err)
 	}
+	s.t.Cleanup(func() { _ = s.redis.Resume() })
 }
 
-// Resume continues a paused process.
+// Resume continues a paused process. Any goroutine of the test may call it.
 func (s *Server) Resume() {
 	s.t.Helper()
 	if err := s.redis.Resume(); err != nil {
-		s.t.Fatalf("servertest: resume %s: %v", s.Addr(), err)
+		s.t.Errorf("servertest: resume %s: %v", s.Addr(), err)
 	}
 }
 
@@ -96,12 +98,22 @@ func (s *Server) Start() {
 // closes it with the test.
 func (s *Server) Client(opts ...func(*redis.Options)) *redis.Client {
 	s.t.Helper()
-	o := &redis.Options{Addr: s.Addr()}
+	return client(s.t, s.Addr(), func() { _ = s.redis.Resume() }, opts)
+}
+
+// client closes its client with the test, and calls before first, which ends a
+// server's silence: Close of go-redis v9.19 waits for ever where a reply is being
+// read that does not come.
+func client(t testing.TB, addr string, before func(), opts []func(*redis.Options)) *redis.Client {
+	o := &redis.Options{Addr: addr}
 	for _, opt := range opts {
 		opt(o)
 	}
 	rdb := redis.NewClient(o)
-	s.t.Cleanup(func() { _ = rdb.Close() })
+	t.Cleanup(func() {
+		before()
+		_ = rdb.Close()
+	})
 	return rdb
 }
 

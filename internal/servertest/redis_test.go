@@ -171,3 +171,39 @@ func dial(addr string) error {
 	}
 	return c.Close()
 }
+
+// A test that fails leaves commands under way, of a server that is silent, and has to end all the same.
+func TestEndWithCommandsUnderWay(t *testing.T) {
+	for name, silent := range map[string]func(t *testing.T) *redis.Client{
+		"paused": func(t *testing.T) *redis.Client {
+			s := Redis(t)
+			rdb := s.Client()
+			s.Pause()
+			return rdb
+		},
+		"paused before": func(t *testing.T) *redis.Client {
+			s := Redis(t)
+			s.Pause()
+			return s.Client()
+		},
+		"cut": func(t *testing.T) *redis.Client {
+			p := Proxy(t, Redis(t).Addr())
+			rdb := p.Client()
+			if err := rdb.Ping(context.Background()).Err(); err != nil {
+				t.Error(err)
+			}
+			p.CutDown()
+			return rdb
+		},
+	} {
+		began := time.Now()
+		t.Run(name, func(t *testing.T) {
+			rdb := silent(t)
+			go rdb.Get(context.Background(), "k")
+			time.Sleep(200 * time.Millisecond)
+		})
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("%s: it took %v", name, took)
+		}
+	}
+}

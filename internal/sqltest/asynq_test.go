@@ -35,7 +35,7 @@ func testTasks(t *testing.T, c *cell) {
 	}()
 	guard := asynqlock.New(locker, "account", asynqlock.Field("account"))
 	write := func(ctx context.Context, task string) error {
-		return c.fence.WithTx(ctx, c.db, nil, func(tx *sql.Tx) error {
+		return c.fence.WithTx(ctx, c.db, nil, func(_ context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, c.q("INSERT INTO payouts (task) VALUES (?)"), task)
 			return err
 		})

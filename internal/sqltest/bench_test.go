@@ -34,8 +34,8 @@ func BenchmarkGuard(b *testing.B) {
 			c.open(b)
 			c.exec(b, "CREATE TABLE bench (id bigint PRIMARY KEY, n bigint NOT NULL)")
 			c.exec(b, "INSERT INTO bench (id, n) VALUES (1, 0)")
-			ctx := sqlfence.WithToken(background, "bench", 7)
-			work := func(tx *sql.Tx) error {
+			ctx := sqlfence.Mark{Resource: "bench", Token: 7}.In(background)
+			work := func(_ context.Context, tx *sql.Tx) error {
 				var n int64
 				if err := tx.QueryRowContext(ctx, c.q("SELECT n FROM bench WHERE id = ?"), 1).Scan(&n); err != nil {
 					return err
@@ -49,7 +49,7 @@ func BenchmarkGuard(b *testing.B) {
 					return err
 				}
 				defer tx.Rollback()
-				if err := work(tx); err != nil {
+				if err := work(ctx, tx); err != nil {
 					return err
 				}
 				return tx.Commit()
@@ -112,23 +112,26 @@ func (c *cell) benchParallel(b *testing.B, callers int, work time.Duration) {
 	for id := range callers {
 		c.exec(b, "INSERT INTO bench (id, n) VALUES (?, 0)", id)
 	}
-	ctx := sqlfence.WithToken(background, "bench", 7)
-	ways := []func(fn func(tx *sql.Tx) error) error{
-		func(fn func(tx *sql.Tx) error) error {
+	mark := sqlfence.Mark{Resource: "bench", Token: 7}
+	ctx := mark.In(background)
+	mark.Parallel = true
+	beside := mark.In(background)
+	ways := []func(fn func(context.Context, *sql.Tx) error) error{
+		func(fn func(context.Context, *sql.Tx) error) error {
 			tx, err := c.db.BeginTx(ctx, c.opts)
 			if err != nil {
 				return err
 			}
 			defer tx.Rollback()
-			if err := fn(tx); err != nil {
+			if err := fn(ctx, tx); err != nil {
 				return err
 			}
 			return tx.Commit()
 		},
-		func(fn func(tx *sql.Tx) error) error {
-			return c.fence.WithTx(sqlfence.WithParallel(ctx), c.db, c.opts, fn)
+		func(fn func(context.Context, *sql.Tx) error) error {
+			return c.fence.WithTx(beside, c.db, c.opts, fn)
 		},
-		func(fn func(tx *sql.Tx) error) error { return c.fence.WithTx(ctx, c.db, c.opts, fn) },
+		func(fn func(context.Context, *sql.Tx) error) error { return c.fence.WithTx(ctx, c.db, c.opts, fn) },
 	}
 	rates, failed := [3][]float64{}, [3]int{}
 	for b.Loop() {
@@ -140,7 +143,7 @@ func (c *cell) benchParallel(b *testing.B, callers int, work time.Duration) {
 			for id := range callers {
 				all.Go(func() {
 					for ctx.Err() == nil {
-						err := way(func(tx *sql.Tx) error {
+						err := way(func(_ context.Context, tx *sql.Tx) error {
 							if _, err := tx.Exec(c.q("UPDATE bench SET n = n + 1 WHERE id = ?"), id); err != nil {
 								return err
 							}

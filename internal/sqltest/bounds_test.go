@@ -3,6 +3,7 @@ package sqltest
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -26,7 +27,7 @@ func testBounds(t *testing.T, c *cell, paused, wait string) {
 				t.Fatal(err)
 			}
 		}
-		if err := c.fence.Guard(within(t), tx, mark("bounds", 1000)); err != nil {
+		if err := c.fence.Guard(mark("bounds", 1000).In(within(t)), tx); err != nil {
 			t.Fatal(err)
 		}
 		return tx
@@ -55,17 +56,15 @@ func testBounds(t *testing.T, c *cell, paused, wait string) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
+			defer conn.Raw(func(any) error { return driver.ErrBadConn }) // or the bound is the next one's too
 			if _, err := conn.ExecContext(within(t), wait); err != nil {
 				t.Fatal(err)
 			}
-			once, err := sqlfence.New(c.dialect, sqlfence.WithRetries(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx := sqlfence.WithToken(within(t), "bounds", 2000)
-			err = once.WithTx(ctx, conn, c.opts, nothing)
-			if err == nil || ctx.Err() != nil {
-				t.Errorf("got %v, want the wait ended by the database", err)
+			ctx := sqlfence.Mark{Resource: "bounds", Token: 2000}.In(within(t))
+			attempts := 0
+			err = c.fence.WithTx(ctx, beginsOf{conn, &attempts}, c.opts, nothing)
+			if err == nil || ctx.Err() != nil || attempts != 1 {
+				t.Errorf("got %v after %d attempts, want the wait ended by the database, once", err, attempts)
 			}
 			t.Log(err)
 		})
@@ -91,7 +90,7 @@ func testDeadlock(t *testing.T, c *cell) {
 	var txs [2]*sql.Tx
 	for i, resource := range []string{"deadlock:0", "deadlock:1"} {
 		txs[i] = c.begin(t)
-		if err := c.fence.Guard(within(t), txs[i], mark(resource, 7)); err != nil {
+		if err := c.fence.Guard(mark(resource, 7).In(within(t)), txs[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,7 +98,7 @@ func testDeadlock(t *testing.T, c *cell) {
 	var both sync.WaitGroup
 	for i, resource := range []string{"deadlock:1", "deadlock:0"} {
 		both.Go(func() {
-			if errs[i] = c.fence.Guard(within(t), txs[i], mark(resource, 7)); errs[i] != nil {
+			if errs[i] = c.fence.Guard(mark(resource, 7).In(within(t)), txs[i]); errs[i] != nil {
 				_, err := txs[i].Exec("INSERT INTO deadlock (n) VALUES (1)")
 				if !errors.Is(err, sql.ErrTxDone) {
 					t.Errorf("write after %v: got %v, want %v", errs[i], err, sql.ErrTxDone)
@@ -146,8 +145,8 @@ func testGuardGone(t *testing.T, c *cell) {
 				}
 				defer conn.ExecContext(background, "SET autocommit = 1")
 				runs := 0
-				ctx := sqlfence.WithToken(within(t), "gone", 7)
-				err = c.fence.WithTx(ctx, conn, nil, func(tx *sql.Tx) error {
+				ctx := sqlfence.Mark{Resource: "gone", Token: 7}.In(within(t))
+				err = c.fence.WithTx(ctx, conn, nil, func(_ context.Context, tx *sql.Tx) error {
 					runs++
 					end(t, tx)
 					_, err := tx.Exec("UPDATE gone SET n = n + 1 WHERE id = 1")
@@ -166,7 +165,7 @@ func testGuardGone(t *testing.T, c *cell) {
 			c.exec(t, "UPDATE gone SET n = 0")
 			runs := 0
 			ctx, release := heldLock(t)
-			err := c.fence.WithTx(ctx, c.db, nil, func(tx *sql.Tx) error {
+			err := c.fence.WithTx(ctx, c.db, nil, func(_ context.Context, tx *sql.Tx) error {
 				runs++
 				for _, query := range []string{"UPDATE gone SET n = n + 1 WHERE id = 1", "CREATE TABLE IF NOT EXISTS committed (n bigint)"} {
 					if _, err := tx.Exec(query); err != nil {
@@ -185,7 +184,7 @@ func testGuardGone(t *testing.T, c *cell) {
 		})
 	}
 	t.Run("own savepoints", func(t *testing.T) {
-		err := c.guarded(within(t), "gone", 7, func(tx *sql.Tx) error {
+		err := c.guarded(within(t), "gone", 7, func(_ context.Context, tx *sql.Tx) error {
 			for _, query := range []string{
 				"SAVEPOINT mine", "UPDATE gone SET n = n + 1 WHERE id = 1", "ROLLBACK TO SAVEPOINT mine", "CREATE TEMPORARY TABLE own (n bigint)",
 			} {
@@ -247,3 +246,7 @@ func heldLock(t *testing.T) (ctx context.Context, release func()) {
 		}
 	}
 }
+
+type mysqlTransient struct{ Number uint16 }
+
+func (mysqlTransient) Error() string { return "transient" }

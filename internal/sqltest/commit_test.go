@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/holdfast-go/holdfast/sqlfence/pgxfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/lib/pq"
@@ -28,7 +29,7 @@ func testBrokenCommit(t *testing.T, c *cell) {
 	// Advance does not mind.
 	for _, cut := range []int32{cutBefore, cutAfter} {
 		f.next.Store(cut)
-		if err := c.fence.Advance(within(t), db, mark("cut", 9)); err != nil {
+		if err := c.fence.Advance(mark("cut", 9).In(within(t)), db); err != nil {
 			t.Errorf("Advance: %v", err)
 		}
 	}
@@ -36,7 +37,7 @@ func testBrokenCommit(t *testing.T, c *cell) {
 
 func (c *cell) transact(db *sql.DB) transact {
 	return func(ctx context.Context, fn func()) error {
-		return c.fence.WithTx(ctx, db, c.opts, func(*sql.Tx) error { fn(); return nil })
+		return c.fence.WithTx(ctx, db, c.opts, func(context.Context, *sql.Tx) error { fn(); return nil })
 	}
 }
 
@@ -52,7 +53,7 @@ func brokenCommits(t *testing.T, c *cell, f *faults, driver string, run transact
 		ctx, cancel := context.WithCancel(within(t))
 		f.end = cancel
 		runs := 0
-		err := run(sqlfence.WithToken(ctx, resource, 7), func() {
+		err := run(sqlfence.Mark{Resource: resource, Token: 7}.In(ctx), func() {
 			runs++
 			f.next.Store(tt.what)
 		})
@@ -64,13 +65,67 @@ func brokenCommits(t *testing.T, c *cell, f *faults, driver string, run transact
 			t.Errorf("%s: got %v after %d runs, want %v after one", tt.name, err, runs, sqlfence.ErrCommitUnknown)
 		}
 		// A transaction that gets past the guard has waited for the end of it.
-		if err := c.fence.Advance(within(t), c.db, mark(resource, 1)); err != nil && !errors.Is(err, sqlfence.ErrStale) {
+		if err := c.fence.Advance(mark(resource, 1).In(within(t)), c.db); err != nil && !errors.Is(err, sqlfence.ErrStale) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		got, err := c.fence.Current(within(t), c.db, resource)
 		canceled := tt.what == endWithin && (!certain || broken) && got == 1 // drivers ask the server to break off what they gave up
 		if got != tt.want && !canceled || err != nil {
 			t.Errorf("%s: the database has token %d, %v, want %d", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+// testIdle has PostgreSQL end a session before COMMIT reaches it. A session that was idle in its transaction for too long is one
+// that has not committed, and the server says so; lib/pq drops what it says. If an administrator has ended it, nobody can tell.
+func testIdle(t *testing.T, c *cell) {
+	lib, err := sql.Open("postgres", c.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, lib)
+	pool, err := pgxpool.New(background, c.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	const idle = "SET LOCAL idle_in_transaction_session_timeout = '20ms'"
+	for how, end := range map[string]func(exec func(query string) error, pid int){
+		"idle":       func(exec func(query string) error, pid int) { must(t, "idle", exec(idle)) },
+		"terminated": func(_ func(query string) error, pid int) { c.exec(t, "SELECT pg_terminate_backend(?)", pid) },
+	} {
+		onSQL := func(db *sql.DB) func(ctx context.Context) error {
+			return func(ctx context.Context) error {
+				return c.fence.WithTx(ctx, db, nil, func(ctx context.Context, tx *sql.Tx) (err error) {
+					var pid int
+					must(t, "pid", tx.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid))
+					end(func(query string) error { _, err := tx.ExecContext(ctx, query); return err }, pid)
+					c.gone(t, pid)
+					return nil
+				})
+			}
+		}
+		for driver, run := range map[string]func(ctx context.Context) error{
+			"pgx stdlib": onSQL(c.db), "lib/pq": onSQL(lib),
+			"pgx": func(ctx context.Context) error {
+				return pgxfence.WithTx(ctx, c.fence, pool, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+					pid := int(tx.Conn().PgConn().PID())
+					end(func(query string) error { _, err := tx.Exec(ctx, query); return err }, pid)
+					c.gone(t, pid)
+					return nil
+				})
+			},
+		} {
+			resource := "idle:" + how + driver
+			err := run(sqlfence.Mark{Resource: resource, Token: 7}.In(within(t)))
+			t.Logf("%s, %s: %v", how, driver, err)
+			unknown := how == "terminated" || driver == "lib/pq"
+			if err == nil || errors.Is(err, sqlfence.ErrCommitUnknown) != unknown {
+				t.Errorf("%s, %s: got %v, want it unknown: %v", how, driver, err, unknown)
+			}
+			if got, err := c.fence.Current(within(t), c.db, resource); got != 0 || err != nil {
+				t.Errorf("%s, %s: the database has token %d, %v, want nothing committed", how, driver, got, err)
+			}
 		}
 	}
 }
@@ -110,7 +165,7 @@ func postgresCommits(t *testing.T, c *cell) {
 		}
 		t.Cleanup(pool.Close)
 		brokenCommits(t, c, f, "pgx", func(ctx context.Context, fn func()) error {
-			return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(pgx.Tx) error { fn(); return nil })
+			return pgxfence.WithTx(ctx, c.fence, pool, pgx.TxOptions{}, func(context.Context, pgx.Tx) error { fn(); return nil })
 		})
 	})
 }

@@ -34,17 +34,12 @@ const (
 type guard func(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error
 
 func fenced(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error {
-	return c.fence.WithTx(under(ctx, marks), db, c.opts, func(tx *sql.Tx) error { return fn(tx) })
+	return c.fence.WithTx(under(ctx, marks...), db, c.opts, func(_ context.Context, tx *sql.Tx) error { return fn(tx) })
 }
 
-func under(ctx context.Context, marks []sqlfence.Mark) context.Context {
-	parallel := func(a, b sqlfence.Mark) int { return cmp.Compare(fmt.Sprint(b.Parallel), fmt.Sprint(a.Parallel)) }
-	marks = slices.SortedFunc(slices.Values(marks), parallel)
-	for i, m := range marks {
-		ctx = sqlfence.WithToken(ctx, m.Resource, m.Token)
-		if m.Parallel && (i == len(marks)-1 || !marks[i+1].Parallel) {
-			ctx = sqlfence.WithParallel(ctx)
-		}
+func under(ctx context.Context, marks ...sqlfence.Mark) context.Context {
+	for _, m := range marks {
+		ctx = m.In(ctx)
 	}
 	return ctx
 }
@@ -66,7 +61,7 @@ func selected(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, f
 			return &sqlfence.StaleError{Resource: m.Resource, Token: m.Token, Current: current}
 		}
 		if current < m.Token {
-			if err := c.fence.Guard(ctx, tx, m); err != nil {
+			if err := c.fence.Guard(m.In(ctx), tx); err != nil {
 				return err
 			}
 		}
@@ -79,7 +74,7 @@ func selected(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, f
 
 // pooled guards in a transaction of its own, which is over before the work begins.
 func pooled(ctx context.Context, c *cell, db *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error {
-	if err := c.fence.Advance(ctx, db, marks...); err != nil {
+	if err := c.fence.Advance(under(ctx, marks...), db); err != nil {
 		return err
 	}
 	time.Sleep(rand.N(10 * time.Millisecond)) // or SQLite, with one writer at a time, leaves a stale one little room
@@ -118,6 +113,7 @@ type round struct {
 	db        *sql.DB
 	guard     guard
 	disturb   bool            // cancel contexts, abort, deadlock
+	alone     bool            // nothing is parallel
 	reads     context.Context // of a lock that readers share, which fences nothing
 	raises    bool            // the guard raises the mark by itself, also when the transaction fails, as it does for parallel ones
 	resources [2]string
@@ -128,10 +124,11 @@ type round struct {
 
 var rounds atomic.Int64
 
-func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool, reads context.Context, name string, nth int) verdict {
+func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb, alone bool, reads context.Context, name string, nth int) verdict {
 	n := rounds.Add(1)
-	r := &round{c: c, db: db, guard: g, disturb: disturb, reads: reads, raises: !disturb, base: []int64{0, time.Now().UnixMicro(), 1<<53 - 2 - issued}[nth%3]}
-	r.h.advances = map[string]map[int64]bool{}
+	bases := []int64{0, time.Now().UnixMicro(), time.Now().Add(59 * time.Minute).UnixMicro()}
+	r := &round{c: c, db: db, guard: g, disturb: disturb, alone: alone, reads: reads, raises: !disturb, base: bases[nth%len(bases)]}
+	r.h.advances, r.h.alone = map[string]map[int64]bool{}, alone
 	c.exec(t, "DELETE FROM h_entry")
 	c.exec(t, "DELETE FROM h_counter")
 	for i := range r.resources {
@@ -143,13 +140,18 @@ func (c *cell) round(t *testing.T, db *sql.DB, g guard, disturb bool, reads cont
 		h := &holder{r, draws(t, name, nth, i)}
 		all.Go(h.run)
 	}
+	stop := func() {}
+	if disturb {
+		stop = r.trouble(draws(t, name, nth, holders))
+	}
 	all.Wait()
+	stop()
 	// A transaction whose connection broke may still be about to end. A transaction that is past the guard has it wait.
 	var last []sqlfence.Mark
 	for _, name := range r.resources {
 		last = append(last, mark(name, r.base+issued+1))
 	}
-	if err := c.fence.Advance(within(t), c.db, last...); err != nil {
+	if err := c.fence.Advance(under(within(t), last...), c.db); err != nil {
 		t.Fatal(err)
 	}
 	return r.h.judge(c.left(t))
@@ -176,11 +178,11 @@ func (r *holder) run() {
 		ctx := background
 		if r.rand.IntN(3) == 0 {
 			r.h.advanced(marks) // whatever comes of it
-			if r.c.fence.Advance(ctx, r.db, marks...) != nil {
+			if r.c.fence.Advance(under(ctx, marks...), r.db) != nil {
 				continue
 			}
 		}
-		if r.disturb && r.rand.IntN(2) == 0 {
+		if r.disturb && !r.alone && r.rand.IntN(2) == 0 {
 			r.beside(marks)
 			continue
 		}
@@ -223,7 +225,7 @@ func (r *holder) transaction(marks []sqlfence.Mark) {
 	}
 	for _, m := range marks {
 		// Behind parallel ones PostgreSQL's snapshot may be too old, and an Advance comes first.
-		late := r.disturb && r.c.dialect == sqlfence.Postgres && r.c.opts != nil && r.c.opts.Isolation > sql.LevelReadCommitted
+		late := r.disturb && !r.alone && r.c.dialect == sqlfence.Postgres && r.c.opts != nil && r.c.opts.Isolation > sql.LevelReadCommitted
 		if r.raises || m.Parallel || late {
 			r.h.advanced([]sqlfence.Mark{m})
 		}
@@ -321,11 +323,12 @@ func testHistory(t *testing.T, c *cell) {
 	for _, way := range []struct {
 		name  string
 		guard guard
-	}{{"fence", fenced}, {"gorm", withGorm}} {
+		alone bool
+	}{{"fence", fenced, false}, {"gorm", withGorm, false}, {"Guard", byHand, true}} {
 		var v verdict
 		end := time.Now().Add(spell(t))
 		for n := 0; v.commits == 0 || v.refusals == 0 || time.Now().Before(end); n++ {
-			v.sum(c.round(t, db, way.guard, true, reads, way.name, n))
+			v.sum(c.round(t, db, way.guard, true, way.alone, reads, way.name, n))
 			if t.Failed() || v.violations() > 0 {
 				break
 			}
@@ -348,7 +351,7 @@ func testHistory(t *testing.T, c *cell) {
 		soaked := time.Now().Add(spell(t) / 8)
 		end := time.Now().Add(20 * time.Second)
 		for n := 0; v.stale() == 0 && time.Now().Before(end) || time.Now().Before(soaked); n++ {
-			v.sum(c.round(t, c.db, control.guard, false, reads, control.name, n))
+			v.sum(c.round(t, c.db, control.guard, false, true, reads, control.name, n))
 		}
 		t.Logf("%s control: %v", control.name, v)
 		if v.stale() == 0 {

@@ -40,6 +40,9 @@ type cell struct {
 	fence *sqlfence.Fence
 }
 
+// fragile is what PostgreSQL calls the sessions on connections that may break.
+const fragile = "fragile"
+
 type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // q writes the placeholders of the dialect.
@@ -144,6 +147,7 @@ func postgresCells(t testing.TB) (cells []cell) {
 				}
 				if dial != nil {
 					cfg.DialFunc = pgxDial(dial)
+					cfg.RuntimeParams["application_name"] = fragile
 				}
 				return closing(t, stdlib.OpenDB(*cfg))
 			},
@@ -242,6 +246,8 @@ func TestPostgres(t *testing.T) {
 		testModes(t, c, "pgx", "default_query_exec_mode=simple_protocol", "default_query_exec_mode=exec", "default_query_exec_mode=cache_describe")
 		testModes(t, c, "postgres", "binary_parameters=yes", "binary_parameters=no")
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
+		t.Run("Idle", func(t *testing.T) { testIdle(t, c) })
+		t.Run("OtherTable", func(t *testing.T) { testOtherTable(t, c) })
 		testBounds(t, c, "SET LOCAL idle_in_transaction_session_timeout = '200ms'", "SET lock_timeout = '200ms'")
 	})
 }
@@ -287,7 +293,7 @@ func TestSQLite(t *testing.T) {
 		t.Run("Tasks", func(t *testing.T) { testTasks(t, c) })
 		t.Run("Tables", func(t *testing.T) { testTables(t, c) })
 		t.Run("Migrations", func(t *testing.T) { testMigrations(t, c) })
-		testBounds(t, c, "", "PRAGMA busy_timeout = 200")
+		testBounds(t, c, "", "PRAGMA busy_timeout = 1100")
 	})
 }
 
@@ -298,12 +304,15 @@ func suite(t *testing.T, c *cell) {
 		run  func(t *testing.T, c *cell)
 	}{
 		{"OlderIsRefused", testOlderIsRefused},
+		{"Ahead", testAhead},
 		{"NewerWaits", testNewerWaits},
 		{"RollbackRestores", testRollbackRestores},
 		{"AdvanceCloses", testAdvanceCloses},
 		{"Parallel", testParallel},
 		{"NewerGetsThrough", testNewerGetsThrough},
 		{"ReadsWhatItWaitedFor", testReadsWhatItWaitedFor},
+		{"Traces", testTraces},
+		{"PrunedRowIsNew", testPrunedRowIsNew},
 		{"NothingIsLost", testNothingIsLost},
 		{"Resources", testResources},
 		{"Prune", testPrune},
@@ -311,8 +320,6 @@ func suite(t *testing.T, c *cell) {
 		{"Advice", testAdvice},
 		{"Rows", testRows},
 		{"RowStays", testRowStays},
-		{"RowAppears", testRowAppears},
-		{"RowTypes", testRowTypes},
 		{"Tombstone", testTombstone},
 		{"ReadBeforeGuard", testReadBeforeGuard},
 		{"BrokenCommit", testBrokenCommit},

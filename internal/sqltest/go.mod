@@ -5,6 +5,7 @@ go 1.26.0
 replace (
 	github.com/holdfast-go/holdfast => ../../
 	github.com/holdfast-go/holdfast/sqlfence/gormfence => ../../sqlfence/gormfence
+	github.com/holdfast-go/holdfast/sqlfence/pgxfence => ../../sqlfence/pgxfence
 )
 
 require (
@@ -15,9 +16,11 @@ require (
 	github.com/hibiken/asynq v0.26.0
 	github.com/holdfast-go/holdfast v0.1.0
 	github.com/holdfast-go/holdfast/sqlfence/gormfence v0.1.0
+	github.com/holdfast-go/holdfast/sqlfence/pgxfence v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/lib/pq v1.12.3
+	github.com/mattn/go-sqlite3 v1.14.22
 	github.com/pressly/goose/v3 v3.27.1
 	github.com/redis/go-redis/v9 v9.19.0
 	github.com/uptrace/bun v1.3.0

@@ -73,7 +73,7 @@ func (c *cell) withGorm(t *testing.T, pool *sql.DB) guard {
 		dbs[i] = c.openGorm(t, pool, gorm.Config{PrepareStmt: i == 1, DisableAutomaticPing: true})
 	}
 	return func(ctx context.Context, c *cell, _ *sql.DB, marks []sqlfence.Mark, fn func(dbtx) error) error {
-		db := dbs[marks[0].Token%2].WithContext(under(ctx, marks))
+		db := dbs[marks[0].Token%2].WithContext(under(ctx, marks...))
 		return db.Transaction(func(tx *gorm.DB) error { return fn(tx.Statement.ConnPool) }, c.opts)
 	}
 }
@@ -291,7 +291,7 @@ func pluginSurfaces(t *testing.T, c *cell, db *gorm.DB, prefix string) {
 // testPlugin is about what the plugin does apart from guarding. db requires locks.
 func (c *cell) testPlugin(t *testing.T, db *gorm.DB) {
 	id := databases.Add(1)
-	ctx := sqlfence.WithToken(within(t), fmt.Sprintf("plugin:%d", id), 7)
+	ctx := sqlfence.Mark{Resource: fmt.Sprintf("plugin:%d", id), Token: 7}.In(within(t))
 	guarded := db.WithContext(ctx)
 	if err := guarded.Create(&item{id, "new"}).Error; err != nil {
 		t.Fatal(err)
@@ -308,7 +308,7 @@ func (c *cell) testPlugin(t *testing.T, db *gorm.DB) {
 		"Row":         guarded.Raw("SELECT status FROM items WHERE id = ?", id).Row().Scan(&status),
 		"Pluck":       free.Model(&item{}).Where("id = ?", id).Pluck("status", &status).Error,
 		"Transaction": free.Transaction(func(tx *gorm.DB) error { return tx.First(&it, id).Error }),
-		"read-only": db.WithContext(sqlfence.WithToken(within(t), fmt.Sprintf("plugin:%d", id), 6)).Transaction(func(tx *gorm.DB) error {
+		"read-only": db.WithContext(sqlfence.Mark{Resource: fmt.Sprintf("plugin:%d", id), Token: 6}.In(within(t))).Transaction(func(tx *gorm.DB) error {
 			return tx.First(&it, id).Error
 		}, &sql.TxOptions{ReadOnly: true}),
 	} {
@@ -464,12 +464,12 @@ func (c *cell) testSlips(t *testing.T) {
 	}
 	c.exec(t, "CREATE TABLE slips (id bigint PRIMARY KEY, status varchar(20))")
 	c.exec(t, "INSERT INTO slips VALUES (1, 'new'), (2, 'new')")
-	if err := c.fence.Advance(within(t), c.db, mark("slip", 2)); err != nil {
+	if err := c.fence.Advance(mark("slip", 2).In(within(t)), c.db); err != nil {
 		t.Fatal(err)
 	}
 	g := c.openGorm(t, db, gorm.Config{})
 	for _, query := range queries {
-		err := g.WithContext(sqlfence.WithToken(within(t), "slip", 1)).Exec(query).Error
+		err := g.WithContext(sqlfence.Mark{Resource: "slip", Token: 1}.In(within(t))).Exec(query).Error
 		wantStale(t, err, sqlfence.StaleError{Resource: "slip", Token: 1, Current: 2})
 		if n := c.number(t, "SELECT count(*) FROM slips WHERE status = 'new'"); n != 2 {
 			t.Fatalf("%s: a stale holder wrote", query)
@@ -515,7 +515,7 @@ func (c *cell) testGormParallel(t *testing.T) {
 			g := c.openGorm(t, pool, gorm.Config{})
 			resource := "gorm parallel " + name + what
 			under := func(token int64) *gorm.DB {
-				return g.WithContext(sqlfence.WithParallel(sqlfence.WithToken(within(t), resource, token)))
+				return g.WithContext(sqlfence.Mark{Resource: resource, Token: token, Parallel: true}.In(within(t)))
 			}
 			for _, token := range []int64{7, 7, 8} {
 				if err := run(under(token)); err != nil {
@@ -529,7 +529,7 @@ func (c *cell) testGormParallel(t *testing.T) {
 
 // testSavepoint shows what the package's description warns of.
 func (c *cell) testSavepoint(t *testing.T, db *gorm.DB) {
-	ctx := sqlfence.WithToken(within(t), "savepoint", databases.Add(1)+100)
+	ctx := sqlfence.Mark{Resource: "savepoint", Token: databases.Add(1) + 100}.In(within(t))
 	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		_ = tx.Transaction(func(nested *gorm.DB) error {
 			if err := c.fence.Guard(ctx, nested.Statement.ConnPool.(sqlfence.Tx)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
@@ -24,6 +25,7 @@ type history struct {
 	mu       sync.Mutex
 	events   []event
 	advances map[string]map[int64]bool // tokens by resource that Advance may have raised
+	alone    bool                      // nothing is parallel, so that no guard has to be advanced first
 }
 
 // event is a transaction of one holder, as seen from the outside.
@@ -65,7 +67,7 @@ type verdict struct {
 	falls                               int // the tokens fall in the order of the database itself
 	lost                                int // two committed transactions read the same value, or the sum is off
 	ghosts                              int // reported as committed, but not there, or the other way round
-	falseRefusals                       int // by a token that was not larger or that was never committed
+	falseRefusals                       int // by a token that was not larger or that was never committed, or because of others in parallel
 	example                             string
 }
 
@@ -132,6 +134,8 @@ func (h *history) judge(entries []entry, counters map[string]int64) (v verdict) 
 			if stale.Current <= stale.Token || !committed[stale.Resource][stale.Current] {
 				v.note(&v.falseRefusals, "tx %d: %v, which nobody has committed", e.tx, stale)
 			}
+		case h.alone && errors.Is(e.err, holdfast.ErrInvalid):
+			v.note(&v.falseRefusals, "tx %d: %v", e.tx, e.err)
 		default:
 			v.aborted++
 		}
@@ -291,11 +295,12 @@ func TestJudgeCanFail(t *testing.T) {
 		"refused": {[]event{ok, {tx: 2, marks: m(4), err: &sqlfence.StaleError{Resource: "r", Token: 4, Current: 5}}}, []entry{row}, 1, ""},
 		"by itself": {[]event{ok, {tx: 2, marks: m(5), err: &sqlfence.StaleError{Resource: "r", Token: 5, Current: 5}}},
 			[]entry{row}, 1, "1 false"},
+		"advance first": {[]event{ok, {tx: 2, marks: m(6), err: fmt.Errorf("behind: %w", holdfast.ErrInvalid)}}, []entry{row}, 1, "1 false"},
 		"by nobody": {[]event{ok, {tx: 2, marks: m(5), err: &sqlfence.StaleError{Resource: "r", Token: 5, Current: 7}}},
 			[]entry{row}, 1, "1 false"},
 	}
 	for name, tt := range tests {
-		v := (&history{events: tt.events}).judge(tt.entries, map[string]int64{"r": tt.sum})
+		v := (&history{events: tt.events, alone: true}).judge(tt.entries, map[string]int64{"r": tt.sum})
 		switch {
 		case tt.want == "" && v.violations() != 0:
 			t.Errorf("%s: got %v (%s), want no violation", name, v, v.example)

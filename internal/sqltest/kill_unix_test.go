@@ -3,6 +3,7 @@
 package sqltest
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"os"
@@ -14,8 +15,8 @@ import (
 
 // victim writes more than SQLite keeps in memory within a guarded transaction, and stays there.
 func victim(db *sql.DB, c *cell) error {
-	ctx := sqlfence.WithToken(background, "killed", 7)
-	return c.fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+	ctx := sqlfence.Mark{Resource: "killed", Token: 7}.In(background)
+	return c.fence.WithTx(ctx, db, nil, func(_ context.Context, tx *sql.Tx) error {
 		if c.dialect == sqlfence.SQLite {
 			if _, err := tx.Exec("PRAGMA cache_size = 2"); err != nil {
 				return err
@@ -52,7 +53,7 @@ func testKilled(t *testing.T, c *cell, driver string) {
 	_ = p.cmd.Wait()
 
 	for _, token := range []int64{6, 8} { // it took its token along
-		err := c.guarded(within(t), "killed", token, func(tx *sql.Tx) error {
+		err := c.guarded(within(t), "killed", token, func(_ context.Context, tx *sql.Tx) error {
 			var n int
 			err := tx.QueryRow(c.q("SELECT count(*) FROM killed WHERE writer = ?"), nobody).Scan(&n)
 			if n != 50 {

@@ -69,7 +69,7 @@ func testMigrateDDL(t *testing.T, c *cell) {
 	}
 	other := c.sibling(t)
 	must(t, "up", newMigrate(t, c.dialect, other.db, files).up())
-	if err := other.fence.Advance(within(t), other.db, mark("r", 7)); err != nil {
+	if err := other.fence.Advance(mark("r", 7).In(within(t)), other.db); err != nil {
 		t.Error(err)
 	}
 }

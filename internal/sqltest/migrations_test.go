@@ -52,7 +52,7 @@ func testMigrations(t *testing.T, c *cell) {
 				t.Errorf("the files make\n%s\nand DDL\n%s", got, want)
 			}
 			other.exec(t, c.fence.DDL()) // may come on top
-			if err := other.fence.Advance(within(t), other.db, mark("r", 7)); err != nil {
+			if err := other.fence.Advance(mark("r", 7).In(within(t)), other.db); err != nil {
 				t.Fatal(err)
 			}
 			must(t, "down", m.down())
@@ -93,11 +93,11 @@ func testMigrationElsewhere(t *testing.T, c *cell, tool string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Advance(within(t), other.db, mark("r", 7)); err != nil {
+	if err := f.Advance(mark("r", 7).In(within(t)), other.db); err != nil {
 		t.Error(err)
 	}
-	wantStale(t, f.Advance(within(t), other.db, mark("r", 6)), sqlfence.StaleError{Resource: "r", Token: 6, Current: 7})
-	if err := other.fence.Advance(within(t), other.db, mark("r", 7)); err == nil || !strings.Contains(err.Error(), "there is no table") {
+	wantStale(t, f.Advance(mark("r", 6).In(within(t)), other.db), sqlfence.StaleError{Resource: "r", Token: 6, Current: 7})
+	if err := other.fence.Advance(mark("r", 7).In(within(t)), other.db); err == nil || !strings.Contains(err.Error(), "there is no table") {
 		t.Errorf("in the usual place: got %v, want no table", err)
 	}
 }

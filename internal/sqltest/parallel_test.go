@@ -15,8 +15,8 @@ import (
 )
 
 // parallel runs fn under a token, beside others of the same.
-func (c *cell) parallel(ctx context.Context, resource string, token int64, fn func(tx *sql.Tx) error) error {
-	return c.fence.WithTx(sqlfence.WithParallel(sqlfence.WithToken(ctx, resource, token)), c.db, c.opts, fn)
+func (c *cell) parallel(ctx context.Context, resource string, token int64, fn func(_ context.Context, tx *sql.Tx) error) error {
+	return c.fence.WithTx(sqlfence.Mark{Resource: resource, Token: token, Parallel: true}.In(ctx), c.db, c.opts, fn)
 }
 
 // Transactions of one token are open together, a newer one waits for them, and then they are refused.
@@ -33,7 +33,7 @@ func testParallel(t *testing.T, c *cell) {
 	}
 	for _, newer := range []struct {
 		name string
-		run  func(ctx context.Context, resource string, token int64, fn func(tx *sql.Tx) error) error
+		run  func(ctx context.Context, resource string, token int64, fn func(_ context.Context, tx *sql.Tx) error) error
 	}{{"alone", c.guarded}, {"beside", c.parallel}} {
 		const n = 4
 		var inside, after sync.WaitGroup
@@ -42,7 +42,7 @@ func testParallel(t *testing.T, c *cell) {
 		for range n {
 			after.Go(func() {
 				first := sync.OnceFunc(inside.Done) // it may be repeated
-				err := c.parallel(within(t), newer.name, 7, func(tx *sql.Tx) error {
+				err := c.parallel(within(t), newer.name, 7, func(_ context.Context, tx *sql.Tx) error {
 					first()
 					select {
 					case <-end:
@@ -59,7 +59,7 @@ func testParallel(t *testing.T, c *cell) {
 		inside.Wait()
 		var ended atomic.Bool
 		time.AfterFunc(30*time.Millisecond, func() { ended.Store(true); close(end) })
-		if err := newer.run(within(t), newer.name, 8, func(*sql.Tx) error {
+		if err := newer.run(within(t), newer.name, 8, func(context.Context, *sql.Tx) error {
 			if !ended.Load() {
 				t.Error("the newer one is past the guard while older ones are open")
 			}
@@ -74,12 +74,12 @@ func testParallel(t *testing.T, c *cell) {
 	}
 	// One that has a lock of its own too, which the database has not seen, does not wait for those that are open.
 	leader := sqlfence.Mark{Resource: "leader", Token: 7, Parallel: true}
-	open, err := c.fence.BeginTx(within(t), c.db, c.opts, leader)
+	open, err := c.fence.BeginTx(leader.In(within(t)), c.db, c.opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, order := range []string{"a", "z"} { // before the leader and behind
-		if err := c.fence.WithTx(within(t), c.db, c.opts, nothing, leader, sqlfence.Mark{Resource: order, Token: 7, Parallel: true}); err != nil {
+		if err := c.fence.WithTx(under(within(t), leader, sqlfence.Mark{Resource: order, Token: 7, Parallel: true}), c.db, c.opts, nothing); err != nil {
 			t.Errorf("an order beside the leader's open transaction: %v", err)
 		}
 	}
@@ -88,14 +88,23 @@ func testParallel(t *testing.T, c *cell) {
 	}
 	// One that is guarded where it cannot be advanced is refused, not left without a guard.
 	marks := sqlfence.Mark{Resource: "behind", Token: 7, Parallel: true}
-	if err := c.fence.Guard(within(t), c.begin(t), marks); err == nil || errors.Is(err, sqlfence.ErrStale) {
+	if err := c.fence.Guard(marks.In(within(t)), c.begin(t)); err == nil || errors.Is(err, sqlfence.ErrStale) {
 		t.Errorf("got %v, want that Advance has to come first", err)
 	}
-	if err := c.fence.Advance(within(t), c.db, marks); err != nil {
+	if err := c.fence.Advance(marks.In(within(t)), c.db); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.fence.Guard(within(t), c.begin(t), marks); err != nil {
+	tx := c.begin(t)
+	if err := c.fence.Guard(marks.In(within(t)), tx); err != nil {
 		t.Error(err)
+	}
+	must(t, "commit", tx.Commit())
+	// It stays advanced when the same holder has run one that is not parallel.
+	if err := c.guarded(within(t), marks.Resource, 7, nothing); err != nil {
+		t.Error(err)
+	}
+	if err := c.fence.Guard(marks.In(within(t)), c.begin(t)); err != nil {
+		t.Errorf("after one that was alone: %v", err)
 	}
 }
 
@@ -109,13 +118,13 @@ func testNewerGetsThrough(t *testing.T, c *cell) {
 	w := c.waiter(t)
 	const workers = 16
 	for i, resource := range []string{"through alone", "through beside"} {
-		ctx := sqlfence.WithParallel(sqlfence.WithToken(within(t), resource, 7))
+		ctx := sqlfence.Mark{Resource: resource, Token: 7, Parallel: true}.In(within(t))
 		var busy sync.WaitGroup
 		var commits atomic.Int64
 		for range workers {
 			busy.Go(func() {
 				for {
-					err := c.fence.WithTx(ctx, db, c.opts, func(*sql.Tx) error { time.Sleep(2 * time.Millisecond); return nil })
+					err := c.fence.WithTx(ctx, db, c.opts, func(context.Context, *sql.Tx) error { time.Sleep(2 * time.Millisecond); return nil })
 					if errors.Is(err, sqlfence.ErrStale) {
 						return
 					}
@@ -132,10 +141,7 @@ func testNewerGetsThrough(t *testing.T, c *cell) {
 		}
 		through := make(chan error, 1)
 		go func() {
-			next := sqlfence.WithToken(within(t), resource, 8)
-			if i > 0 {
-				next = sqlfence.WithParallel(next)
-			}
+			next := sqlfence.Mark{Resource: resource, Token: 8, Parallel: i > 0}.In(within(t))
 			through <- c.fence.WithTx(next, w.db, c.opts, nothing)
 		}()
 		// From when the newer one is seen to wait, only those that were open then may commit.
@@ -162,10 +168,11 @@ func testNewerGetsThrough(t *testing.T, c *cell) {
 
 // waiter is a database of one session, of which another one can see that it waits for a lock.
 type waiter struct {
-	c     *cell
-	db    *sql.DB
-	query string
-	pause time.Duration // between two looks
+	c       *cell
+	db      *sql.DB
+	session int
+	query   string
+	pause   time.Duration // between two looks
 }
 
 func (c *cell) waiter(t *testing.T) *waiter {
@@ -178,11 +185,10 @@ func (c *cell) waiter(t *testing.T) *waiter {
 		session, w.pause = "SELECT connection_id()", 110*time.Millisecond // the table shows nothing new while it is read more often
 		w.query = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = %d AND trx_state = 'LOCK WAIT'"
 	}
-	var id int64
-	if err := w.db.QueryRowContext(within(t), session).Scan(&id); err != nil {
+	if err := w.db.QueryRowContext(within(t), session).Scan(&w.session); err != nil {
 		t.Fatal(err)
 	}
-	w.query = fmt.Sprintf(w.query, id)
+	w.query = fmt.Sprintf(w.query, w.session)
 	return w
 }
 
@@ -203,29 +209,56 @@ func testReadsWhatItWaitedFor(t *testing.T, c *cell) {
 	}
 	c.exec(t, "CREATE TABLE waited (id bigint PRIMARY KEY, n bigint)")
 	w := c.waiter(t)
-	for i, s := range []struct{ open, next sqlfence.Mark }{
-		{sqlfence.Mark{Token: 7}, sqlfence.Mark{Token: 7}},
-		{sqlfence.Mark{Token: 7}, sqlfence.Mark{Token: 8}},
-		{sqlfence.Mark{Token: 7, Parallel: true}, sqlfence.Mark{Token: 8}},
-		{sqlfence.Mark{Token: 7, Parallel: true}, sqlfence.Mark{Token: 8, Parallel: true}},
-		{sqlfence.Mark{Token: 7}, sqlfence.Mark{Token: 7, Parallel: true}},
-		{sqlfence.Mark{Token: 7}, sqlfence.Mark{Token: 8, Parallel: true}},
+	rolledBack := func(resource string) {
+		tx := c.begin(t)
+		_ = c.fence.Guard(mark(resource, 9).In(within(t)), tx)
+		_ = tx.Rollback()
+	}
+	alone := func(resource string) {
+		if err := c.guarded(within(t), resource, 7, nothing); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, s := range []struct {
+		open, next sqlfence.Mark
+		advance    sqlfence.Mark         // before
+		then       func(resource string) // if not nil
+	}{
+		{open: sqlfence.Mark{Token: 7}, next: sqlfence.Mark{Token: 7}},
+		{open: sqlfence.Mark{Token: 7}, next: sqlfence.Mark{Token: 8}},
+		{open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8}},
+		{open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8, Parallel: true}},
+		{open: sqlfence.Mark{Token: 7}, next: sqlfence.Mark{Token: 7, Parallel: true}},
+		{open: sqlfence.Mark{Token: 7}, next: sqlfence.Mark{Token: 8, Parallel: true}},
+		{advance: sqlfence.Mark{Token: 7, Parallel: true}, open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8}},
+		// A holder that was alone is parallel, one that was parallel is alone, or another one tried.
+		{advance: sqlfence.Mark{Token: 7}, open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8}},
+		{advance: sqlfence.Mark{Token: 7, Parallel: true}, then: alone, open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8}},
+		{advance: sqlfence.Mark{Token: 7, Parallel: true}, then: rolledBack, open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8}},
+		{advance: sqlfence.Mark{Token: 6, Parallel: true}, then: alone, open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8}},
+		{advance: sqlfence.Mark{Token: 6, Parallel: true}, open: sqlfence.Mark{Token: 7, Parallel: true}, next: sqlfence.Mark{Token: 8, Parallel: true}},
 	} {
-		s.open.Resource, s.next.Resource = fmt.Sprint("waited ", i), fmt.Sprint("waited ", i)
+		s.open.Resource, s.next.Resource, s.advance.Resource = fmt.Sprint("waited ", i), fmt.Sprint("waited ", i), fmt.Sprint("waited ", i)
 		c.exec(t, "INSERT INTO waited VALUES (?, 0)", i)
-		if err := c.fence.Advance(within(t), c.db, s.open); err != nil {
+		if s.advance.Token == 0 {
+			s.advance = s.open
+		}
+		if err := c.fence.Advance(s.advance.In(within(t)), c.db); err != nil {
 			t.Fatal(err)
 		}
-		open, err := c.fence.BeginTx(within(t), c.db, c.opts, s.open)
+		if s.then != nil {
+			s.then(s.open.Resource)
+		}
+		open, err := c.fence.BeginTx(s.open.In(within(t)), c.db, c.opts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var read int64
 		done := make(chan error, 1)
 		go func() {
-			done <- c.fence.WithTx(within(t), w.db, c.opts, func(tx *sql.Tx) error {
+			done <- c.fence.WithTx(s.next.In(within(t)), w.db, c.opts, func(_ context.Context, tx *sql.Tx) error {
 				return tx.QueryRow(c.q("SELECT n FROM waited WHERE id = ?"), i).Scan(&read)
-			}, s.next)
+			})
 		}()
 		for !w.waits(t) {
 		}
@@ -236,7 +269,7 @@ func testReadsWhatItWaitedFor(t *testing.T, c *cell) {
 			t.Fatal(err)
 		}
 		if err := <-done; err != nil || read != 1 {
-			t.Errorf("%v behind %v: got %v, and read %d, want 1", s.next, s.open, err, read)
+			t.Errorf("%d, %v behind %v: got %v, and read %d, want 1", i, s.next, s.open, err, read)
 		}
 	}
 	if c.dialect != sqlfence.Postgres {
@@ -250,14 +283,14 @@ func testReadsWhatItWaitedFor(t *testing.T, c *cell) {
 	next := sqlfence.Mark{Resource: mine.Resource, Token: 8}
 	strict := c.opts != nil && c.opts.Isolation > sql.LevelReadCommitted
 	tx := c.begin(t)
-	if err := c.fence.Guard(within(t), tx, next); strict != (err != nil) || strict && !strings.Contains(err.Error(), "Advance") {
+	if err := c.fence.Guard(next.In(within(t)), tx); strict != (err != nil) || strict && !strings.Contains(err.Error(), "Advance") {
 		t.Errorf("by hand: got %v", err)
 	}
 	_ = tx.Rollback()
-	if err := c.fence.Advance(within(t), c.db, next); err != nil {
+	if err := c.fence.Advance(next.In(within(t)), c.db); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.fence.Guard(within(t), c.begin(t), next); err != nil {
+	if err := c.fence.Guard(next.In(within(t)), c.begin(t)); err != nil {
 		t.Errorf("by hand after Advance: got %v", err)
 	}
 }

@@ -104,7 +104,7 @@ func replica(db *sql.DB, fence *sqlfence.Fence, addr string) error {
 	err = locker.Do(context.Background(), pausedKey, func(ctx context.Context) error {
 		lock := holdfast.Held(ctx)[0]
 		write := func(ctx context.Context) error {
-			return fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error {
+			return fence.WithTx(ctx, db, nil, func(_ context.Context, tx *sql.Tx) error {
 				_, err := tx.Exec("UPDATE paused SET writer = 'the paused one'")
 				return err
 			})
@@ -115,7 +115,7 @@ func replica(db *sql.DB, fence *sqlfence.Fence, addr string) error {
 		fmt.Println("token", lock.Token())
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		// One that does not ask whether it still has the lock, or asked just before it was paused.
-		err := write(sqlfence.WithToken(context.Background(), lock.Key(), lock.Token()))
+		err := write(sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()}.In(context.Background()))
 		fmt.Println("stale", errors.Is(err, sqlfence.ErrStale))
 		// One that does.
 		err = write(ctx)
@@ -143,7 +143,7 @@ func testPausedReplica(t *testing.T, c *cell, driver string) {
 		t.Fatal(err)
 	}
 	err = locker.Do(within(t), pausedKey, func(ctx context.Context) error { // its turn comes when the lease is over
-		return c.fence.WithTx(ctx, c.db, nil, func(tx *sql.Tx) error {
+		return c.fence.WithTx(ctx, c.db, nil, func(_ context.Context, tx *sql.Tx) error {
 			_, err := tx.Exec("UPDATE paused SET writer = 'the successor of " + token + "'")
 			return err
 		})

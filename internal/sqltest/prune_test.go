@@ -19,10 +19,10 @@ func testPruneWaits(t *testing.T, c *cell) {
 	}
 	c.exec(t, f.DDL())
 	old, now := time.Now().Add(-3*time.Hour).UnixMicro(), time.Now().UnixMicro()
-	if err := f.Advance(within(t), c.db, mark("a", old), mark("b", old), mark("c", old)); err != nil {
+	if err := f.Advance(under(within(t), mark("a", old), mark("b", old), mark("c", old)), c.db); err != nil {
 		t.Fatal(err)
 	}
-	open, err := f.BeginTx(within(t), c.db, c.opts, mark("b", now))
+	open, err := f.BeginTx(mark("b", now).In(within(t)), c.db, c.opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func testPruneWaits(t *testing.T, c *cell) {
 		}
 	}
 	for _, resource := range []string{"a", "c"} {
-		if err := f.Advance(within(t), c.db, mark(resource, now)); err != nil {
+		if err := f.Advance(mark(resource, now).In(within(t)), c.db); err != nil {
 			t.Error(err)
 		}
 	}
@@ -86,14 +86,14 @@ func testPrune(t *testing.T, c *cell) {
 	late := sqlfence.Mark{Resource: "old:7:é'", Token: now.UnixMicro()}
 	if c.dialect != sqlfence.Postgres {
 		_ = tx.Rollback()
-	} else if err := f.Guard(within(t), tx, late); err != nil {
+	} else if err := f.Guard(late.In(within(t)), tx); err != nil {
 		t.Fatal(err)
 	}
 	var beside sync.WaitGroup
 	for i := range 2 {
 		beside.Go(func() {
 			for k := range 20 {
-				if err := f.Advance(within(t), c.db, mark(fmt.Sprintf("beside:%d", i), now.UnixMicro()+int64(k))); err != nil {
+				if err := f.Advance(mark(fmt.Sprintf("beside:%d", i), now.UnixMicro()+int64(k)).In(within(t)), c.db); err != nil {
 					t.Error(err)
 				}
 			}
@@ -124,10 +124,7 @@ func testPrune(t *testing.T, c *cell) {
 	// A holder that is still there with an old token goes on.
 	for range 2 {
 		for _, parallel := range []bool{false, true} {
-			ctx := sqlfence.WithToken(within(t), "old:9:é'", old)
-			if parallel {
-				ctx = sqlfence.WithParallel(ctx)
-			}
+			ctx := sqlfence.Mark{Resource: "old:9:é'", Token: old, Parallel: parallel}.In(within(t))
 			if err := f.WithTx(ctx, c.db, c.opts, nothing); err != nil {
 				t.Error(err)
 			}

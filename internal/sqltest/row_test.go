@@ -4,16 +4,57 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
-// The statements of the documentation of ExecRow.
+// writeRow runs a statement that writes an order together with its fence. Then it reads the fence, and locks it.
+func writeRow(ctx context.Context, tx *sql.Tx, id, token int64, look, write string, args ...any) error {
+	if _, err := tx.ExecContext(ctx, write, args...); err != nil {
+		return err
+	}
+	var last int64
+	err := tx.QueryRowContext(ctx, look, id).Scan(&last)
+	switch {
+	case err != nil: // sql.ErrNoRows: the row does not exist
+		return err
+	case last > token:
+		return &sqlfence.StaleError{Resource: "orders", Token: token, Current: last}
+	case last < token:
+		return errors.New("the statement does not set the fence, or an older holder has just inserted the row")
+	}
+	return nil
+}
+
+func TestRecipeForRows(t *testing.T) {
+	paper, err := os.ReadFile(filepath.Join("..", "..", "sqlfence", "RECIPES.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("row_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := regexp.MustCompile(`(?s)// writeRow .*?\n}\n`).FindString(strings.ReplaceAll(string(source), "\r\n", "\n"))
+	if code == "" || !strings.Contains(strings.ReplaceAll(string(paper), "\r\n", "\n"), "```go\n"+code+"```") {
+		t.Errorf("RECIPES.md lacks\n%s", code)
+	}
+}
+
+// The statements of the recipe.
+func (c *cell) look() string {
+	if c.dialect == sqlfence.SQLite {
+		return "SELECT fence FROM orders WHERE id = ?"
+	}
+	return c.q("SELECT fence FROM orders WHERE id = ? FOR UPDATE")
+}
+
 func (c *cell) update() string {
 	return c.q("UPDATE orders SET status = ?, fence = ? WHERE id = ? AND fence <= ?")
 }
@@ -29,12 +70,12 @@ func (c *cell) upsert() string {
 
 // execRow runs one statement on an order in a transaction of its own.
 func (c *cell) execRow(t *testing.T, id, token int64, query string, args ...any) error {
-	tx := c.begin(t)
-	row := sqlfence.Row{Table: "orders", Key: "id", ID: id, Fence: "fence", Token: token}
-	if err := c.fence.ExecRow(within(t), tx, row, query, args...); err != nil {
-		if !errors.Is(tx.Commit(), sql.ErrTxDone) {
-			t.Error("a refused transaction could be committed")
-		}
+	tx, err := c.db.BeginTx(background, c.opts)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := writeRow(within(t), tx, id, token, c.look(), query, args...); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -68,8 +109,8 @@ func testRows(t *testing.T, c *cell) {
 	if err := c.execRow(t, 2, 9, c.update(), "updated", 9, 2, 9); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("no row: got %v, want %v", err, sql.ErrNoRows)
 	}
-	if err := c.execRow(t, 1, 9, c.q("UPDATE orders SET status = ? WHERE id = ?"), "forgotten", 1); !errors.Is(err, holdfast.ErrInvalid) {
-		t.Errorf("a statement without the fence: got %v, want %v", err, holdfast.ErrInvalid)
+	if err := c.execRow(t, 1, 9, c.q("UPDATE orders SET status = ? WHERE id = ?"), "forgotten", 1); err == nil {
+		t.Error("a statement without the fence passes")
 	}
 	if err := c.execRow(t, 1, 9, c.q("DELETE FROM orders WHERE id = ?"), 1); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("hard delete: got %v, want %v", err, sql.ErrNoRows)
@@ -85,8 +126,7 @@ func testRowStays(t *testing.T, c *cell) {
 		t.Fatal(err)
 	}
 	old := c.begin(t)
-	row := sqlfence.Row{Table: "orders", Key: "id", ID: 20, Fence: "fence", Token: 7}
-	err := c.fence.ExecRow(within(t), old, row, "UPDATE orders SET status = 'paid' WHERE id = 20 AND status = 'reserved' AND fence <= 7")
+	err := writeRow(within(t), old, 20, 7, c.look(), "UPDATE orders SET status = 'paid' WHERE id = 20 AND status = 'reserved' AND fence <= 7")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,86 +146,6 @@ func testRowStays(t *testing.T, c *cell) {
 	}
 }
 
-// interleaved has somebody else act behind the first statement.
-type interleaved struct {
-	*sql.Tx
-	act func()
-}
-
-func (tx *interleaved) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	result, err := tx.Tx.ExecContext(ctx, query, args...)
-	if act := tx.act; act != nil {
-		tx.act = nil
-		act()
-	}
-	return result, err
-}
-
-// testRowAppears has an older holder insert the row where the statement has found none.
-func testRowAppears(t *testing.T, c *cell) {
-	if c.dialect == sqlfence.SQLite || c.opts.Isolation > sql.LevelReadCommitted {
-		t.Skip("the statement locks what it does not find, or the transaction never sees it")
-	}
-	tx := c.begin(t)
-	row := sqlfence.Row{Table: "orders", Key: "id", ID: 30, Fence: "fence", Token: 9}
-	older := func() {
-		if err := c.execRow(t, 30, 7, c.upsert(), 30, "older", 7); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := c.fence.ExecRow(within(t), &interleaved{tx, older}, row, c.update(), "mine", 9, 30, 9); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if status, fence := c.order(t, 30); status != "mine" || fence != 9 {
-		t.Errorf("got %s with %d, want mine with 9", status, fence)
-	}
-}
-
-// testRowTypes has tokens in columns that compare as texts, of which 9 is larger than 10, and in those that do not.
-func testRowTypes(t *testing.T, c *cell) {
-	types := map[string]bool{"bigint": true, "integer": true, "smallint": true, "numeric(20)": true, "varchar(20)": false, "text": false, "char(20)": false}
-	switch c.dialect {
-	case sqlfence.Postgres:
-		c.exec(t, "CREATE DOMAIN token AS bigint CHECK (VALUE > 0)")
-		types["token"] = true
-	case sqlfence.MySQL:
-		types["bigint unsigned"], types["varbinary(20)"], types["blob"] = true, false, false
-	}
-	n := 0
-	for column, good := range types {
-		n++
-		table := fmt.Sprintf("typed%d", n)
-		c.exec(t, "CREATE TABLE "+table+" (id bigint PRIMARY KEY, fence "+column+" NOT NULL)")
-		c.exec(t, "INSERT INTO "+table+" (id, fence) VALUES (1, '10')")
-		write := func(token int) error {
-			upsert := "INSERT INTO %s AS o (id, fence) VALUES (1, '%d') ON CONFLICT (id) DO UPDATE SET fence = EXCLUDED.fence WHERE o.fence <= EXCLUDED.fence"
-			if c.dialect == sqlfence.MySQL {
-				upsert = "INSERT INTO %s (id, fence) VALUES (1, '%d') ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))"
-			}
-			tx := c.begin(t)
-			row := sqlfence.Row{Table: table, Key: "id", ID: 1, Fence: "fence", Token: int64(token)}
-			if err := c.fence.ExecRow(within(t), tx, row, fmt.Sprintf(upsert, table, token)); err != nil {
-				return err
-			}
-			return tx.Commit()
-		}
-		for _, token := range []int{11, 9} {
-			err := write(token)
-			switch {
-			case !good && !errors.Is(err, holdfast.ErrInvalid):
-				t.Errorf("%s: token %d over '10': got %v, want %v", column, token, err, holdfast.ErrInvalid)
-			case good && token == 11 && err != nil:
-				t.Errorf("%s: token 11 over 10: %v", column, err)
-			case good && token == 9:
-				wantStale(t, err, sqlfence.StaleError{Resource: table, Token: 9, Current: 11})
-			}
-		}
-	}
-}
-
 // testTombstone shows the hazard that the documentation warns of, and the two ways around it.
 func testTombstone(t *testing.T, c *cell) {
 	for id := int64(10); id < 13; id++ {
@@ -201,14 +161,14 @@ func testTombstone(t *testing.T, c *cell) {
 		t.Fatal(err)
 	}
 	wantStale(t, c.execRow(t, 11, 7, c.upsert(), 11, "risen", 7), sqlfence.StaleError{Resource: "orders", Token: 7, Current: 8})
-	err := c.guarded(within(t), "order:12", 8, func(tx *sql.Tx) error {
+	err := c.guarded(within(t), "order:12", 8, func(_ context.Context, tx *sql.Tx) error {
 		_, err := tx.Exec("DELETE FROM orders WHERE id = 12")
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = c.guarded(within(t), "order:12", 7, func(tx *sql.Tx) error {
+	err = c.guarded(within(t), "order:12", 7, func(_ context.Context, tx *sql.Tx) error {
 		_, err := tx.Exec(c.upsert(), 12, "risen", 7)
 		return err
 	})

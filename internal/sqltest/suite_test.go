@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
 )
 
@@ -17,11 +18,11 @@ func mark(resource string, token int64) sqlfence.Mark {
 	return sqlfence.Mark{Resource: resource, Token: token}
 }
 
-func nothing(*sql.Tx) error { return nil }
+func nothing(context.Context, *sql.Tx) error { return nil }
 
 // guarded runs fn under a token for the resource.
-func (c *cell) guarded(ctx context.Context, resource string, token int64, fn func(tx *sql.Tx) error) error {
-	return c.fence.WithTx(sqlfence.WithToken(ctx, resource, token), c.db, c.opts, fn)
+func (c *cell) guarded(ctx context.Context, resource string, token int64, fn func(_ context.Context, tx *sql.Tx) error) error {
+	return c.fence.WithTx(sqlfence.Mark{Resource: resource, Token: token}.In(ctx), c.db, c.opts, fn)
 }
 
 func wantStale(t *testing.T, err error, want sqlfence.StaleError) {
@@ -33,9 +34,10 @@ func wantStale(t *testing.T, err error, want sqlfence.StaleError) {
 }
 
 func testOlderIsRefused(t *testing.T, c *cell) {
+	c = c.anyToken(t)
 	c.exec(t, "CREATE TABLE notes (n bigint)")
-	note := func(n int) func(*sql.Tx) error {
-		return func(tx *sql.Tx) error {
+	note := func(n int) func(context.Context, *sql.Tx) error {
+		return func(_ context.Context, tx *sql.Tx) error {
 			_, err := tx.Exec(c.q("INSERT INTO notes (n) VALUES (?)"), n)
 			return err
 		}
@@ -48,9 +50,9 @@ func testOlderIsRefused(t *testing.T, c *cell) {
 	}
 	wantStale(t, c.guarded(within(t), "older", high-1, note(2)), sqlfence.StaleError{Resource: "older", Token: high - 1, Current: high})
 	tx := c.begin(t)
-	err := c.fence.Guard(within(t), tx, mark("older", 1))
+	err := c.fence.Guard(mark("older", 1).In(within(t)), tx)
 	wantStale(t, err, sqlfence.StaleError{Resource: "older", Token: 1, Current: high})
-	if err := note(3)(tx); !errors.Is(err, sql.ErrTxDone) {
+	if err := note(3)(background, tx); !errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("write after an ignored refusal: got %v, want %v", err, sql.ErrTxDone)
 	}
 	if got := c.number(t, "SELECT count(*) FROM notes WHERE n = 1"); got != 4 {
@@ -64,10 +66,71 @@ func testOlderIsRefused(t *testing.T, c *cell) {
 	}
 }
 
+// anyToken is the cell with a fence for tokens that are not times.
+func (c *cell) anyToken(t *testing.T) *cell {
+	other := *c
+	var err error
+	if other.fence, err = sqlfence.New(c.dialect, sqlfence.WithAnyToken()); err != nil {
+		t.Fatal(err)
+	}
+	return &other
+}
+
+// A token that is ahead of the database's clock would shut out all later ones. It leaves nothing behind, and nor does it hide
+// that it is stale.
+func testAhead(t *testing.T, c *cell) {
+	now := time.Now()
+	near, far := now.Add(59*time.Minute).UnixMicro(), now.Add(61*time.Minute).UnixMicro()
+	const last = 1<<53 - 1
+	ways := c.ways(t)
+	refused := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, holdfast.ErrInvalid) || errors.Is(err, sqlfence.ErrStale) || !strings.Contains(err.Error(), "ahead of the database's clock") {
+			t.Errorf("%s: got %v, want a refusal", what, err)
+		}
+	}
+	for _, w := range ways {
+		resource := fmt.Sprintf("ahead:%d", databases.Add(1))
+		for _, before := range []int64{0, 7, now.UnixMicro()} {
+			for _, token := range []int64{far, last} {
+				if before > 0 {
+					if err := c.fence.Advance(mark(resource, before).In(within(t)), c.db); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_, err := w.run(within(t), mark(resource, token))
+				refused(w.name, err)
+				if !w.byHand {
+					_, err := w.run(within(t), sqlfence.Mark{Resource: resource, Token: token, Parallel: true})
+					refused(w.name+", parallel", err)
+				}
+				if got, err := c.fence.Current(within(t), c.db, resource); got != before || err != nil {
+					t.Errorf("%s: got %d, %v, want %d as before", w.name, got, err, before)
+				}
+			}
+		}
+		for _, token := range []int64{now.UnixMicro(), near} {
+			if n, err := w.run(within(t), mark(resource, token)); err != nil || n != 1 {
+				t.Errorf("%s, %v ahead: got %v", w.name, time.UnixMicro(token).Sub(now), err)
+			}
+		}
+		// What another fence has let through stays the largest, and the same token is no better than before.
+		if err := c.anyToken(t).fence.Advance(mark(resource, last).In(within(t)), c.db); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.run(within(t), mark(resource, near))
+		wantStale(t, err, sqlfence.StaleError{Resource: resource, Token: near, Current: last})
+		_, err = w.run(within(t), mark(resource, far))
+		wantStale(t, err, sqlfence.StaleError{Resource: resource, Token: far, Current: last})
+		_, err = w.run(within(t), mark(resource, last))
+		refused(w.name+", again", err)
+	}
+}
+
 // testNewerWaits holds an older transaction open: the newer one must not get past its guard before it ends.
 func testNewerWaits(t *testing.T, c *cell) {
 	old := c.begin(t)
-	if err := c.fence.Guard(within(t), old, mark("waits", 5)); err != nil {
+	if err := c.fence.Guard(mark("waits", 5).In(within(t)), old); err != nil {
 		t.Fatal(err)
 	}
 	passed := make(chan error, 1)
@@ -103,7 +166,7 @@ func testReadBeforeGuard(t *testing.T, c *cell) {
 	if err := c.guarded(within(t), "before", 7, nothing); err != nil {
 		t.Fatal(err)
 	}
-	err := c.fence.Guard(within(t), tx, mark("before", 5))
+	err := c.fence.Guard(mark("before", 5).In(within(t)), tx)
 	if err == nil {
 		t.Fatal("passed")
 	}
@@ -118,7 +181,7 @@ func testRollbackRestores(t *testing.T, c *cell) {
 	if err := c.guarded(within(t), "restores", 5, nothing); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.guarded(within(t), "restores", 7, func(*sql.Tx) error { return mine }); err != mine {
+	if err := c.guarded(within(t), "restores", 7, func(context.Context, *sql.Tx) error { return mine }); err != mine {
 		t.Fatalf("got %v, want %v", err, mine)
 	}
 	if err := c.guarded(within(t), "restores", 5, nothing); err != nil {
@@ -130,11 +193,11 @@ func testAdvanceCloses(t *testing.T, c *cell) {
 	if err := c.guarded(within(t), "closes", 5, nothing); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.fence.Advance(within(t), c.db, mark("closes", 7), mark("and", 7)); err != nil {
+	if err := c.fence.Advance(under(within(t), mark("closes", 7), mark("and", 7)), c.db); err != nil {
 		t.Fatal(err)
 	}
 	wantStale(t, c.guarded(within(t), "closes", 5, nothing), sqlfence.StaleError{Resource: "closes", Token: 5, Current: 7})
-	wantStale(t, c.fence.Advance(within(t), c.db, mark("closes", 5)), sqlfence.StaleError{Resource: "closes", Token: 5, Current: 7})
+	wantStale(t, c.fence.Advance(mark("closes", 5).In(within(t)), c.db), sqlfence.StaleError{Resource: "closes", Token: 5, Current: 7})
 }
 
 // testNothingIsLost counts with as naive a read, modify and write as there is.
@@ -145,13 +208,13 @@ func testNothingIsLost(t *testing.T, c *cell) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := sqlfence.WithToken(within(t), "nothing", 1)
+	ctx := sqlfence.Mark{Resource: "nothing", Token: 1}.In(within(t))
 	const holders, each = 4, 5
 	var all sync.WaitGroup
 	for range holders {
 		all.Go(func() {
 			for range each {
-				err := fence.WithTx(ctx, c.db, c.opts, func(tx *sql.Tx) error {
+				err := fence.WithTx(ctx, c.db, c.opts, func(_ context.Context, tx *sql.Tx) error {
 					var n int64
 					if err := tx.QueryRow("SELECT n FROM counter").Scan(&n); err != nil {
 						return err
@@ -197,10 +260,10 @@ func testAdvice(t *testing.T, c *cell) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(*sql.Tx) error { t.Error("fn runs"); return nil }
+	write := func(context.Context, *sql.Tx) error { t.Error("fn runs"); return nil }
 	for what, err := range map[string]error{
-		"Advance": missing.Advance(within(t), c.db, mark("r", 7)),
-		"WithTx":  missing.WithTx(sqlfence.WithToken(within(t), "r", 7), c.db, nil, write),
+		"Advance": missing.Advance(mark("r", 7).In(within(t)), c.db),
+		"WithTx":  missing.WithTx(sqlfence.Mark{Resource: "r", Token: 7}.In(within(t)), c.db, nil, write),
 		"Current": func() error { _, err := missing.Current(within(t), c.db, "r"); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "there is no table not_there") || !strings.Contains(err.Error(), "fence.DDL()") ||
@@ -216,7 +279,7 @@ func testAdvice(t *testing.T, c *cell) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = other.Advance(within(t), c.db, mark("r", 7))
+		err = other.Advance(mark("r", 7).In(within(t)), c.db)
 		if err == nil || !strings.Contains(err.Error(), "the fence is for "+d.String()) {
 			t.Errorf("with a fence for %v: got %v, want that it is one", d, err)
 		}
@@ -237,7 +300,7 @@ func testConcurrentDDL(t *testing.T, c *cell) {
 				if _, err := c.db.ExecContext(within(t), f.DDL()); err != nil {
 					t.Error(err)
 				}
-				if err := f.Advance(within(t), c.db, mark("ddl", 7)); err != nil {
+				if err := f.Advance(mark("ddl", 7).In(within(t)), c.db); err != nil {
 					t.Error(err)
 				}
 			})

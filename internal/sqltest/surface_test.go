@@ -11,8 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
+	"github.com/holdfast-go/holdfast/sqlfence/pgxfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jmoiron/sqlx"
@@ -63,11 +65,11 @@ func (c *cell) testSurface(t *testing.T, name string, write surface) {
 		c.exec(t, "INSERT INTO items (id, status) VALUES (?, 'new')", id)
 		resource := fmt.Sprintf("item:%d", id)
 		for _, token := range []int64{7, 7, 8} {
-			if err := write(sqlfence.WithToken(within(t), resource, token), id, fmt.Sprint(token)); err != nil {
+			if err := write(sqlfence.Mark{Resource: resource, Token: token}.In(within(t)), id, fmt.Sprint(token)); err != nil {
 				t.Fatalf("token %d: %v", token, err)
 			}
 		}
-		err := write(sqlfence.WithToken(within(t), resource, 7), id, "stale")
+		err := write(sqlfence.Mark{Resource: resource, Token: 7}.In(within(t)), id, "stale")
 		wantStale(t, err, sqlfence.StaleError{Resource: resource, Token: 7, Current: 8})
 		var status string
 		if err := c.db.QueryRow(c.q("SELECT status FROM items WHERE id = ?"), id).Scan(&status); err != nil || status != "8" {
@@ -85,13 +87,13 @@ func surfaces(t *testing.T, c *cell, driver string) {
 			return err
 		}
 		defer conn.Close()
-		return c.fence.WithTx(ctx, conn, nil, func(tx *sql.Tx) error {
+		return c.fence.WithTx(ctx, conn, nil, func(_ context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, c.q(markPaid), status, id)
 			return err
 		})
 	})
 	c.testSurface(t, "sqlc", func(ctx context.Context, id int64, status string) error {
-		return c.fence.WithTx(ctx, c.db, nil, func(tx *sql.Tx) error {
+		return c.fence.WithTx(ctx, c.db, nil, func(_ context.Context, tx *sql.Tx) error {
 			return (&queries{tx}).setStatus(ctx, c.q(markPaid), id, status)
 		})
 	})
@@ -111,14 +113,14 @@ func surfaces(t *testing.T, c *cell, driver string) {
 		return tx.Commit()
 	})
 	c.testSurface(t, "sqlx WithTx", func(ctx context.Context, id int64, status string) error {
-		return c.fence.WithTx(ctx, dbx, nil, func(tx *sql.Tx) error {
+		return c.fence.WithTx(ctx, dbx, nil, func(_ context.Context, tx *sql.Tx) error {
 			_, err := (&sqlx.Tx{Tx: tx, Mapper: dbx.Mapper}).ExecContext(ctx, c.q(markPaid), status, id)
 			return err
 		})
 	})
 	entSurface(t, c, driver)
 	gormSurfaces(t, c)
-	withSurfaces(t, c, driver, c.dialector(c.db))
+	withSurfaces(t, c)
 }
 
 // postgresSurfaces are those that exist for PostgreSQL only.
@@ -134,11 +136,9 @@ func postgresSurfaces(t *testing.T, c *cell) {
 		})
 	})
 	t.Run("bun.Tx", func(t *testing.T) {
-		row := sqlfence.Row{Table: "items", Key: "id", ID: 1, Fence: "id", Token: 1}
 		for name, use := range map[string]func(tx bun.Tx) error{
-			"Guard":         func(tx bun.Tx) error { return c.fence.Guard(within(t), tx, mark("bun", 1)) },
-			"Guard pointer": func(tx bun.Tx) error { return c.fence.Guard(within(t), &tx, mark("bun", 1)) },
-			"ExecRow":       func(tx bun.Tx) error { return c.fence.ExecRow(within(t), tx, row, "SELECT 1") },
+			"Guard":         func(tx bun.Tx) error { return c.fence.Guard(mark("bun", 1).In(within(t)), tx) },
+			"Guard pointer": func(tx bun.Tx) error { return c.fence.Guard(mark("bun", 1).In(within(t)), &tx) },
 		} {
 			tx, err := b.BeginTx(within(t), nil)
 			if err != nil {
@@ -158,23 +158,19 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	}
 	closing(t, pq)
 	c.testSurface(t, "lib/pq", func(ctx context.Context, id int64, status string) error {
-		return c.fence.WithTx(ctx, pq, nil, func(tx *sql.Tx) error {
+		return c.fence.WithTx(ctx, pq, nil, func(_ context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, c.q(markPaid), status, id)
 			return err
 		})
 	})
 	t.Run("lib/pq repeats", func(t *testing.T) { c.testRepeats(t, pq) })
 	failing := failingCommits(t, c)
-	testFailedCommit(t, c, failing, "With", func(ctx context.Context, query string) error {
-		dbx := sqlx.NewDb(c.db, "pgx")
-		return sqlfence.With(ctx, c.fence, func(ctx context.Context) (*sqlx.Tx, sqlfence.Tx, error) {
-			tx, err := dbx.BeginTxx(ctx, nil)
-			return tx, tx, err
-		}, func(tx *sqlx.Tx) error { _, _ = tx.Exec(query); return nil })
+	testFailedCommit(t, c, failing, "sqlx", func(ctx context.Context, query string) error {
+		return commitSqlx(ctx, c.db, c.fence, func(tx *sqlx.Tx) error { _, _ = tx.Exec(query); return nil })
 	})
 	for name, db := range map[string]*sql.DB{"pgx stdlib": c.db, "lib/pq": pq} {
 		testFailedCommit(t, c, failing, name, func(ctx context.Context, query string) error {
-			return c.fence.WithTx(ctx, db, nil, func(tx *sql.Tx) error { _, _ = tx.Exec(query); return nil })
+			return c.fence.WithTx(ctx, db, nil, func(_ context.Context, tx *sql.Tx) error { _, _ = tx.Exec(query); return nil })
 		})
 	}
 	for _, prepare := range []bool{false, true} {
@@ -192,32 +188,34 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	}
 	t.Cleanup(pool.Close)
 	c.testSurface(t, "pgx", func(ctx context.Context, id int64, status string) error {
-		return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(tx pgx.Tx) error {
+		return pgxfence.WithTx(ctx, c.fence, pool, pgx.TxOptions{}, func(_ context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, c.q(markPaid), status, id)
 			return err
 		})
 	})
 	c.testSurface(t, "pgx with options", func(ctx context.Context, id int64, status string) error {
-		begin := func(ctx context.Context) (pgx.Tx, error) {
-			return pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.Serializable})
-		}
-		return sqlfence.WithPgx(ctx, c.fence, begin, func(tx pgx.Tx) error {
+		return pgxfence.WithTx(ctx, c.fence, pool, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(_ context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, c.q(markPaid), status, id)
 			return err
 		})
 	})
 	c.testSurface(t, "pgx guard", func(ctx context.Context, id int64, status string) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if err := sqlfence.GuardPgx(ctx, c.fence, tx); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, c.q(markPaid), status, id)
+		tx, err := pool.Begin(ctx)
+		if err != nil {
 			return err
-		})
+		}
+		defer tx.Rollback(ctx)
+		if err := pgxfence.Guard(ctx, c.fence, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, c.q(markPaid), status, id); err != nil {
+			return err
+		}
+		return pgxfence.Commit(ctx, c.fence, tx)
 	})
 	withPostgresSurfaces(t, c, pool)
 	testFailedCommit(t, c, failing, "pgx", func(ctx context.Context, query string) error {
-		return sqlfence.WithPgx(ctx, c.fence, pool.Begin, func(tx pgx.Tx) error { _, _ = tx.Exec(ctx, query); return nil })
+		return pgxfence.WithTx(ctx, c.fence, pool, pgx.TxOptions{}, func(_ context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, query); return nil })
 	})
 	t.Run("pgx nested", func(t *testing.T) {
 		conn, err := pgx.Connect(within(t), c.dsn)
@@ -225,28 +223,14 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			t.Fatal(err)
 		}
 		defer conn.Close(background)
-		for name, begin := range map[string]func(context.Context) (pgx.Tx, error){"pool": pool.Begin, "connection": conn.Begin} {
-			outer, err := begin(within(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer outer.Rollback(background)
-			ctx := sqlfence.WithToken(within(t), "nested", 7)
-			err = sqlfence.WithPgx(ctx, c.fence, outer.Begin, func(pgx.Tx) error { t.Error("fn runs"); return nil })
-			if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "savepoint") {
-				t.Errorf("%s: got %v, want a refusal", name, err)
-			}
-			if _, err := outer.Exec(ctx, "SELECT 1"); err != nil {
-				t.Errorf("%s: the outer transaction: %v", name, err)
-			}
-			if err := outer.Rollback(ctx); err != nil {
-				t.Error(err)
-			}
-			if err := sqlfence.WithPgx(ctx, c.fence, begin, func(pgx.Tx) error { return nil }); err != nil {
+		for name, db := range map[string]pgxfence.DB{"pool": pool, "connection": conn} {
+			ctx := sqlfence.Mark{Resource: "nested", Token: 7}.In(within(t))
+			if err := pgxfence.WithTx(ctx, c.fence, db, pgx.TxOptions{}, func(context.Context, pgx.Tx) error { return nil }); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			// GuardPgx has rolled the savepoint back, which is all that it was given.
-			if outer, err = begin(within(t)); err != nil {
+			// Guard rolls the savepoint back, which is all that it is given.
+			outer, err := db.BeginTx(within(t), pgx.TxOptions{})
+			if err != nil {
 				t.Fatal(err)
 			}
 			defer outer.Rollback(background)
@@ -254,15 +238,15 @@ func postgresSurfaces(t *testing.T, c *cell) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = sqlfence.GuardPgx(ctx, c.fence, inner)
+			err = pgxfence.Guard(ctx, c.fence, inner)
 			if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "savepoint") {
-				t.Errorf("%s, GuardPgx: got %v, want a refusal", name, err)
+				t.Errorf("%s, Guard: got %v, want a refusal", name, err)
 			}
 			if _, err := inner.Exec(ctx, "SELECT 1"); !errors.Is(err, pgx.ErrTxClosed) {
-				t.Errorf("%s, GuardPgx: the savepoint: got %v, want %v", name, err, pgx.ErrTxClosed)
+				t.Errorf("%s, Guard: the savepoint: got %v, want %v", name, err, pgx.ErrTxClosed)
 			}
-			if err := sqlfence.GuardPgx(ctx, c.fence, outer); err != nil {
-				t.Errorf("%s, GuardPgx: %v", name, err)
+			if err := pgxfence.Guard(ctx, c.fence, outer); err != nil {
+				t.Errorf("%s, Guard: %v", name, err)
 			}
 			if err := outer.Rollback(ctx); err != nil {
 				t.Error(err)
@@ -271,7 +255,7 @@ func postgresSurfaces(t *testing.T, c *cell) {
 	})
 	t.Run("search_path", func(t *testing.T) { testSearchPath(t, c) })
 	t.Run("pgx rolled back", func(t *testing.T) {
-		err := sqlfence.WithPgx(sqlfence.WithToken(within(t), "pgx", 7), c.fence, pool.Begin, func(tx pgx.Tx) error {
+		err := pgxfence.WithTx(sqlfence.Mark{Resource: "pgx", Token: 7}.In(within(t)), c.fence, pool, pgx.TxOptions{}, func(_ context.Context, tx pgx.Tx) error {
 			return tx.Rollback(background)
 		})
 		if !errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sqlfence.ErrCommitUnknown) {
@@ -304,13 +288,13 @@ func testSearchPath(t *testing.T, c *cell) {
 			t.Fatalf("%s: %v", query, err)
 		}
 	}
-	if err := c.fence.Advance(within(t), c.db, mark("path", 8)); err != nil {
+	if err := c.fence.Advance(mark("path", 8).In(within(t)), c.db); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.fence.Advance(within(t), conn, mark("path", 7)); err != nil {
+	if err := c.fence.Advance(mark("path", 7).In(within(t)), conn); err != nil {
 		t.Errorf("two search paths seem to share a table, the documentation says otherwise: %v", err)
 	}
-	wantStale(t, qualified.Advance(within(t), conn, mark("path", 7)), sqlfence.StaleError{Resource: "path", Token: 7, Current: 8})
+	wantStale(t, qualified.Advance(mark("path", 7).In(within(t)), conn), sqlfence.StaleError{Resource: "path", Token: 7, Current: 8})
 	if _, err := conn.ExecContext(within(t), "RESET search_path"); err != nil {
 		t.Error(err)
 	}
@@ -331,7 +315,7 @@ func testRights(t *testing.T, c *cell) {
 			t.Fatalf("%s: %v", query, err)
 		}
 	}
-	if err := c.fence.Advance(within(t), conn, mark("rights", 7)); err != nil {
+	if err := c.fence.Advance(mark("rights", 7).In(within(t)), conn); err != nil {
 		t.Error(err)
 	}
 	_, err = conn.ExecContext(within(t), "RESET ROLE")
@@ -340,7 +324,7 @@ func testRights(t *testing.T, c *cell) {
 	}
 }
 
-// testRepeats meets a row that is locked, at the first attempt.
+// testRepeats meets a row that is locked, at the first attempt. It would rather not wait, so WithTx does not; unless it is told to.
 func (c *cell) testRepeats(t *testing.T, db *sql.DB) {
 	id := databases.Add(1)
 	c.exec(t, "INSERT INTO items (id, status) VALUES (?, 'new')", id)
@@ -349,18 +333,29 @@ func (c *cell) testRepeats(t *testing.T, db *sql.DB) {
 	if _, err := other.Exec(query, id); err != nil {
 		t.Fatal(err)
 	}
-	runs := 0
-	err := c.fence.WithTx(sqlfence.WithToken(within(t), "repeats", 7), db, nil, func(tx *sql.Tx) error {
-		runs++
-		var status string
-		err := tx.QueryRow(query, id).Scan(&status)
-		if err != nil {
-			_ = other.Rollback()
+	locked := func(err error) bool {
+		var pg interface{ SQLState() string }
+		var maria *mysql.MySQLError
+		return errors.As(err, &pg) && pg.SQLState() == "55P03" || errors.As(err, &maria) && maria.Number == 1205
+	}
+	again, err := sqlfence.New(c.dialect, sqlfence.WithRetries(10, locked))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fence := range []*sqlfence.Fence{c.fence, again} {
+		runs := 0
+		err := fence.WithTx(sqlfence.Mark{Resource: "repeats", Token: 7}.In(within(t)), db, nil, func(_ context.Context, tx *sql.Tx) error {
+			runs++
+			var status string
+			err := tx.QueryRow(query, id).Scan(&status)
+			if err != nil && fence == again {
+				_ = other.Rollback()
+			}
+			return err
+		})
+		if fence == again && (err != nil || runs != 2) || fence == c.fence && (!locked(err) || runs != 1) {
+			t.Errorf("told to: %v; got %v after %d runs", fence == again, err, runs)
 		}
-		return err
-	})
-	if err != nil || runs != 2 {
-		t.Errorf("got %v after %d runs, want success at the second", err, runs)
 	}
 }
 
@@ -391,7 +386,7 @@ func testFailedCommit(t *testing.T, c *cell, queries map[string]string, name str
 	for what, query := range queries {
 		t.Run(name+" failed commit,"+what, func(t *testing.T) {
 			resource := "failed:" + name + what
-			err := run(sqlfence.WithToken(within(t), resource, 7), query)
+			err := run(sqlfence.Mark{Resource: resource, Token: 7}.In(within(t)), query)
 			unknown := what == "08006" || what == "40003" || what == "terminated"
 			if err == nil || errors.Is(err, sqlfence.ErrCommitUnknown) != unknown {
 				t.Errorf("got %v, want it unknown: %t", err, unknown)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 )
 
 // registry is a folder that the go command downloads from, as from a proxy.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 )
 
 func TestRedisEndsWithItsContextOrClose(t *testing.T) {

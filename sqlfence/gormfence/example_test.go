@@ -36,8 +36,8 @@ func Example() {
 	}
 
 	// In a program, use the lock's context, which Locker.Do passes to its function.
-	first := sqlfence.WithToken(context.Background(), "order:42", 1)
-	second := sqlfence.WithToken(context.Background(), "order:42", 2)
+	first := sqlfence.Mark{Resource: "order:42", Token: 1}.In(context.Background())
+	second := sqlfence.Mark{Resource: "order:42", Token: 2}.In(context.Background())
 	pay := func(ctx context.Context) error {
 		return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 			var o order

@@ -10,6 +10,7 @@ require (
 	github.com/holdfast-go/holdfast v0.1.0
 	github.com/redis/go-redis/v9 v9.19.0
 	gorm.io/gorm v1.31.2
+	gorm.io/plugin/dbresolver v1.6.2
 )
 
 require (

@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/glebarez/sqlite"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/holdfast-go/holdfast/sqlfence/gormfence"
 	"github.com/redis/go-redis/v9"
@@ -62,13 +63,20 @@ type bench struct {
 
 func open(t *testing.T, cfg gorm.Config, opts ...gormfence.Option) *bench {
 	t.Helper()
+	plain := file(t)
+	return openWith(t, plain, sqlite.Dialector{Conn: plain}, cfg, opts...)
+}
+
+// file is a new database.
+func file(t *testing.T) *sql.DB {
+	t.Helper()
 	dsn := "file:" + filepath.Join(t.TempDir(), "db") + "?_pragma=busy_timeout(2000)&_pragma=synchronous(0)&_pragma=journal_mode(wal)&_txlock=immediate"
 	plain, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plain.Close() })
-	return openWith(t, plain, sqlite.Dialector{Conn: plain}, cfg, opts...)
+	return plain
 }
 
 func openWith(t *testing.T, plain *sql.DB, d gorm.Dialector, cfg gorm.Config, opts ...gormfence.Option) *bench {
@@ -78,6 +86,16 @@ func openWith(t *testing.T, plain *sql.DB, d gorm.Dialector, cfg gorm.Config, op
 	if err != nil {
 		t.Fatal(err)
 	}
+	fence := tables(t, plain)
+	if err := db.Use(gormfence.New(fence, opts...)); err != nil {
+		t.Fatal(err)
+	}
+	return &bench{db, plain, fence}
+}
+
+// tables creates the tables of a new database.
+func tables(t *testing.T, plain *sql.DB) *sqlfence.Fence {
+	t.Helper()
 	fence, err := sqlfence.New(sqlfence.SQLite)
 	if err != nil {
 		t.Fatal(err)
@@ -90,10 +108,7 @@ func openWith(t *testing.T, plain *sql.DB, d gorm.Dialector, cfg gorm.Config, op
 			t.Fatal(err)
 		}
 	}
-	if err := db.Use(gormfence.New(fence, opts...)); err != nil {
-		t.Fatal(err)
-	}
-	return &bench{db, plain, fence}
+	return fence
 }
 
 func (b *bench) number(t *testing.T, query string, args ...any) (n int64) {
@@ -115,7 +130,7 @@ func (b *bench) exec(t *testing.T, query string, args ...any) {
 func within(t *testing.T, resource string, token int64) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	t.Cleanup(cancel)
-	return sqlfence.WithToken(ctx, resource, token)
+	return sqlfence.Mark{Resource: resource, Token: token}.In(ctx)
 }
 
 // configs are the ways to open gorm that change who begins a transaction and who runs a statement.
@@ -808,7 +823,7 @@ func TestSharedLocks(t *testing.T) {
 				t.Errorf("%s with WithUnfenced: %v", tt.name, err)
 			}
 			// The other locks of the context fence as ever.
-			if err := tt.write(passing.db.WithContext(sqlfence.WithToken(ctx, "r", 7)), id, "y"); !errors.Is(err, sqlfence.ErrStale) {
+			if err := tt.write(passing.db.WithContext(sqlfence.Mark{Resource: "r", Token: 7}.In(ctx)), id, "y"); !errors.Is(err, sqlfence.ErrStale) {
 				t.Errorf("%s with WithUnfenced and a stale token: got %v, want %v", tt.name, err, sqlfence.ErrStale)
 			}
 		}
@@ -880,8 +895,8 @@ func TestUseRefuses(t *testing.T) {
 // A transaction is guarded by a lock, in parallel or not, whichever of the two the statement's context says.
 func TestParallel(t *testing.T) {
 	b := open(t, gorm.Config{})
-	one := sqlfence.WithToken(t.Context(), "item:1", 7)
-	beside := sqlfence.WithParallel(one)
+	one := sqlfence.Mark{Resource: "item:1", Token: 7}.In(t.Context())
+	beside := sqlfence.Mark{Resource: "item:1", Token: 7, Parallel: true}.In(one)
 	for i, ctxs := range [][2]context.Context{{one, beside}, {beside, one}, {beside, beside}} {
 		err := b.db.WithContext(ctxs[0]).Transaction(func(tx *gorm.DB) error {
 			return tx.WithContext(ctxs[1]).Create(&item{Status: "new"}).Error
@@ -890,7 +905,7 @@ func TestParallel(t *testing.T) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	late := sqlfence.WithParallel(sqlfence.WithToken(t.Context(), "item:1", 6))
+	late := sqlfence.Mark{Resource: "item:1", Token: 6, Parallel: true}.In(t.Context())
 	if err := b.db.WithContext(late).Create(&item{Status: "late"}).Error; !errors.Is(err, sqlfence.ErrStale) {
 		t.Errorf("got %v, want %v", err, sqlfence.ErrStale)
 	}
@@ -898,39 +913,3 @@ func TestParallel(t *testing.T) {
 		t.Errorf("%d rows, want 3", n)
 	}
 }
-
-// With repeats where the plugin does not, on the same gorm.DB: its begin is that of its page.
-func TestWithOnAGormThatHasThePlugin(t *testing.T) {
-	for _, prepare := range []bool{false, true} {
-		b := open(t, gorm.Config{PrepareStmt: prepare})
-		begin := func(ctx context.Context) (*gorm.DB, sqlfence.Tx, error) {
-			tx := b.db.WithContext(ctx).Begin()
-			if tx.Error != nil {
-				return nil, nil, tx.Error
-			}
-			return tx, tx.Statement.ConnPool.(sqlfence.Tx), nil
-		}
-		runs := 0
-		pay := func(tx *gorm.DB) error {
-			if runs++; runs < 3 {
-				return &busy{}
-			}
-			return tx.Save(&row{1, fmt.Sprint("run ", runs)}).Error
-		}
-		if err := sqlfence.With(sqlfence.WithToken(t.Context(), "r", 7), b.fence, begin, pay); err != nil || runs != 3 {
-			t.Errorf("prepared %v: got %v after %d runs", prepare, err, runs)
-		}
-		if n := b.number(t, "SELECT count(*) FROM items WHERE status = 'run 3'"); n != 1 {
-			t.Errorf("prepared %v: %d rows", prepare, n)
-		}
-		if err := sqlfence.With(sqlfence.WithToken(t.Context(), "r", 6), b.fence, begin, pay); !errors.Is(err, sqlfence.ErrStale) {
-			t.Errorf("prepared %v: an older token: got %v", prepare, err)
-		}
-	}
-}
-
-// busy is the error of a driver whose database was busy.
-type busy struct{}
-
-func (*busy) Error() string { return "busy" }
-func (*busy) Code() int     { return 5 }

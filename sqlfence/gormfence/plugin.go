@@ -24,8 +24,9 @@ type Plugin struct {
 	err      error // of an option
 }
 
-// New returns the plugin, for [gorm.DB.Use]. Call Use before the gorm.DB is shared and before sessions are made of it. If an
-// argument of New is wrong, Use returns the error. The fence must be for the database that GORM has open.
+// New returns the plugin, for [gorm.DB.Use]. Call Use before the gorm.DB is shared and before sessions are made of it, but
+// after callbacks of GORM's own are removed. If an argument of New is wrong, Use returns the error. The fence must be for the
+// kind of database that GORM has open.
 func New(fence *sqlfence.Fence, opts ...Option) *Plugin {
 	p := &Plugin{fence: fence}
 	for _, o := range opts {
@@ -78,20 +79,34 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	}
 	// The pool alone would not see everything: statements that are already prepared bypass it, and so does what gorm runs on a
 	// connection (db.Connection). The callbacks alone would guard a transaction only at its first write, after its reads.
+	//
+	// Those that begin a transaction stand directly before gorm's own. Among callbacks before "*", the one that is registered
+	// last runs first. So a plugin that chooses the database there, like dbresolver, would choose it before or after enter,
+	// depending on the order of Use. After enter the statement already has a transaction on the database that gorm opened.
 	on := db.Callback()
 	return errors.Join(
-		on.Create().Before("*").Register("gormfence:enter", g.write),
+		on.Create().Before(first(on.Create().Get, "gorm:begin_transaction", "gorm:before_create")).Register("gormfence:enter", g.write),
 		on.Create().After("*").Register("gormfence:leave", g.leave),
-		on.Update().Before("*").Register("gormfence:enter", g.write),
+		on.Update().Before(first(on.Update().Get, "gorm:begin_transaction", "gorm:setup_reflect_value")).Register("gormfence:enter", g.write),
 		on.Update().After("*").Register("gormfence:leave", g.leave),
-		on.Delete().Before("*").Register("gormfence:enter", g.write),
+		on.Delete().Before(first(on.Delete().Get, "gorm:begin_transaction", "gorm:before_delete")).Register("gormfence:enter", g.write),
 		on.Delete().After("*").Register("gormfence:leave", g.leave),
-		on.Raw().Before("*").Register("gormfence:enter", g.exec),
+		on.Raw().Before(first(on.Raw().Get, "gorm:raw")).Register("gormfence:enter", g.exec),
 		on.Raw().After("*").Register("gormfence:leave", g.leave),
-		on.Query().Before("*").Register("gormfence:enter", g.query),
+		on.Query().Before(first(on.Query().Get, "gorm:query")).Register("gormfence:enter", g.query),
 		on.Query().After("*").Register("gormfence:leave", g.leave),
 		on.Row().Before("*").Register("gormfence:enter", g.row),
 	)
+}
+
+// first returns the first of the callbacks that is registered, or "*" if none is.
+func first(get func(name string) func(*gorm.DB), names ...string) string {
+	for _, name := range names {
+		if get(name) != nil { // gorm:begin_transaction is not with SkipDefaultTransaction
+			return name
+		}
+	}
+	return "*"
 }
 
 // guard is the plugin in one gorm.DB.
@@ -180,10 +195,11 @@ func (g *guard) allow(db *gorm.DB) (alone bool, err error) {
 // advance the row in another transaction first.
 func (g *guard) raise(ctx context.Context, tx sqlfence.Tx) error {
 	marks, _ := g.fence.Marks(ctx) // without marks Guard fails like Marks, and rolls back
-	for i := range marks {
-		marks[i].Parallel = false
+	for _, m := range marks {
+		m.Parallel = false
+		ctx = m.In(ctx)
 	}
-	return g.fence.Guard(ctx, tx, marks...)
+	return g.fence.Guard(ctx, tx)
 }
 
 // locks returns what a write under ctx must be guarded by: the tokens, and the locks that do not fence, which make the fence

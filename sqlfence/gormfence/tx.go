@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/sqlfence"
@@ -26,6 +27,23 @@ func (p *pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool,
 
 // GetDBConn is for [gorm.DB.DB].
 func (p *pool) GetDBConn() (*sql.DB, error) { return database(p.ConnPool) }
+
+// These are for dbresolver, which sets the limits of its pools if they have the methods.
+
+func (p *pool) SetConnMaxIdleTime(d time.Duration) {
+	p.limit(func(db *sql.DB) { db.SetConnMaxIdleTime(d) })
+}
+func (p *pool) SetConnMaxLifetime(d time.Duration) {
+	p.limit(func(db *sql.DB) { db.SetConnMaxLifetime(d) })
+}
+func (p *pool) SetMaxIdleConns(n int) { p.limit(func(db *sql.DB) { db.SetMaxIdleConns(n) }) }
+func (p *pool) SetMaxOpenConns(n int) { p.limit(func(db *sql.DB) { db.SetMaxOpenConns(n) }) }
+
+func (p *pool) limit(set func(*sql.DB)) {
+	if db, err := p.GetDBConn(); err == nil {
+		set(db)
+	}
+}
 
 func database(conn gorm.ConnPool) (*sql.DB, error) {
 	switch c := conn.(type) {

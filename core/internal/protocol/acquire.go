@@ -3,6 +3,7 @@ package protocol
 import (
 	_ "embed"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -15,33 +16,28 @@ var (
 	lineLua string
 	//go:embed grant.lua
 	grantLua string
-	//go:embed entry.lua
-	entryLua string
 	//go:embed acquire.lua
 	acquireLua string
+	//go:embed take.lua
+	takeLua string
 	//go:embed fast.lua
 	fastLua string
 	//go:embed held.lua
 	heldLua string
-	//go:embed permit.lua
-	permitLua string
 
-	AcquireScript = newScript(5, fastLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
-	reenterScript = newScript(6, fastLua+fenceLua+lineLua+heldLua+grantLua+entryLua+acquireLua)
-	PermitScript  = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+acquireLua)
+	behindLua = fenceLua + lineLua + heldLua + grantLua
+
+	AcquireScript = newScript(5, takeLua+fastLua+behindLua+acquireLua)
+	PermitScript  = newScript(6, "local found\n"+behindLua+acquireLua)
 )
 
-// Acquire returns a call of acquire.lua. id is the re-entry id if n has an Entry, and the limit if n is Several. Here
-// and below, room is where the arguments go, and the key is a string or a pointer to one. What a pointer points to must
+// Acquire returns a call of acquire.lua. Here and below, buf is where the arguments go. What a pointer points to must
 // not change.
-func Acquire(room []any, key any, n *Names, owner, plan, id *string) (*Script, []any) {
-	if n.Entry != "" {
-		return reenterScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, plan, id)
+func Acquire(buf []any, n *Names, owner, plan *string) (*Script, []any) {
+	if n.Admits != "" {
+		return PermitScript.args(buf, &n.Lock, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, plan, &n.Admits)
 	}
-	if n.Several {
-		return PermitScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, plan, id)
-	}
-	return AcquireScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, plan)
+	return AcquireScript.args(buf, &n.Lock, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, plan)
 }
 
 // Waiting is what a call that wants to wait in line says about itself.
@@ -67,7 +63,10 @@ func AcquirePlan(lease time.Duration, block int, waits *Waiting) string {
 	return fmt.Sprint(text, " ", EntryLife.Milliseconds(), " ", waits.First.Milliseconds(), " ", counted, " ", inbox)
 }
 
-// Acquired is a reply of acquire.lua.
+// Acquired is a reply of acquire.lua. A new field of the reply to a refusal changes, in this order: acquire.lua, where the
+// number of holders stays the last field, as it can be nil; Acquired and ReadAcquired here; Verdict and read in package
+// single; judge in acquire.go of package holdfast; the rows of TestEveryReplyOfEveryScript. A grant is a number, of take.lua
+// too; there is no room for a field. What changes the lock's state changes the module's internal/model as well.
 type Acquired struct {
 	Token     int64 // the fencing token, or the first of a block; else 0
 	Undone    bool  // the tenure was undone before
@@ -87,6 +86,17 @@ type Acquired struct {
 // NoLimit is the limit of an owner that lets any number hold the lock with it, if they name no limit either. It is in
 // held.lua, too.
 const NoLimit = 1 << 20
+
+// Admits returns what [Names] have for a limit, or for a re-entry id: the limit 1 and a tag, which has no spaces.
+func Admits(limit int, id string) string {
+	switch {
+	case id != "":
+		return "1=" + url.QueryEscape(id)
+	case limit > 1:
+		return strconv.Itoa(limit)
+	}
+	return ""
+}
 
 // severalHold begins the value of a lock that several can hold together: see held.lua.
 const severalHold = "="
@@ -123,7 +133,7 @@ func ReadAcquired(val any) (a Acquired, ok bool) {
 		if len(f.list) > 0 {
 			a.Holders = int(f.number())
 		}
-		return a, held && f.through()
+		return a, held && f.complete()
 	}
 	return a, false
 }

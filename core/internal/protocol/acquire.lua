@@ -1,7 +1,7 @@
 -- Takes the lock if its owner may have it and nobody waits for it. Otherwise joins the line, or refreshes the owner's
 -- place there. fast.lua is in front of this script and answers the common case.
 -- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua
---       6 with a re-entry id: see entry.lua; with a limit, behind permit.lua: see held.lua
+--       6 with a limit or a tag: see held.lua
 -- ARGV: 1 owner
 --       2 "lease life block", or to wait in line "lease life block entry first counted inbox":
 --         lease           in ms
@@ -10,7 +10,7 @@
 --         entry           how long the place in line is kept without another look, in ms
 --         first           the first lease of a grant, in ms
 --         counted, inbox  see line.lua
---       3 with a re-entry id: that id; with a limit: the limit
+--       3 the limit, if not 1, or 1 and a tag
 --       (2 is one string because Redis answers NOAUTH only to commands of up to ten arguments.)
 -- Replies:
 --   n > 0  held; n is the fencing token, or the first of a block
@@ -18,7 +18,7 @@
 --   -2     the token space (2^53) is used up
 --   {0, left, value, place, time, fence, deaf[, holders]}  somebody else holds the lock:
 --          left     of its lease, in ms; -1 if the key never expires; of several leases, until the first may end
---          value    of the lock
+--          value    of the lock, see holding
 --          place    in line: 1 is the first, 0 is outside
 --          time     TIME, in µs
 --          fence    the fence, or ''
@@ -27,45 +27,29 @@
 --          holders  how many hold the lock, if several may
 --   an error if the lock, its fence or its line is of another type
 
-local limit = several and tonumber(ARGV[3]) or 1
-local entered = not several and KEYS[6]
+local limit, tag = string.match(ARGV[3] or '1', '^(%d+)(%S*)$')
+limit = tonumber(limit)
 local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*)$')
-found = found or redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
-local holder, fence = found[1], found[2]
-if found[3] then return -1 end -- even if the lock still has this value: calls let in by a re-entry id go on under it
--- This fails if the hash is of another type. It must fail before anything is written, which would stay for a lease.
-if entered then redis.call('HGET', entered, 'of') end
-
-if entered and holder then
-  local token = admit(holder, ARGV[1], ARGV[3], tonumber(lease))
-  if token then
-    leave(ARGV[1])
-    return token
-  end
-end
+found = found or redis.call('MGET', KEYS[2], KEYS[3])
+local fence = found[1]
+if found[2] then return -1 end
+local holder, left = holding()
+if type(holder) == 'table' then return holder end
 
 if holder == ARGV[1] then
   -- Asked before, and the answer was lost or is still on its way; or granted meanwhile. The token is the same, and the
   -- lease never gets shorter.
-  if redis.call('PTTL', KEYS[1]) < tonumber(lease) then
-    redis.call('PEXPIRE', KEYS[1], lease)
-  end
+  if left < tonumber(lease) then redis.call('PEXPIRE', KEYS[1], lease) end
   local _, live = recall(fence)
-  if live ~= '0' then
-    if entered then enroll(ARGV[1], ARGV[1], ARGV[3], live, tonumber(lease)) end
-    return tonumber(live)
-  end
+  if live ~= '0' then return tonumber(live) end
 end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now = clock()
 local at = {value = holder or nil, fence = fence or nil, stored = fence or nil, now = now}
 inside(at, ARGV[1])
-if several then
-  local token, over = again(at, ARGV[1], tonumber(lease))
-  if token then return token end
-  if over then recount(at) end
-end
+local token, over = again(at, ARGV[1], tonumber(lease))
+if token then return token end
+if over then recount(at) end
 
 -- refuse answers that somebody else holds the lock, after joining the line if that was asked for.
 local function refuse(left)
@@ -77,13 +61,13 @@ local function refuse(left)
     -- A waiter that cannot be notified looks on its own, and is not passed over.
     if deaf > 0 then inbox = '-' end
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
-    local text = expiry .. ' ' .. first .. ' ' .. life .. ' ' .. block .. ' ' .. ms(limit) .. ' ' .. counted .. ' ' .. inbox
+    local text = table.concat({expiry, first, life, block, ms(limit) .. tag, counted, inbox}, ' ')
     local known = redis.call('HSET', KEYS[5], ARGV[1], text) == 0
     redis.call('PEXPIRE', KEYS[5], entry)
     rank = known and redis.call('LPOS', KEYS[4], ARGV[1])
     rank = rank and rank + 1 or redis.call('RPUSH', KEYS[4], ARGV[1])
     redis.call('PEXPIRE', KEYS[4], entry)
-    if at.fence and string.find(at.fence, '%d$') then at.fence = at.fence .. ' w' end
+    if at.fence and not string.find(at.fence, 'w$') then at.fence = at.fence .. ' w' end
   end
   settle(at)
   if at.s then left = math.max(1, at.s.next - math.floor(now / 1000)) end
@@ -91,44 +75,29 @@ local function refuse(left)
 end
 
 if at.value and at.value ~= ARGV[1] and not at.s then
-  return refuse(redis.call('PTTL', KEYS[1]))
+  return refuse(left)
 end
 
 local first = redis.call('LINDEX', KEYS[4], 0)
-if first and (not at.value or at.s) then
-  local n, blocked, left
-  if first ~= ARGV[1] then n, blocked, left = serve(ARGV[1], at) end
-  if blocked or not admits(at, limit) then return refuse(left or 0) end
+at.idle = not first
+local led = at.s and tag ~= '' and tag == at.s.tag and redis.call('HGET', hash, '@' .. string.sub(at.value, 2))
+if led and read(led) * 1000 > now then
+  -- The first holder is in: past all waiters, see held.lua.
   leave(ARGV[1])
-elseif at.s and not admits(at, limit) then
+elseif first and (not at.value or at.s) then
+  local n, blocked, granted
+  if first ~= ARGV[1] then n, blocked, granted = serve(ARGV[1], at) end
+  if blocked or not admits(at, limit, tag) then return refuse(granted or 0) end
+  leave(ARGV[1])
+elseif at.s and not admits(at, limit, tag) then
   return refuse(0)
 end
 
-if limit > 1 then
-  local token, err = share(at, ARGV[1], limit, tonumber(lease), tonumber(life), tonumber(block))
-  if not token then return err or -2 end
-  -- There may be room for those behind. The end of another library's lock notifies nobody, and this owner is just the
-  -- first to look after it.
-  if first then serve('', at) end
-  settle(at)
-  return token
-end
-
-abandon(at)
-local token, text, ahead = draw(at.fence, tonumber(block), now)
-if not token then return -2 end
-if first then text = text .. ' w' end
-
--- MGET reads keys of another type as missing. NX keeps SET from overwriting such a lock, and GET makes SET refuse such
--- a fence.
-if not at.value and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
-  return redis.pcall('GET', KEYS[1])
-end
-if ahead > 0 then life = string.format('%.0f', life + ahead) end
-local old = redis.pcall('SET', KEYS[2], text, 'PX', life, 'GET')
-if type(old) == 'table' and old.err then
-  if not at.value then redis.call('DEL', KEYS[1]) end
-  return old
-end
-if entered then enroll(ARGV[1], ARGV[1], ARGV[3], string.format('%.0f', token), tonumber(lease)) end
+local err
+token, err = grant(at, ARGV[1], limit, tag, tonumber(lease), tonumber(life), tonumber(block))
+if not token then return err or -2 end
+-- There may be room for those behind. The end of another library's lock notifies nobody, and this owner is just the
+-- first to look after it.
+if first and at.s then serve('', at) end
+settle(at)
 return token

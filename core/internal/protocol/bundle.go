@@ -7,7 +7,7 @@ var (
 	bundleLua string
 
 	// BundleScript is called with any number of keys.
-	BundleScript = newScript(0, bundleLua)
+	BundleScript = newScript(0, freeLua+takeLua+bundleLua)
 )
 
 // A Kind is the part that a call can have in a bundle.
@@ -16,7 +16,7 @@ type Kind int
 const (
 	Apart   Kind = iota // it goes separately
 	Forgets             // a Forget that leaves no tombstone
-	Takes               // an Acquire without a re-entry id
+	Takes               // an Acquire of an owner that lets nobody in
 )
 
 // KindOf returns how the call of s with args can travel.
@@ -38,7 +38,10 @@ func Bundle(forgets, takes [][]any) (*Script, []any) {
 		args = append(args, f[key:key+2]...)
 	}
 	for _, t := range takes {
-		args = append(args, t[key:key+3]...)
+		args = append(args, t[key+1:key+3]...)
+	}
+	for _, t := range takes {
+		args = append(args, t[key])
 	}
 	args = append(args, len(forgets))
 	for _, f := range forgets {

@@ -34,17 +34,17 @@ func TestBundleKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := key.Owned("")
+	names := key.Owned(NewSeal(), "")
 	with := names
-	with.Enter()
-	owner, plan, id, token := "owner", AcquirePlan(time.Second, 1, nil), "id", int64(1)
+	with.Admits = Admits(1, "id")
+	owner, plan, token := "owner", AcquirePlan(time.Second, 1, nil), int64(1)
 	for what, row := range map[string][2]Kind{
-		"acquire":                        {KindOf(Acquire(nil, "k", &names, &owner, &plan, nil)), Takes},
-		"acquire with a re-entry id":     {KindOf(Acquire(nil, "k", &with, &owner, &plan, &id)), Apart},
-		"forget":                         {KindOf(Forget(nil, "k", &names, &owner, &token, false)), Forgets},
-		"forget that leaves a tombstone": {KindOf(Forget(nil, "k", &names, &owner, &token, true)), Apart},
-		"forget with a re-entry id":      {KindOf(Forget(nil, "k", &with, &owner, &token, false)), Apart},
-		"renew":                          {KindOf(Renew(nil, "k", &names, &owner, &token)), Apart},
+		"acquire":                        {KindOf(Acquire(nil, &names, &owner, &plan)), Takes},
+		"acquire with a re-entry id":     {KindOf(Acquire(nil, &with, &owner, &plan)), Apart},
+		"forget":                         {KindOf(Forget(nil, &names, &owner, &token, false)), Forgets},
+		"forget that leaves a tombstone": {KindOf(Forget(nil, &names, &owner, &token, true)), Apart},
+		"forget with a re-entry id":      {KindOf(Forget(nil, &with, &owner, &token, false)), Apart},
+		"renew":                          {KindOf(Renew(nil, &names, &owner, &token)), Apart},
 	} {
 		if row[0] != row[1] {
 			t.Errorf("%s: %d, want %d", what, row[0], row[1])
@@ -166,7 +166,7 @@ func scene(t *testing.T, rnd *rand.Rand) (setup []string, calls []item) {
 					who = other
 				}
 				token := []int64{1600000000000000, 1600000000000000, 0}[rnd.IntN(3)] // 0 where it was never learned
-				s, args := Forget(nil, names.Lock, &names, &who, &token, false)
+				s, args := Forget(nil, &names, &who, &token, false)
 				calls = append(calls, item{s, args})
 				continue
 			}
@@ -175,7 +175,7 @@ func scene(t *testing.T, rnd *rand.Rand) (setup []string, calls []item) {
 				waits = &Waiting{First: 5 * time.Second}
 			}
 			plan := AcquirePlan(time.Duration(5+5*rnd.IntN(2))*time.Second, 1+rnd.IntN(5)/4, waits)
-			s, args := Acquire(nil, names.Lock, &names, &who, &plan, nil)
+			s, args := Acquire(nil, &names, &who, &plan)
 			takes = append(takes, item{s, args})
 		}
 	}

@@ -23,8 +23,8 @@ var (
 type Window struct{ Ahead, Behind, Gap time.Duration }
 
 // Claim returns a call of claim.lua, for a tick in µs.
-func Claim(room []any, n *Names, tick int64, claimant string, w Window) (*Script, []any) {
-	return claimScript.args(room, n.Mark(), tick, claimant, w.Ahead.Microseconds(), w.Behind.Microseconds(), w.Gap.Microseconds())
+func Claim(buf []any, n *Names, tick int64, claimant string, w Window) (*Script, []any) {
+	return claimScript.args(buf, n.Mark(), tick, claimant, w.Ahead.Microseconds(), w.Behind.Microseconds(), w.Gap.Microseconds())
 }
 
 // Claimed is the result of a claim.
@@ -58,7 +58,7 @@ func ReadClaimed(val any) (c Claimed, ok bool) {
 	case []any:
 		f := fields{list: r}
 		c = Claimed{ClaimCode(f.number()), f.number()}
-		return c, f.through() && (c.Code == ClaimEarly || c.Code == ClaimLate)
+		return c, f.complete() && (c.Code == ClaimEarly || c.Code == ClaimLate)
 	}
 	return c, false
 }
@@ -74,13 +74,13 @@ func TickPlan(tick int64, w Window, guard bool) string {
 }
 
 // Tick returns a call of tick.lua, which is claim.lua for one of several masters.
-func Tick(room []any, n *Names, gone, claimant, plan string) (*Script, []any) {
-	return TickScript.args(room, n.Mark(), gone, claimant, plan)
+func Tick(buf []any, n *Names, gone, claimant, plan string) (*Script, []any) {
+	return TickScript.args(buf, n.Mark(), gone, claimant, plan)
 }
 
 // Withdraw returns a call that takes back what Tick did.
-func Withdraw(room []any, n *Names, gone, claimant string) (*Script, []any) {
-	return WithdrawScript.args(room, n.Mark(), gone, claimant, tombstoneLife)
+func Withdraw(buf []any, n *Names, gone, claimant string) (*Script, []any) {
+	return WithdrawScript.args(buf, n.Mark(), gone, claimant, tombstoneLife)
 }
 
 // Ticked is a reply of tick.lua.
@@ -106,5 +106,5 @@ func ReadTicked(val any) (t Ticked, ok bool) {
 	default:
 		return t, false
 	}
-	return t, f.through()
+	return t, f.complete()
 }

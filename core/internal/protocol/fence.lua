@@ -7,7 +7,7 @@
 --   since  every token from here to last is accounted for
 --   lost   tokens in that range whose tenure ended without a release, oldest first, at most 8
 --   s      only if several may have held the lock since an owner had it alone: there is a hash, see held.lua. The tokens of
---          several holders are never live here
+--          holders with limits are never live here
 --   w      only if somebody may wait in line. An acquire that joins the line marks the fence, if there is one, and a script
 --          that writes a new fence looks at the line. So without w nobody waits: fast.lua and fastforget.lua need not look
 -- A tenure is recorded as lost when the next one begins and finds it unreleased. Losses are rare. So a few numbers tell
@@ -16,6 +16,20 @@
 --
 -- A fence may be forgotten only once TIME alone gives larger tokens. So it lives longer by as much as its last token is
 -- ahead of the clock.
+
+-- holding returns the value of the lock, or false if it is free, and how many ms are left of its lease, as PTTL does. Of a
+-- value it reads no more than 88 bytes, because anybody can set a key, to megabytes. The longest owner id has 87, 64 of them
+-- a label; a label that is cut off is longer, and so is none. A lock of another type is an error reply.
+local function holding()
+  local left = redis.call('PTTL', KEYS[1])
+  return left > -2 and redis.pcall('GETRANGE', KEYS[1], 0, 87), left
+end
+
+-- clock returns TIME, in µs.
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
 
 -- recall takes a fence apart, into strings: most numbers are written back as they were. `lost` has a space in front of
 -- each number. Without a fence, or with a damaged one, there is no history. (2^53 has 16 digits.)
@@ -64,6 +78,12 @@ local function marked(fence) return string.find(marks(fence), 's', 1, true) ~= n
 
 -- unmark takes the mark for that hash off.
 local function unmark(fence) return fence and (string.gsub(fence, ' s', '', 1)) end
+
+-- released returns a fence in which no tenure is live, with the marks.
+local function released(fence)
+  local last, _, since, lost = recall(fence)
+  return fence and last .. ' 0 ' .. since .. lost .. marks(fence)
+end
 
 -- lose records that a tenure ended without a release, if it is not the one that the fence has as live. It keeps the
 -- marks.

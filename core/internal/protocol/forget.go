@@ -7,39 +7,37 @@ var (
 	forgetLua string
 	//go:embed nudge.lua
 	nudgeLua string
+	//go:embed free.lua
+	freeLua string
 	//go:embed fastforget.lua
 	fastForgetLua string
 
-	ForgetScript = newScript(5, fastForgetLua+fenceLua+lineLua+heldLua+grantLua+forgetLua)
-	departScript = newScript(6, "local several\n"+fenceLua+lineLua+heldLua+grantLua+entryLua+forgetLua)
-	ReturnScript = newScript(6, permitLua+fenceLua+lineLua+heldLua+grantLua+forgetLua)
-	YieldScript  = newScript(5, fastForgetLua+fenceLua+lineLua+nudgeLua+forgetLua)
+	ForgetScript = newScript(5, freeLua+fastForgetLua+behindLua+forgetLua)
+	ReturnScript = newScript(6, behindLua+forgetLua)
+	YieldScript  = newScript(5, freeLua+fastForgetLua+fenceLua+lineLua+nudgeLua+forgetLua)
 )
 
 // Forget returns a call of forget.lua. token is 0 if it was never learned. With tainted an acquire may still be under
 // way, and forget.lua leaves a tombstone.
-func Forget(room []any, key any, n *Names, owner *string, token *int64, tainted bool) (*Script, []any) {
+func Forget(buf []any, n *Names, owner *string, token *int64, tainted bool) (*Script, []any) {
 	life := noTombstone
 	if tainted {
 		life = tombstoneLife
 	}
-	if n.Entry != "" {
-		return departScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Entry, owner, token, fenceLife, life)
+	if n.Admits != "" {
+		return ReturnScript.args(buf, &n.Lock, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, token, fenceLife, life)
 	}
-	if n.Several {
-		return ReturnScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, &n.Held, owner, token, fenceLife, life)
-	}
-	return ForgetScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life)
+	return ForgetScript.args(buf, &n.Lock, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life)
 }
 
 // Yield is Forget on one of several masters. It also takes waiter out of the line. If waiter is "-", it notifies nobody
 // that the lock is free.
-func Yield(room []any, key any, n *Names, owner *string, token *int64, tainted bool, waiter string) (*Script, []any) {
+func Yield(buf []any, n *Names, owner *string, token *int64, tainted bool, waiter string) (*Script, []any) {
 	life := noTombstone
 	if tainted {
 		life = tombstoneLife
 	}
-	return YieldScript.args(room, key, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life, waiter)
+	return YieldScript.args(buf, &n.Lock, &n.Fence, &n.Gone, &n.Line, &n.Waits, owner, token, fenceLife, life, waiter)
 }
 
 // Resign returns a call that takes a waiter out of the line of one of several masters.

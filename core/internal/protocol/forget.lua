@@ -1,7 +1,7 @@
 -- Ends a tenure: releases the lock, leaves the line, or undoes an acquire whose outcome is unknown. If that leaves the
 -- lock free, the lock goes to the next in line. fastforget.lua is in front of this script and answers the common case.
 -- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua
---       6 with a re-entry id: see entry.lua; with a limit, behind permit.lua: see held.lua
+--       6 with a limit or a tag: see held.lua
 -- ARGV: 1 owner
 --       2 token, or 0 if the client never learned it
 --       3 how long the fence lives on, in ms
@@ -18,39 +18,32 @@
 -- lags behind would report a loss that did not happen. The lock is deleted first: after one write, Redis does not
 -- refuse the rest for lack of memory.
 
-local holder = redis.pcall('GETEX', KEYS[1])
+-- GETEX reads all of a value: see holding. An owner that knows its token has or had the lock, whose value is then short.
+-- For one that only waited, a value that is too long for ours is cut off, and GETEX is for the tombstone.
+local long = ARGV[2] == '0' and redis.pcall('GETRANGE', KEYS[1], 0, 88)
+local foreign = type(long) == 'string' and #long > 88
+local holder = redis.pcall('GETEX', KEYS[foreign and 3 or 1])
 local wrong = false
 if type(holder) == 'table' and holder.err then
   if not string.find(holder.err, 'WRONGTYPE', 1, true) then return holder end
   holder, wrong = false, true
 end
+if foreign then holder, wrong = long, false end
 
-local held, left = holder == ARGV[1], false
-if KEYS[6] and not several and holder then
-  -- A hash that has become of another type says nothing, and must not keep anybody from a release.
-  local token = redis.pcall('HGET', KEYS[6], 'token')
-  local ok, was, others = pcall(depart, holder, ARGV[1])
-  if ok and was ~= nil then
-    held = was and not others
-    if held then
-      redis.call('DEL', KEYS[6])
-    elseif was then
-      left = 1 -- the others go on
-    elseif token == ARGV[2] then
-      left = 2
-    end
-  end
-end
+local held = holder == ARGV[1]
 if held then redis.call('DEL', KEYS[1]) end
+local fence = redis.pcall('GET', KEYS[2])
+local odd = type(fence) == 'table' -- not ours to overwrite
+if odd then fence = false end
+local at = {value = not held and holder or nil, fence = fence or nil, stored = fence or nil}
 
-local at, had, was = {value = not held and holder or nil}, nil, nil
-if not ARGV[5] and (several or holder and string.sub(holder, 1, 1) == '=') then
-  local time = redis.call('TIME')
-  at.now, at.fence = time[1] * 1000000 + time[2], redis.pcall('GET', KEYS[2])
-  if type(at.fence) ~= 'string' then at.fence = nil end
-  at.stored = at.fence
+-- The hash knows what else happened to its holders. A server that lost the hash does not know.
+local had, was, unknown
+if not held and not ARGV[5] and (not fence or marked(fence) or holder and string.sub(holder, 1, 1) == '=') then
+  at.now = clock()
   inside(at, ARGV[1])
   had, was = part(at, ARGV[1])
+  unknown = not had and not was and marked(fence) and redis.call('EXISTS', hash) == 0
 end
 
 if ARGV[4] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[4]) end
@@ -64,68 +57,46 @@ if not held and not had then
 end
 if ARGV[5] then pcall(leave, ARGV[5]) end
 
-if left then return left end
-
-local token, fence, unknown = ARGV[2], nil, false
-if at.now then
-  fence = at.fence or false
-  -- The hash knows what else happened to tenures with a limit. A server that lost the hash does not know.
-  unknown = several and not had and not was and marked(fence) and redis.call('EXISTS', hash) == 0
-  if at.s or not at.value and not wrong then pcall(serve, '', at) end
-  settle(at)
-  if had then return (token == had or token == '0') and 1 or 0 end
-  if was then return 0 end
+local token, last, live, since, lost = ARGV[2], recall(fence)
+local life = false -- of the fence when this tenure is over; false: it lives as long as it did
+if held and live == token and live ~= '0' then
+  -- The usual case. The fence has the life that the acquire gave it, a minute more than a lease. What is left of that is
+  -- enough, except for a hold that ends in the very seconds in which the fence expires.
+  at.fence = last .. ' 0 ' .. since .. lost
+elseif held then
+  if tonumber(token) > tonumber(last) then last = token end
+  if since == '0' then since = token end
+  life = string.format('%.0f', ARGV[3] + math.max(0, math.ceil((last - clock()) / 1000)))
+  at.fence = last ~= '0' and last .. ' 0 ' .. since .. lost or nil
 end
 
-if not at.now then fence = redis.pcall('GET', KEYS[2]) end
-if type(fence) == 'table' then return held and 1 or 3 end -- another type: not ours to overwrite
-local last, live, since, lost = recall(fence)
-
-local after, life = fence, false -- the fence when this tenure is over; false: it lives as long as it did
-if held then
-  if live == token and live ~= '0' then
-    -- The usual case. The fence has the life that the acquire gave it, a minute more than a lease. What is left of that
-    -- is enough, except for a hold that ends in the very seconds in which the fence expires.
-    after = last .. ' 0 ' .. since .. lost
-  else
-    if tonumber(token) > tonumber(last) then last = token end
-    if since == '0' then since = token end
-    after = false
-    if last ~= '0' then
-      local time = redis.call('TIME')
-      local ahead = math.max(0, math.ceil((last - time[1] * 1000000 - time[2]) / 1000))
-      after, life = last .. ' 0 ' .. since .. lost, string.format('%.0f', ARGV[3] + ahead)
-    end
-  end
-end
-
-local served, waits = false, false
-if ARGV[5] ~= '-' and not at.now and (held or not holder and not wrong and not idle) then
-  local ok, n = pcall(function()
+local waits = false
+if ARGV[5] ~= '-' and (held or at.s or not at.value and not wrong and not idle) then
+  pcall(function()
     waits = redis.call('LINDEX', KEYS[4], 0)
-    if not waits then return 0 end
-    local time = redis.call('TIME')
-    return serve('', {fence = after or nil, now = time[1] * 1000000 + time[2]})
+    if not waits then return end
+    at.now = at.now or clock()
+    serve('', at)
   end)
-  served = ok and n and n > 0
 end
-
-if held then
-  if not served and after then
-    if waits then after = after .. ' w' end
-    if life then
-      redis.call('SET', KEYS[2], after, 'PX', life)
-    else
-      redis.call('SET', KEYS[2], after, 'KEEPTTL')
-    end
+if at.fence and at.fence ~= at.stored and not odd then
+  if held and waits then at.fence = at.fence .. ' w' end
+  if life then
+    redis.call('SET', KEYS[2], at.fence, 'PX', life)
+  else
+    redis.call('SET', KEYS[2], at.fence, 'KEEPTTL')
   end
-  -- A late acquire of this tenure may have got the lock again, with another token, after the tenure lost the token that
-  -- is named here.
-  return string.find(lost .. ' ', ' ' .. token .. ' ', 1, true) and 0 or 1
 end
 
+if had then return (token == had or token == '0') and 1 or 0 end
+if was then return 0 end
+local lapsed = string.find(lost .. ' ', ' ' .. token .. ' ', 1, true)
+-- A late acquire of this tenure may have got the lock again, with another token, after the tenure lost the token that
+-- is named here.
+if held then return lapsed and 0 or 1 end
 if token == '0' then return 0 end
+if at.s and at.s.token == token then return 2 end
 local n = tonumber(token)
 if not fence or n < tonumber(since) or n > tonumber(last) then return 3 end
-if token == live or string.find(lost .. ' ', ' ' .. token .. ' ', 1, true) then return 0 end
+if token == live or lapsed then return 0 end
 return unknown and 3 or 2

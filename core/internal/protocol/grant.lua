@@ -1,10 +1,10 @@
--- Grants the lock to the first in line, on one server; behind line.lua. What the hash of the line has for each waiter
--- is "expiry lease life block limit counted inbox":
+-- Grants the lock on one server; behind line.lua and held.lua. What the hash of the line has for each waiter is "expiry
+-- lease life block limit counted inbox":
 --   expiry          from when on the entry counts as dead unless it was refreshed, by TIME in ms
 --   lease           the first lease of a grant, in ms: short, so that a grant that nobody notices costs little
 --   life            of the fence after a grant, in ms
 --   block           how many tokens a grant reserves
---   limit           how many may hold the lock together, see held.lua
+--   limit           how many may hold the lock together, with a tag or without: see held.lua
 --   counted, inbox  see line.lua
 -- In addition it has, under `mute`, until when this server counts as one that lets no script publish, by TIME in ms.
 -- Some managed services let none.
@@ -18,30 +18,62 @@ local function mute(now)
   return till and now < (tonumber(till) or 0) * 1000
 end
 
+-- draw takes the next token from a fence and reserves those behind it. It returns the token, the new fence, and by how
+-- many ms the last token of the fence is ahead of the clock; nothing if the token space is used up.
+local function draw(fence, block, now, several)
+  local token = math.max(recall(fence) + 1, now)
+  if token > 9007199254740992 - block then return end
+  return token, enter(fence, token, block, now, several)
+end
 
--- grant gives the lock, which is free, to an owner alone. It returns the token, and a function that takes the grant
--- back; or nothing.
-local function grant(at, owner, lease, life, block)
-  abandon(at)
-  local token, text, ahead = draw(at.fence, block, at.now)
-  -- NX as in acquire.lua.
-  if not token or not redis.call('SET', KEYS[1], owner, 'NX', 'PX', lease) then return end
-  text = text .. ' w' -- for those behind, if any
-  local old = redis.pcall('SET', KEYS[2], text, 'PX', string.format('%.0f', life + ahead), 'GET')
-  if type(old) == 'table' and old.err then
-    redis.call('DEL', KEYS[1])
-    return
-  end
-  local before = at.fence
-  at.value, at.fence, at.stored = owner, text, text
-  return token, function()
-    redis.call('DEL', KEYS[1])
-    at.value, at.fence, at.stored = nil, before, old or nil
-    if old then
-      redis.call('SET', KEYS[2], old, 'PX', string.format('%.0f', life + ahead))
-    else
-      redis.call('DEL', KEYS[2])
+-- grant lets owner in, which may enter, with a lease from now on, and reserves block tokens. It returns the token, and a
+-- function that takes this back; or nothing, and an error reply if there is one. `at` has in addition, under `idle`, that
+-- nobody waits.
+local function grant(at, owner, limit, tag, lease, life, block)
+  local several, s, joins = limit > 1 or tag ~= '', at.s, at.value
+  local value = at.value or several and '=' .. (tag ~= '' and owner or string.match(owner, '^[^:]*')) or owner
+  if not s then abandon(at, several) end
+  local before, fence, token, ahead = at.fence, at.fence, nil, 0
+  if s and tag ~= '' then
+    token = tonumber(s.token)
+  else
+    token, fence, ahead = draw(fence, block, at.now, limit > 1)
+    if not token then return end
+    fence = fence .. (several and ' s' or '') .. (at.idle and '' or ' w')
+    life = life + ahead
+    -- MGET reads a lock and a fence of another type as missing. So NX, and GET, which makes SET refuse such a fence.
+    if not joins and not redis.call('SET', KEYS[1], value, 'NX', 'PX', ms(lease)) then
+      return nil, redis.pcall('GET', KEYS[1])
     end
+    local old = redis.pcall('SET', KEYS[2], fence, 'PX', ms(life), 'GET')
+    if type(old) == 'table' then
+      if not joins then redis.call('DEL', KEYS[1]) end
+      return nil, old
+    end
+    at.fence, at.stored = fence, fence
+  end
+  at.value = value
+  if several then
+    local ends = math.floor(at.now / 1000) + lease
+    s = s or {cap = limit, tag = tag, many = 0, next = ends, token = tag == '' and '0' or ms(token), n = 0}
+    local cap, many = math.min(s.cap, limit), limit < s.cap and 1 or limit == s.cap and s.many + 1 or s.many
+    at.s = {cap = cap, tag = s.tag, many = many, next = math.min(s.next, ends), token = s.token, n = s.n + 1}
+    local entry = ms(ends) .. ' ' .. ms(limit) .. ' ' .. (tag == '' and ms(token) or '0')
+    redis.call('HSET', hash, 'of', value, '@' .. owner, entry, 'cap', header(at.s))
+    if joins then
+      sustain(lease)
+    else
+      redis.call('PEXPIRE', hash, ms(math.max(lease + keep, life + keep / 2)))
+    end
+  end
+  return token, function()
+    if joins then
+      redis.call('HDEL', hash, '@' .. owner)
+      at.s = s
+      return note(s)
+    end
+    redis.call('DEL', KEYS[1], hash)
+    at.value, at.s, at.fence = nil, nil, before or released(fence)
   end
 end
 
@@ -56,25 +88,20 @@ local function serve(self, at)
     local owner = redis.call('LINDEX', KEYS[4], i)
     if not owner or owner == self then return n end
     local entry = redis.call('HGET', KEYS[5], owner)
-    local expiry, lease, life, block, limit, counted, inbox
+    local expiry, lease, life, block, limit, tag, counted, inbox
     if entry then
-      expiry, lease, life, block, limit, counted, inbox =
-        string.match(entry, '^(%d+) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d) (.+)$')
+      expiry, lease, life, block, limit, tag, counted, inbox =
+        string.match(entry, '^(%d+) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*)(%S*) (%d) (.+)$')
     end
     if expiry and math.max(#expiry, #lease, #life, #block, #limit) > 15 then expiry = nil end -- none of ours
     if not expiry or at.now >= expiry * 1000 then
       if not leave(owner) then redis.call('LREM', KEYS[4], 1, owner) end
-    elseif at.value and not admits(at, tonumber(limit)) then
+    elseif not admits(at, tonumber(limit), tag) then
       return n, true
     elseif not heard(inbox, counted) or inbox ~= '-' and mute(at.now) then
       i = i + 1
     else
-      local token, undo
-      if limit == '1' then
-        token, undo = grant(at, owner, tonumber(lease), tonumber(life), tonumber(block))
-      else
-        token, undo = share(at, owner, tonumber(limit), tonumber(lease), tonumber(life), tonumber(block))
-      end
+      local token, undo = grant(at, owner, tonumber(limit), tag, tonumber(lease), tonumber(life), tonumber(block))
       if not token then return n end
       -- Only now that it is true. Line feeds separate the parts, because a label, which is in the owner id, may have
       -- spaces. It has no control characters.
@@ -83,7 +110,7 @@ local function serve(self, at)
       if type(sent) ~= 'table' or not sent.err then
         leave(owner)
         n = n + 1
-        if limit == '1' then return n, true, tonumber(lease) end
+        if not at.s then return n, true, tonumber(lease) end
       else
         -- The waiter would have the lock and not know it. So it does not get the lock, and keeps its place.
         undo()

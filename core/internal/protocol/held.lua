@@ -1,15 +1,30 @@
--- Several holders of one lock; behind fence.lua and line.lua.
+-- Several holders of one lock; behind fence.lua.
 --
 -- Each holder names a limit: how many may hold the lock while it does, itself included. An owner may enter if it and
 -- all that are inside are then no more than the least of their limits. An owner without a limit may stand for any
 -- number of readers of its process. So it is never inside together with one that names a limit.
 --
+-- A tag behind a limit of 1 is a re-entry id: owners with the same tag enter beside each other, however many they are.
+-- They have one token, which is live in the fence, and the fence knows nothing of a single one of them.
+--
+-- While somebody waits before it, a new owner with the tag may enter only as long as the first holder is in. After that
+-- it stands in line. So a waiter waits for the first holder, as it would without a tag, and for those that are in when
+-- that one leaves. Without this rule, owners that overlap keep a waiter out for as long as they go on.
+--
+-- The first holder is the job, and those that enter later are the services that it calls. If a service had to wait, the
+-- waiter would wait for the job, the job for the service, and the service for the waiter. That is why a new owner does
+-- not stand behind each waiter from the start: with a key that is in demand, each such call would hang. Nor is there a
+-- time after which it does: a job that holds the lock for long would hang at its next call. The holders cannot pass the
+-- first one's part on: owners that overlap would do that for ever. What remains is an owner that outlives the first
+-- holder, and waits while it holds the lock for an owner that is still to come. That one has to bound its wait.
+--
 -- While several may hold the lock, its value is = and the owner id that began with it, whose tenure may have ended, and
 -- `hash` names a hash:
 --   of      the value of the lock that the hash is about
---   cap     "cap many next": the least limit inside, how many named it, and a moment before which no lease inside ends
---   @owner  "ends limit token" of each owner inside
--- Moments are by TIME, in ms.
+--   cap     "cap many next token": the least limit inside with the tag, how many named it, a moment before which no lease
+--           inside ends, and the token that all have; 0 without a tag
+--   @owner  "ends limit token" of each owner inside; the token is 0 with a tag
+-- Moments are by TIME, in ms. Without a tag the value has no label, because it would be that of one among equals.
 --
 -- It is a hash of owners and no counter, which would count a command twice that is sent twice. An owner that has died
 -- counts until its lease has expired. The hash outlives the lock, and the mark s of a fence says that there is one. It
@@ -23,34 +38,26 @@
 --   fence, stored  the fence, and the fence as it is stored
 --   now            TIME, in µs
 
--- The scripts of an owner that names a limit have the hash as a key. The scripts of other owners derive its name and
--- may find the hash there. That costs them nothing. With one more key an acquire would have more than ten arguments,
--- see acquire.lua.
-local hash = several and KEYS[#KEYS] or string.sub(KEYS[2], 1, -6) .. 'held'
+-- The scripts of owners that name a limit or a tag have the hash as a key too. Those of other owners may find it there,
+-- which costs them nothing: with one more key, an acquire would have more than ten arguments, see acquire.lua.
+local hash = string.sub(KEYS[2], 1, -6) .. 'held'
 local keep = 120000 -- how long the hash outlives the lock, in ms: longer than a fence, which may still know the tokens
 
 local function ms(n) return string.format('%.0f', n) end
-
--- draw takes the next token from a fence and reserves those behind it. It returns the token, the new fence, and by how
--- many ms the last token of the fence is ahead of the clock; nothing if the token space is used up.
-local function draw(fence, block, now, several)
-  local token = math.max(recall(fence) + 1, now)
-  if token > 9007199254740992 - block then return end
-  return token, enter(fence, token, block, now, several)
-end
 
 -- inside reads the hash, and the entry of owner there, if the value of the lock says that there is a hash.
 local function inside(at, owner)
   if not at.value or string.sub(at.value, 1, 1) ~= '=' then return end
   local h = redis.pcall('HMGET', hash, 'of', 'cap', '@' .. owner)
   if h.err or h[1] ~= at.value or not h[2] then return end
-  local cap, many, next = string.match(h[2], '^(%d+) (%d+) (%d+)$')
+  local cap, tag, many, next, token = string.match(h[2], '^(%d+)(%S*) (%d+) (%d+) (%d+)$')
   if not cap then return end
   at.entry = h[3]
-  at.s = {cap = tonumber(cap), many = tonumber(many), next = tonumber(next), n = redis.call('HLEN', hash) - 2}
+  local n = redis.call('HLEN', hash) - 2
+  at.s = {cap = tonumber(cap), tag = tag, many = tonumber(many), next = tonumber(next), token = token, n = n}
 end
 
-local function header(s) return ms(s.cap) .. ' ' .. ms(s.many) .. ' ' .. ms(s.next) end
+local function header(s) return ms(s.cap) .. s.tag .. ' ' .. ms(s.many) .. ' ' .. ms(s.next) .. ' ' .. s.token end
 
 local function note(s) redis.call('HSET', hash, 'cap', header(s)) end
 
@@ -67,10 +74,11 @@ local function bury(fence, tokens)
   return fence
 end
 
--- recount goes through the hash and counts anew. It takes out the dead, whose tokens the fence records as lost. If
--- nobody is left, the lock is free.
+-- recount goes through the hash and counts anew. It takes out the dead, whose tokens the fence records as lost. The lock
+-- lives on for the longest lease that is left. If nobody is left, it is free.
 local function recount(at)
-  local s, now, all, dead = {n = 0}, math.floor(at.now / 1000), redis.call('HGETALL', hash), {}
+  local now, all, dead, till = math.floor(at.now / 1000), redis.call('HGETALL', hash), {}, 0
+  local s = {tag = at.s.tag, token = at.s.token, n = 0}
   for i = 1, #all, 2 do
     if string.sub(all[i], 1, 1) == '@' then
       local ends, limit, token = read(all[i + 1])
@@ -85,6 +93,7 @@ local function recount(at)
           s.many = s.many + 1
         end
         s.next = math.min(s.next or ends, ends)
+        till = math.max(till, ends)
       end
     end
   end
@@ -92,40 +101,41 @@ local function recount(at)
   if s.n > 0 then
     at.s = s
     note(s)
+    redis.call('PEXPIRE', KEYS[1], ms(till - now))
   else
     redis.call('DEL', KEYS[1], hash)
     at.value, at.s, at.fence = nil, nil, unmark(at.fence)
   end
 end
 
--- roomy reports whether those inside leave room for an owner with that limit.
-local function roomy(s, limit)
+-- roomy reports whether those inside leave room for an owner with that limit and tag.
+local function roomy(s, limit, tag)
   local none = 1048576 -- no limit
-  return s.n < math.min(s.cap, limit) and (s.cap == none) == (limit == none)
+  return tag ~= '' and tag == s.tag or s.n < math.min(s.cap, limit) and (s.cap == none) == (limit == none)
 end
 
--- admits reports whether an owner with that limit may enter.
-local function admits(at, limit)
+-- admits reports whether an owner with that limit and tag may enter.
+local function admits(at, limit, tag)
   if not at.value then return true end
-  if not at.s or roomy(at.s, limit) then return at.s ~= nil end
+  if not at.s or roomy(at.s, limit, tag) then return at.s ~= nil end
   if at.now < at.s.next * 1000 then return false end
   recount(at)
-  return not at.value or roomy(at.s, limit)
+  return not at.value or roomy(at.s, limit, tag)
 end
 
--- abandon is for a hash that is no longer about a lock: all that were inside have lost it.
-local function abandon(at)
-  if not marked(at.fence) then return end
-  local all, lost = redis.call('HGETALL', hash), {}
+-- abandon is for a hash that is no longer about a lock: all that were inside have lost it. It looks for one if the fence
+-- says that there is one, or if an owner is to begin another, as it may have outlived its fence.
+local function abandon(at, begins)
+  if not begins and not marked(at.fence) then return end
+  local all, lost = (begins and redis.call or redis.pcall)('HGETALL', hash), {} -- it may have become of another type
   for i = 1, #all, 2 do
     if string.sub(all[i], 1, 1) == '@' then
       local _, _, token = read(all[i + 1])
       lost[#lost + 1] = token
     end
   end
-  at.fence = bury(at.fence, lost)
-  redis.call('DEL', hash)
-  at.fence = unmark(at.fence)
+  if all[1] then redis.call('DEL', hash) end
+  at.fence = unmark(bury(at.fence, lost))
 end
 
 -- settle stores the fence if it has changed since it was stored. So what a script finds dead on its way is recorded at
@@ -135,64 +145,16 @@ local function settle(at)
   at.stored = at.fence
 end
 
--- sustain makes the lock last for at least lease ms. The hash lasts longer than that, and longer than the fence, which
--- has life ms left.
-local function sustain(lease, life)
-  local left = redis.call('PTTL', KEYS[1])
+-- sustain makes the lock last for at least lease ms, and what is known of it for as much longer as that takes.
+local function sustain(lease)
+  local left, life = redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[2])
   if left < lease then
     left = lease
     redis.call('PEXPIRE', KEYS[1], ms(left))
   end
+  if life >= 0 and life < left + keep / 2 then redis.call('PEXPIRE', KEYS[2], ms(left + keep / 2)) end
   life = math.max(left + keep, life + keep / 2)
   if redis.call('PTTL', hash) < life then redis.call('PEXPIRE', hash, ms(life)) end
-end
-
--- share lets owner in, with a lease from now on, and reserves block tokens. It returns the token, and a function that
--- takes this back; or nothing, and an error reply if there is one.
-local function share(at, owner, limit, lease, life, block)
-  if not at.value then abandon(at) end
-  local token, fence, ahead = draw(at.fence, block, at.now, true)
-  if not token then return end
-  local began, s = not at.value, at.s
-  if began and not redis.call('SET', KEYS[1], '=' .. owner, 'NX', 'PX', ms(lease)) then return nil, redis.pcall('GET', KEYS[1]) end
-  fence, life = fence .. ' s w', life + ahead
-  if not began then life = math.max(life, redis.call('PTTL', KEYS[2])) end
-  local old = redis.pcall('SET', KEYS[2], fence, 'PX', ms(life), 'GET')
-  if type(old) == 'table' and old.err then
-    if began then redis.call('DEL', KEYS[1]) end
-    return nil, old
-  end
-  local ends = math.floor(at.now / 1000) + lease
-  at.fence, at.stored = fence, fence
-  if began then
-    at.value = '=' .. owner
-    s = {cap = limit, many = 0, next = ends, n = 0}
-  end
-  at.s = {cap = math.min(s.cap, limit), many = s.many, next = math.min(s.next, ends), n = s.n + 1}
-  if limit < s.cap then
-    at.s.many = 1
-  elseif limit == s.cap then
-    at.s.many = s.many + 1
-  end
-  local entry = ms(ends) .. ' ' .. ms(limit) .. ' ' .. ms(token)
-  if began then
-    redis.call('DEL', hash) -- one that outlived its fence, and so the mark there
-    redis.call('HSET', hash, 'of', at.value, '@' .. owner, entry, 'cap', header(at.s))
-    redis.call('PEXPIRE', hash, ms(math.max(lease + keep, life + keep / 2)))
-  else
-    redis.call('HSET', hash, '@' .. owner, entry, 'cap', header(at.s))
-    sustain(lease, life)
-  end
-  return token, function()
-    redis.call('HDEL', hash, '@' .. owner)
-    if began then
-      redis.call('DEL', KEYS[1], hash)
-      at.value, at.s = nil, nil
-    else
-      at.s = s
-      note(s)
-    end
-  end
 end
 
 -- again lengthens the lease of an owner inside to lease ms, if it is shorter. It returns the token and how many ms are
@@ -202,12 +164,12 @@ local function again(at, owner, lease)
   local ends, limit, token = read(at.entry)
   local now = math.floor(at.now / 1000)
   if ends <= now then return nil, true end
-  if ends < now + lease then
-    ends = now + lease
+  if lease > 0 then -- even if that changes nothing: see renew.lua
+    ends = math.max(ends, now + lease)
     redis.call('HSET', hash, '@' .. owner, ms(ends) .. ' ' .. ms(limit) .. ' ' .. token)
+    sustain(ends - now)
   end
-  if lease > 0 then sustain(ends - now, 0) end
-  return tonumber(token), ends - now
+  return tonumber(token == '0' and at.s.token or token), ends - now
 end
 
 -- part takes an owner out and returns its token. For an owner that is not inside it returns nothing, and the token if
@@ -224,19 +186,14 @@ local function part(at, owner)
   end
   local s = at.s
   s.n = s.n - 1
-  if s.n == 0 then
-    redis.call('DEL', KEYS[1], hash)
-    at.value, at.s, at.fence = nil, nil, unmark(at.fence)
-    return token
-  end
   redis.call('HDEL', hash, '@' .. owner)
-  if limit ~= s.cap then
-    -- neither the least limit nor how many named it changes
-  elseif s.many > 1 then
+  if s.tag ~= '' or limit == s.cap and s.many == 1 then
+    recount(at) -- of owners with a tag, none leaves the rest of its lease behind
+  elseif limit == s.cap then
     s.many = s.many - 1
     note(s)
-  else
-    recount(at)
   end
-  return token
+  if s.tag == '' then return token end
+  if not at.value then at.fence = released(at.fence) end
+  return s.token
 end

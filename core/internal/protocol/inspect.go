@@ -6,12 +6,24 @@ var (
 	//go:embed inspect.lua
 	inspectLua string
 
+	//go:embed ping.lua
+	pingLua string
+
 	InspectScript = newScript(4, fenceLua+inspectLua)
+	PingScript    = newScript(4, pingLua+fenceLua+inspectLua)
 )
 
+// A Question returns a call about a lock, whose reply ReadInspected reads: [Inspect] or [Ping].
+type Question func(buf []any, n *Names) (*Script, []any)
+
 // Inspect returns a call of inspect.lua.
-func Inspect(room []any, n *Names) (*Script, []any) {
-	return InspectScript.args(room, n.Lock, n.Fence, n.Line, n.Held)
+func Inspect(buf []any, n *Names) (*Script, []any) {
+	return InspectScript.args(buf, n.Lock, n.Fence, n.Line, n.Held)
+}
+
+// Ping returns a call of ping.lua.
+func Ping(buf []any, n *Names) (*Script, []any) {
+	return PingScript.args(buf, n.Lock, n.Fence, n.Line, n.Held)
 }
 
 // Inspected is a reply of inspect.lua.
@@ -41,5 +53,5 @@ func ReadInspected(val any) (i Inspected, ok bool) {
 	if len(f.list) > 0 {
 		i.Holders, i.Limit = f.number(), f.number()
 	}
-	return i, f.through()
+	return i, f.complete()
 }

@@ -2,7 +2,7 @@
 -- KEYS: 1 lock, 2 fence, 3 line, 4 see held.lua
 -- ARGV: none
 -- Reply: {value, left, token, waiting[, holders, limit]}
---   value    of the lock, or ''
+--   value    of the lock, see holding; or ''
 --   left     of the lease, in ms; -1 never expires, -2 free; of several leases, until the first of them ends
 --   token    of the holder if it is alone, or else the last one issued; 0 if none is known
 --   waiting  how many wait
@@ -12,14 +12,13 @@
 -- The key of several holders stays for the longest lease that there was. If no lease is left in the hash the lock is
 -- free, because the next look of an owner makes it so.
 
-local holder = redis.call('GET', KEYS[1])
+local holder, left = holding()
+if type(holder) == 'table' then return holder end
 local last, live = recall(redis.call('GET', KEYS[2]))
 if live ~= '0' then last = live end
-local left = redis.call('PTTL', KEYS[1])
 local n, least = nil, nil
 if holder and string.sub(holder, 1, 1) == '=' then
-  local all, time, of = redis.call('HGETALL', KEYS[4]), redis.call('TIME'), nil
-  local now, first = math.floor((time[1] * 1000000 + time[2]) / 1000), math.huge
+  local all, now, first, of = redis.call('HGETALL', KEYS[4]), math.floor(clock() / 1000), math.huge, nil
   n, least = 0, 0
   for i = 1, #all, 2 do
     local ends, limit = string.match(all[i + 1], '^(%d+) (%d+) %d+$')

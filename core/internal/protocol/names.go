@@ -20,10 +20,9 @@ type Names struct {
 	Line  string // the waiters, in order
 	Waits string // what is known of each waiter
 	Held  string // its holders if several hold it, see held.lua
-	Entry string // its holders with a re-entry id, see entry.lua; "" without a re-entry id
 	Gone  string // the tombstone of one owner; "" without one
 
-	Several bool // the owner named a limit above 1
+	Admits string // which others the owner lets hold the lock beside it, see the function; "" for none
 }
 
 // base returns what companions begin with.
@@ -37,9 +36,6 @@ func (n *Names) Owner() string { return n.Gone[len(n.base())+len(tombstone):] }
 
 // Mark returns the key of the last tick that was claimed.
 func (n *Names) Mark() string { return n.base() + "mark" }
-
-// Enter gives the lock a hash of the holders that share it by a re-entry id.
-func (n *Names) Enter() { n.Entry = n.base() + "entry" }
 
 // A Key is a stored key that has been checked.
 type Key struct {

@@ -25,15 +25,9 @@ func (exhausted) Permanent() bool { return true }
 
 // RandomID returns 128 random bits as text without punctuation except - and _.
 func RandomID() string {
-	random := randomID()
-	return string(random[:])
-}
-
-func randomID() (text [22]byte) {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails, crashes the program instead
-	base64.RawURLEncoding.Encode(text[:], id[:])
-	return text
+	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
 // colon returns what separates the random part of an owner id from the label behind it. Some lock libraries compare
@@ -45,17 +39,21 @@ func colon(label string) string {
 	return ":"
 }
 
-// Owned returns the names of k for a new owner. Its id is 128 random bits and the label.
-func (k *Key) Owned(label string) Names {
-	random := randomID()
-	return k.names(string(random[:]), colon(label), label)
+// Owned returns the names of k for a new owner. Its id is 96 random bits, the check of seal, and the label.
+func (k *Key) Owned(seal Seal, label string) Names {
+	id := seal.id(k.Lock, label)
+	return k.names(string(id[:]), colon(label), label)
 }
 
 // Anew gives n a new owner with that label.
-func (n *Names) Anew(label string) { n.Gone = n.Tombstone(RandomID() + colon(label) + label) }
+func (n *Names) Anew(seal Seal, label string) {
+	id := seal.id(n.Lock, label)
+	n.Gone = n.Tombstone(string(id[:]) + colon(label) + label)
+}
 
 // LabelOf returns the label in a lock's value, if the value has the form of ours: anybody can write values.
 func LabelOf(value string) string {
+	value = strings.TrimPrefix(value, severalHold)
 	random, label, ok := strings.Cut(value, ":")
 	if !ok || !ValidLabel(label) {
 		return ""

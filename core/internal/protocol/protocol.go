@@ -57,9 +57,20 @@ func bare(text string) string {
 	return b.String()
 }
 
-// args appends a whole EVALSHA command to room: the keys, and then the arguments.
-func (s *Script) args(room []any, args ...any) (*Script, []any) {
-	return s, append(append(room, "evalsha", s.sha, s.keys), args...)
+// args appends a whole EVALSHA command to buf: the keys, and then the arguments. For one that is a pointer the command
+// has the value, see word.
+func (s *Script) args(buf []any, args ...any) (*Script, []any) {
+	buf = append(buf, "evalsha", s.sha, s.keys)
+	for _, arg := range args {
+		switch p := arg.(type) {
+		case *string:
+			arg = word(p)
+		case *int64:
+			arg = number(p)
+		}
+		buf = append(buf, arg)
+	}
+	return s, buf
 }
 
 // Full turns an EVALSHA command into the EVAL that also teaches the server the script.
@@ -88,14 +99,13 @@ func ScriptName(args []string) string {
 	return ""
 }
 
-// Scripts lists all scripts. A script for a re-entry id or a limit has the name of the one without.
+// Scripts lists all scripts. A script for owners that let others in has the name of the one without.
 var Scripts = []struct {
 	Name string
 	*Script
 }{
-	{"acquire", AcquireScript}, {"acquire", reenterScript}, {"acquire", PermitScript},
-	{"forget", ForgetScript}, {"forget", departScript}, {"forget", ReturnScript},
-	{"renew", RenewScript}, {"renew", prolongScript}, {"renew", KeepScript}, {"inspect", InspectScript}, {"claim", claimScript},
+	{"acquire", AcquireScript}, {"acquire", PermitScript}, {"forget", ForgetScript}, {"forget", ReturnScript},
+	{"renew", RenewScript}, {"renew", KeepScript}, {"inspect", InspectScript}, {"ping", PingScript}, {"claim", claimScript},
 	{"vote", VoteScript}, {"bundle", BundleScript}, {"sustain", SustainScript}, {"yield", YieldScript}, {"tick", TickScript}, {"withdraw", WithdrawScript},
 }
 
@@ -131,5 +141,5 @@ func (f *fields) text() string {
 	return s
 }
 
-// through reports whether all elements were there, and no others.
-func (f *fields) through() bool { return !f.bad && len(f.list) == 0 }
+// complete reports whether all elements were there, and no others.
+func (f *fields) complete() bool { return !f.bad && len(f.list) == 0 }

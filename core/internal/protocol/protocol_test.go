@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 )
@@ -105,18 +104,19 @@ func TestPlans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, args := Sustain(nil, "k", &names.Fence, &names.Gone, &name, time.Second, n, 2)
+	_, args := Sustain(nil, &names.Lock, &names.Fence, &names.Gone, &name, time.Second, n, 2)
 	if got := fmt.Sprint(args[len(args)-1]); got != "1000 70 2 61000" {
 		t.Errorf("sustain: %q", got)
 	}
 	for _, tainted := range []bool{false, true} {
-		s, args := Forget(nil, "k", &names, &name, &n, tainted)
+		s, args := Forget(nil, &names, &name, &n, tainted)
 		if got := fmt.Sprint(args[len(args)-2:]); s != ForgetScript || got != map[bool]string{false: "[60000 0]", true: "[60000 60000]"}[tainted] {
 			t.Errorf("forget: %s", got)
 		}
 	}
-	names.Enter()
-	if s, args := Renew(nil, "k", &names, &name, &n); s != prolongScript || !strings.HasSuffix(*args[4].(*string), "entry") {
-		t.Errorf("renew with a re-entry id: %v", args)
+	for want, got := range map[string]string{"": Admits(1, ""), "3": Admits(3, ""), "1=a+%25%0A": Admits(1, "a %\n")} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

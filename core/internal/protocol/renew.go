@@ -13,32 +13,28 @@ var (
 	sustainLua string
 
 	RenewScript   = newScript(1, renewLua)
-	prolongScript = newScript(2, entryLua+renewLua)
-	KeepScript    = newScript(3, permitLua+fenceLua+heldLua+renewLua)
+	KeepScript    = newScript(3, fenceLua+heldLua+renewLua)
 	SustainScript = newScript(3, fenceLua+sustainLua)
 )
 
 // Renew returns a call of renew.lua. It lengthens the lease to that many ms if it is shorter. 0 asks what is left.
-func Renew(room []any, key any, n *Names, owner *string, lease *int64) (*Script, []any) {
-	if n.Entry != "" {
-		return prolongScript.args(room, key, &n.Entry, owner, lease)
+func Renew(buf []any, n *Names, owner *string, lease *int64) (*Script, []any) {
+	if n.Admits != "" {
+		return KeepScript.args(buf, &n.Lock, &n.Fence, &n.Held, owner, lease)
 	}
-	if n.Several {
-		return KeepScript.args(room, key, &n.Fence, &n.Held, owner, lease)
-	}
-	return RenewScript.args(room, key, owner, lease)
+	return RenewScript.args(buf, &n.Lock, owner, lease)
 }
 
 // Sustain returns a call of sustain.lua, which renews on one of several masters and brings the lock back if the master
 // has forgotten it. fence is that of the lock, gone the tombstone of the attempt.
-func Sustain(room []any, key any, fence, gone, owner *string, lease time.Duration, token int64, block int) (*Script, []any) {
+func Sustain(buf []any, key, fence, gone, owner *string, lease time.Duration, token int64, block int) (*Script, []any) {
 	ms := lease.Milliseconds()
 	var digits [96]byte
 	plan := strconv.AppendInt(digits[:0], ms, 10)
 	for _, n := range [...]int64{token, int64(block), ms + FenceLife.Milliseconds()} {
 		plan = strconv.AppendInt(append(plan, ' '), n, 10)
 	}
-	return SustainScript.args(room, key, fence, gone, owner, string(plan))
+	return SustainScript.args(buf, key, fence, gone, owner, string(plan))
 }
 
 // ReadLeft reads a reply of renew.lua or sustain.lua: what is left of the lease in ms, 0 if the lock is no longer the

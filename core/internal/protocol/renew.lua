@@ -1,7 +1,6 @@
 -- Lengthens a lease that is still this owner's. Never shortens one.
 -- KEYS: 1 lock
---       with a re-entry id: 2 see entry.lua
---       with a limit, behind permit.lua: 2 fence, 3 see held.lua
+--       with a limit or a tag, behind held.lua: 2 fence, 3 the hash
 -- ARGV: 1 owner
 --       2 lease in ms, or 0 to ask without changing anything
 -- Replies:
@@ -17,21 +16,11 @@ if type(holder) == 'table' and holder.err then
   return holder
 end
 local lease = tonumber(ARGV[2])
-if KEYS[3] then
-  local time = redis.call('TIME')
-  local at = {value = holder or nil, now = time[1] * 1000000 + time[2]}
+if KEYS[2] then
+  local at = {value = holder or nil, now = clock()}
   inside(at, ARGV[1])
   local token, left = again(at, ARGV[1], lease)
-  if not token then return 0 end
-  -- The fence outlives each lease by a minute, so that it knows how the lease ended.
-  local life = redis.call('PTTL', KEYS[2])
-  if life >= 0 and life < left + keep / 2 then redis.call('PEXPIRE', KEYS[2], ms(left + keep / 2)) end
-  return left
-end
-if KEYS[2] and holder then
-  local left = remains(holder, ARGV[1])
-  if left and (left <= 0 or lease == 0) then return math.max(left, 0) end
-  if left then return prolong(ARGV[1], lease) end
+  return token and left or 0
 end
 if holder ~= ARGV[1] then return 0 end
 

@@ -20,8 +20,8 @@ var (
 )
 
 // Vote returns a call of vote.lua. gone is the tombstone of the attempt.
-func Vote(room []any, key any, n *Names, gone, owner, plan *string) (*Script, []any) {
-	return VoteScript.args(room, key, &n.Fence, gone, &n.Line, &n.Waits, owner, plan)
+func Vote(buf []any, n *Names, gone, owner, plan *string) (*Script, []any) {
+	return VoteScript.args(buf, &n.Lock, &n.Fence, gone, &n.Line, &n.Waits, owner, plan)
 }
 
 // Proposal is what a call of vote.lua asks for.
@@ -91,7 +91,7 @@ func ReadVoted(val any) (v Voted, ok bool) {
 	if v.Code == VoteHeld {
 		v.Value, _ = f.next().(string)
 		v.Left, _ = f.next().(int64)
-		return v, f.through()
+		return v, f.complete()
 	}
 	return v, !f.bad
 }

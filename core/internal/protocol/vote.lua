@@ -18,8 +18,9 @@
 --         reserve, counted, inbox: see nudge.lua and line.lua
 -- Replies: {code, TIME in µs, id of the run or '', n, ...}, with these codes and what follows n:
 --   1               held, and n is recorded as the token: this one, or a higher one of the same owner
---   0, value, left  somebody else holds the lock, for left ms, or -1 if the key never expires; or value is '', and the lock
---                   is kept for the waiter that was notified, for left ms; n is the last token issued
+--   0, value, left  somebody else holds the lock with that value, see holding, for left ms, or -1 if the key never expires; or
+--                   value is '', and the lock is kept for the waiter that was notified, for left ms; n is the last token
+--                   issued
 --   -1              this tenure was undone before
 --   -2              the token space (2^53) is used up
 --   -3              the token must be larger than n
@@ -39,8 +40,8 @@
 
 local proposed, lease, life, block, quarantine, behind, fresh, ahead, asked, place =
   string.match(ARGV[2], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) ?(.*)$')
-found = found or redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
-local holder, fence = found[1], found[2]
+found = found or redis.call('MGET', KEYS[2], KEYS[3])
+local fence = found[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local up, run
@@ -49,7 +50,9 @@ if asked == '1' then up, run = started() end
 local function reply(code, n, ...) return {code, now, run or '', tonumber(n), ...} end
 
 local last, live, since, lost = recall(fence)
-if found[3] then return reply(-1, last) end
+if found[2] then return reply(-1, last) end
+local holder, left = holding()
+if type(holder) == 'table' then return holder end
 
 local id, entry, rest = string.match(place, '^(%S+) (%d+) (.+)$')
 
@@ -65,22 +68,22 @@ local function refuse(value, left)
   return reply(0, last, value, left)
 end
 
-if holder and holder ~= ARGV[1] then return refuse(holder, redis.call('PTTL', KEYS[1])) end
+if holder and holder ~= ARGV[1] then return refuse(holder, left) end
 
 local token = tonumber(proposed)
 if holder then
   -- Asked before: the answer was lost or is on its way, or this is the higher token that most masters agree on.
-  if redis.call('PTTL', KEYS[1]) < tonumber(lease) then redis.call('PEXPIRE', KEYS[1], lease) end
+  if left < tonumber(lease) then redis.call('PEXPIRE', KEYS[1], lease) end
   if tonumber(live) >= token then return reply(1, live) end
   fence = last .. ' 0 ' .. since .. lost -- the lower one was its own
 else
   if quarantine ~= '0' then
     -- One second less, because the times are floored.
-    local left = up and quarantine - (up - 1) * 1000
-    if not up or left > 0 then return reply(-5, left or -1) end
+    local young = up and quarantine - (up - 1) * 1000
+    if not up or young > 0 then return reply(-5, young or -1) end
   end
-  local left = kept(id, now)
-  if left then return refuse('', left) end
+  local reserved = kept(id, now)
+  if reserved then return refuse('', reserved) end
 end
 
 local effective = math.max(tonumber(last), now - (last == '0' and fresh or behind))
@@ -88,7 +91,7 @@ if token <= effective then return reply(-3, string.format('%.0f', effective)) en
 if token > now + ahead then return reply(-4, last) end
 if token > 9007199254740992 - block then return reply(-2, last) end
 
--- As in acquire.lua: NX keeps SET from overwriting a lock of another type, and GET makes SET refuse such a fence.
+-- As in acquire.lua: GET makes SET refuse a fence of another type.
 if not holder and not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', lease) then
   return redis.pcall('GET', KEYS[1])
 end

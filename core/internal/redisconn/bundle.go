@@ -23,15 +23,17 @@ const newFor = 100 * time.Millisecond
 // If no answer comes, each of the bundled calls may have been carried out, as with a pipeline. A harmless error reply
 // came before anything was done. Any other error reply may be from a proxy, which accepts no keys of several servers,
 // or from the middle of the script. Then the outcome of each call is unknown, and its caller asks again, separately.
-func (n *Conn) bundled(calls []*Call) (rest []*Call) {
+func (l *lane) bundled(calls []*Call) (rest []*Call) {
+	s := l.server
+	n := s.conn
 	now := n.Env.Now().Mono
-	if now < time.Duration(n.apart.Load()) {
+	if now < time.Duration(s.apart.Load()) {
 		return calls
 	}
 	var by [3][]*Call
 	for _, c := range calls {
 		kind := protocol.KindOf(c.script, c.Args)
-		if kind == protocol.Takes && now < time.Duration(n.fresh.Load()) {
+		if kind == protocol.Takes && now < time.Duration(s.fresh.Load()) {
 			kind = protocol.Apart
 		}
 		by[kind] = append(by[kind], c)
@@ -41,10 +43,14 @@ func (n *Conn) bundled(calls []*Call) (rest []*Call) {
 		return calls
 	}
 	b := &Call{Ctx: context.Background()}
+	b.within.Context = b.Ctx
 	b.Set(protocol.Bundle(argsOf(forgets), argsOf(takes)))
-	val, err := n.Run(b)
+	val, err := n.one(l.driver(), b)
+	if l.home {
+		s.home.judge(err)
+	}
 	if text := ReplyText(err); text != "" {
-		n.apart.Store(int64(n.Env.Now().Mono + apartFor))
+		s.apart.Store(int64(n.Env.Now().Mono + apartFor))
 		if Harmless(err) {
 			return calls
 		}
@@ -60,20 +66,21 @@ func (n *Conn) bundled(calls []*Call) (rest []*Call) {
 	for i, c := range together {
 		switch {
 		case err != nil:
-			n.answer(c, nil, err)
+			l.answer(c, nil, err)
 		case replies[i] == nil:
+			c.waited = true
 			rest = append(rest, c)
 			if i >= len(forgets) {
 				left++
 			}
 		default:
-			n.answer(c, replies[i], nil)
+			l.answer(c, replies[i], nil)
 		}
 	}
 	if 2*left > len(takes) {
-		n.fresh.Store(int64(n.Env.Now().Mono + newFor))
+		s.fresh.Store(int64(n.Env.Now().Mono + newFor))
 	}
-	return slices.DeleteFunc(rest, n.drop)
+	return slices.DeleteFunc(rest, s.drop)
 }
 
 func argsOf(calls []*Call) [][]any {

@@ -2,11 +2,33 @@ package redisconn
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
+
+// Unsent is the failure of a command that was never sent. Err is the reason.
+type Unsent struct{ Err error }
+
+func (u Unsent) Error() string { return u.Err.Error() }
+
+func (u Unsent) Unwrap() error { return u.Err }
+
+// nobodyError is the failure of a dial that was refused, or whose host does not exist.
+type nobodyError struct {
+	addr string
+	err  error
+}
+
+func (e *nobodyError) Error() string {
+	return fmt.Sprintf("no Redis at %s: start one there, or give the client another address: %v", e.addr, e.err)
+}
+
+func (e *nobodyError) Unwrap() error   { return e.err }
+func (e *nobodyError) Permanent() bool { return true }
 
 // ErrSilence stands for an answer that did not come in time.
 var ErrSilence = errors.New("no answer in time")
@@ -46,12 +68,11 @@ func Permanent(err error) bool {
 		return true
 	}
 	text := ReplyText(err)
-	for _, prefix := range fleeting {
-		if strings.HasPrefix(text, prefix) {
-			return false
-		}
-	}
-	return text != ""
+	return text != "" && !fleetingReply(text)
+}
+
+func fleetingReply(text string) bool {
+	return slices.ContainsFunc(fleeting, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
 // Harmless reports whether a command that failed with err certainly changed nothing: it was never sent, or Redis

@@ -23,6 +23,9 @@ const (
 	// muteRetry is how long a server counts as one that lets no script publish, in grant.lua too. It is longer than
 	// inboxRetry, because finding out anew costs a waiter up to two seconds.
 	muteRetry = 10 * time.Minute
+	// droppedEach is how often an inbox reports messages that were not for it, at most. The first report waits for
+	// inboxPing: messages that are sent in bulk come in one report.
+	droppedEach = time.Minute
 )
 
 // An Inbox is the channel on which Redis notifies a Locker that a call of its own, waiting in line, was granted the
@@ -32,13 +35,19 @@ const (
 // Nothing depends on the arrival of a message: pub/sub forgets what it cannot deliver. A waiter also looks on its own,
 // at once when the connection has been replaced, and every two seconds or sooner while it stands. A message that comes
 // twice or late does no harm either: see Owner.Accept.
+//
+// A message is a hint, not an order, because any client that may PUBLISH to the channel can send one. The inbox acts only
+// on those that name an owner of its Locker, which shows in the owner's id, and the key that this owner wants: see
+// protocol.Seal. It counts the others, and they cost nothing else.
 type Inbox struct {
 	conn    *redisconn.Conn
 	channel string
 	usable  bool // whether the client can subscribe where scripts publish
 
-	deliver func(g protocol.Grant, names protocol.Names)
+	ours    func(id, key string) bool // whether an owner or waiter of this Locker has that id for that key
+	deliver func(protocol.Grant) bool // acts on such a message, unless that owner wants something else
 	Failed  func(err error, was bool) // called with the reason why grants do not arrive, and whether they did before
+	Dropped func(err error)           // called when messages were dropped
 	Turned  func()                    // called when Up changes; may be nil
 
 	ctx   context.Context // ends with Close
@@ -55,14 +64,19 @@ type Inbox struct {
 	again   time.Duration           // until then, no new subscription if the server does not know the inbox
 	pause   time.Duration           // from one such subscription to the next; 0: the server has known the inbox since
 	mute    bool                    // that scripts may not publish was reported
+
+	// Of the goroutine that receives.
+	dropped int           // messages that have not been reported
+	report  time.Duration // when to report them, or the earliest time for the next report
+	strays  strays
 }
 
 // InboxName returns the name of a channel that nobody else has.
 func InboxName(prefix string) string { return prefix + "holdfast:inbox:" + protocol.RandomID() }
 
-// NewInbox returns an Inbox that passes its messages to deliver.
-func NewInbox(conn *redisconn.Conn, channel string, deliver func(protocol.Grant, protocol.Names)) *Inbox {
-	in := &Inbox{conn: conn, channel: channel, deliver: deliver, news: make(chan struct{})}
+// NewInbox returns an Inbox that passes to deliver what is for an owner of ours.
+func NewInbox(conn *redisconn.Conn, channel string, ours func(id, key string) bool, deliver func(protocol.Grant) bool) *Inbox {
+	in := &Inbox{conn: conn, channel: channel, ours: ours, deliver: deliver, news: make(chan struct{})}
 	_, ring := conn.Client.(*redis.Ring) // the shards of a Ring know nothing of each other's channels
 	in.usable = !ring
 	in.ctx, in.Close = context.WithCancel(context.Background())
@@ -120,7 +134,7 @@ func (in *Inbox) run() {
 		if in.conn.Env.Now().Mono-began >= time.Second { // a connection that does not fail as soon as it is made
 			pause = first
 		}
-		in.conn.Env.Await(in.ctx, nil, pause/2+rand.N(pause))
+		in.conn.Env.Await(in.ctx, pause/2+rand.N(pause))
 		pause = min(2*pause, time.Second)
 	}
 }
@@ -151,6 +165,7 @@ var (
 	errStalled     = errors.New("the connection went silent")
 	errUnsupported = errors.New("the client cannot subscribe")
 	errElsewhere   = errors.New("subscribing again: the server that has the locks does not know the subscription, perhaps because of a failover, or because a name or address now leads elsewhere")
+	errReply       = errors.New("the client cannot make sense of a reply")
 	errMute        = errors.New("waiters poll, which is slower, because the server lets no script PUBLISH")
 )
 
@@ -215,7 +230,7 @@ func (in *Inbox) receive() error {
 	if err != nil {
 		return err
 	}
-	err = sub.Subscribe(ctx, in.channel)
+	err = reading(func() error { return sub.Subscribe(ctx, in.channel) })
 	// Closing the subscription interrupts go-redis in a read. While go-redis connects, the context does that, and Close
 	// would wait.
 	closed := make(chan struct{})
@@ -232,7 +247,12 @@ func (in *Inbox) receive() error {
 	}
 	silent := false
 	for {
-		msg, err := sub.ReceiveTimeout(ended, inboxPing)
+		in.tell()
+		var msg any
+		err := reading(func() (err error) {
+			msg, err = sub.ReceiveTimeout(ended, inboxPing)
+			return err
+		})
 		var timeout net.Error
 		if errors.As(err, &timeout) && timeout.Timeout() {
 			if silent {
@@ -259,6 +279,17 @@ func (in *Inbox) receive() error {
 	}
 }
 
+// reading calls f, in which go-redis may panic: it does so at replies that no Redis gives, such as an empty array in place of
+// a message. That ends the connection and must not end the program, as the next connection may lead to a Redis.
+func reading(f func() error) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("%w: %v", errReply, reason)
+		}
+	}()
+	return f()
+}
+
 // subscription returns a subscription for which nothing has been sent yet. A client of the user's own type may wrap a
 // Ring, whose Subscribe panics, and it would panic on a goroutine where nobody can recover.
 func (in *Inbox) subscription() (sub *redis.PubSub, err error) {
@@ -271,9 +302,51 @@ func (in *Inbox) subscription() (sub *redis.PubSub, err error) {
 }
 
 func (in *Inbox) message(text string) {
-	if g, ok := protocol.ReadGrant(text); ok {
-		if names, err := protocol.NameKeys(g.Key); err == nil {
-			in.deliver(g, names)
+	if g, ok := protocol.ReadGrant(text); ok && in.ours(g.Owner, g.Key) && in.deliver(g) {
+		return
+	}
+	if in.dropped == 0 {
+		in.report = max(in.report, in.conn.Env.Now().Mono+inboxPing)
+	}
+	in.dropped++
+}
+
+// tell reports the messages that were dropped, if there are any and it is time.
+func (in *Inbox) tell() {
+	if in.dropped == 0 {
+		return
+	}
+	if now := in.conn.Env.Now().Mono; now >= in.report {
+		in.Dropped(fmt.Errorf("%d messages that were not for this Locker were dropped: a client that may PUBLISH to %s sends them", in.dropped, in.channel))
+		in.dropped, in.report = 0, now+droppedEach
+	}
+}
+
+// strays is the owners that were undone last, because a message named them after their end. Messages that go on coming
+// must not bring a command each. So an owner is undone once for all messages about it that come in a while, and in that
+// time there are no more owners than fit. What is not undone ends by itself: a grant after grantLease, a place in line
+// after protocol.EntryLife.
+type strays struct {
+	latest [16]struct {
+		owner string
+		until time.Duration
+	}
+	oldest int
+}
+
+// Once reports whether an owner that has ended is to be undone, and not because of a message that came less than within
+// ago.
+func (in *Inbox) Once(owner string, within time.Duration) bool {
+	u, now := &in.strays, in.conn.Env.Now().Mono
+	if u.latest[u.oldest].until > now {
+		return false
+	}
+	for i := range u.latest {
+		if u.latest[i].owner == owner && u.latest[i].until > now {
+			return false
 		}
 	}
+	u.latest[u.oldest].owner, u.latest[u.oldest].until = owner, now+within
+	u.oldest = (u.oldest + 1) % len(u.latest)
+	return true
 }

@@ -2,7 +2,8 @@ package single
 
 import (
 	"context"
-	"strconv"
+	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
@@ -14,6 +15,10 @@ import (
 // whole lease. If that never comes, the grant costs the others little.
 const grantLease = 3 * time.Second
 
+// tokenAhead is how far the token of a grant may be ahead of both the clock of Redis and the last token that a waiter
+// knows: see Accept.
+const tokenAhead = 10 * time.Second
+
 // Want is what an owner asks for.
 type Want struct {
 	TTL       time.Duration
@@ -21,18 +26,24 @@ type Want struct {
 	ReentryID string
 	Block     int // how many tokens to reserve
 	Limit     int // how many may hold the lock together
+	Acks      int // how many replicas must have the lock; see Confirm
 }
 
 // An Owner holds, or may come to hold, a lock on one Redis.
 type Owner struct {
 	Tenure
 	redis *Redis
-	id    string // the re-entry id, or the limit; see protocol.Acquire
 	block int
 
-	latest *look               // the latest look that found another holder; nil until one has put the owner in line
-	wake   chan protocol.Grant // where the inbox puts a grant; nil while the inbox does not know the owner
+	renewing atomic.Pointer[redisconn.Call] // the scheduler's latest renewal
+
+	latest *look         // the latest look that found another holder; nil until one has put the owner in line
+	grant  grant         // what the inbox received last; guarded by the mutex of redis, as wake is
+	wake   chan struct{} // signals that; nil while the inbox does not know the owner
 }
+
+// grant is what a message says of a grant: its token, and the server's TIME, in µs.
+type grant struct{ token, time int64 }
 
 // look is what Redis answered when it found another holder.
 type look struct {
@@ -41,16 +52,11 @@ type look struct {
 	last int64          // the last token issued by then
 }
 
-// Init makes o the owner that the tombstone in names belongs to, or a new one if names has no tombstone.
+// Init makes o the owner that the tombstone in names belongs to.
 func (o *Owner) Init(r *Redis, names protocol.Names, want Want) {
-	if want.ReentryID != "" {
-		names.Enter()
-	}
-	o.redis, o.id, o.block = r, want.ReentryID, want.Block
-	if want.Limit > 1 {
-		names.Several, o.id = true, strconv.Itoa(want.Limit)
-	}
-	o.Start(r.Conn, o, names, want.Label, want.TTL)
+	o.redis, o.block = r, want.Block
+	names.Admits = protocol.Admits(want.Limit, want.ReentryID)
+	o.Start(r.Conn, o, names, want.TTL)
 }
 
 // Verdict is what an answered acquire means.
@@ -75,15 +81,7 @@ type Verdict struct {
 func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, limit time.Duration) (told bool) {
 	told = waits && o.redis.expect(o)
 	plan := o.redis.plan(planFor{o.TTL, o.block, waits, told})
-	o.Prepare(c)
-	through := false
-	defer func() {
-		if !through { // a hook panicked: the acquire may have been carried out
-			o.Tenure.Leave(c)
-		}
-	}()
-	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Room[:0], o.Key, &o.Names, &o.ID, plan, &o.id)), limit)
-	through = true
+	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Buf[:0], &o.Names, &o.ID, plan)), limit)
 	return told
 }
 
@@ -100,7 +98,7 @@ func (o *Owner) Read(c *redisconn.Call) Verdict {
 func (o *Owner) Take(c *redisconn.Call) { o.read(c) }
 
 func (o *Owner) read(c *redisconn.Call) Verdict {
-	if !o.Took(c) {
+	if !o.Note(c) {
 		return Verdict{Err: c.Err}
 	}
 	r, ok := protocol.ReadAcquired(c.Val)
@@ -132,31 +130,42 @@ func (o *Owner) read(c *redisconn.Call) Verdict {
 	return Verdict{Err: protocol.ErrReply}
 }
 
-// Wake returns the channel on which a grant arrives; nil if none will.
-func (o *Owner) Wake() <-chan protocol.Grant { return o.wake }
+// Wake returns the channel that signals the arrival of a grant; nil if none will arrive.
+func (o *Owner) Wake() <-chan struct{} { return o.wake }
 
-// Accept decides whether the owner can rely on a grant that the inbox received. If so, it returns the token, and the
+// Accept decides whether the owner can rely on the grant that the inbox received. If so, it returns the token, and the
 // moment at from which the first lease, of length d, counts. Otherwise the token is 0.
 //
-// By its clock, Redis made the grant at g.Time, and answered our latest look at l.seen. By our clock, we sent that look
-// at l.at, which was before. So the lease began at l.at + (g.Time - l.seen) or later, except for the difference in
+// By its clock, Redis made the grant at g.time, and answered our latest look at l.seen. By our clock, we sent that look
+// at l.at, which was before. So the lease began at l.at + (g.time - l.seen) or later, except for the difference in
 // speed of the two clocks. If more time has passed there than here, one clock was set or stood still, and only a new
 // look can tell. The same goes for a grant that is not newer than the look, by its token or, if Redis has forgotten the
 // tokens, by its time: then we held the lock, lost it in between, and have joined the line again.
-func (o *Owner) Accept(g protocol.Grant, now timing.Instant) (token int64, at timing.Instant, d time.Duration) {
+//
+// A token that is far ahead of that clock is not from Redis: relied on, it would shut out all later holders wherever it
+// is a fence. A script issues the larger of the last token + 1 and its TIME, and blocks keep the pace of the clock. So an
+// honest token exceeds the time of its grant only where the look, two seconds ago, knew of one that did, and then by
+// little more. A clock that was set forward by more than tokenAhead and back again, all since the look, is the exception,
+// and costs a look.
+func (o *Owner) Accept(now timing.Instant) (token int64, at timing.Instant, d time.Duration) {
+	o.redis.mu.Lock()
+	g := o.grant
+	o.redis.mu.Unlock()
 	l := o.latest
-	if l == nil {
+	if l == nil || l.seen <= 0 || g.time < l.seen || g.time-l.seen > math.MaxInt64/int64(time.Microsecond) {
 		return 0, at, 0
 	}
-	span := time.Duration(g.Time-l.seen) * time.Microsecond
+	span := time.Duration(g.time-l.seen) * time.Microsecond
 	passed := now.Mono - l.at.Mono
-	drift := max(0, span/100)
-	if l.seen == 0 || g.Token <= l.last || span < 0 || span > passed+drift+2*time.Millisecond {
+	drift := span / 100
+	switch {
+	case span > passed+drift+2*time.Millisecond,
+		g.token <= l.last, g.token-tokenAhead.Microseconds() > max(l.last, g.time):
 		return 0, at, 0
 	}
 	span = min(span, passed) - drift
-	o.Token = g.Token
-	return g.Token, timing.Instant{Mono: l.at.Mono + span, Wall: l.at.Wall + int64(span)}, min(o.TTL, grantLease)
+	o.Token = g.token
+	return g.token, timing.Instant{Mono: l.at.Mono + span, Wall: l.at.Wall + int64(span)}, min(o.TTL, grantLease)
 }
 
 // Onward reports whether another call may go on with the owner: with its place in line, or with the lock itself, which
@@ -164,25 +173,28 @@ func (o *Owner) Accept(g protocol.Grant, now timing.Instant) (token int64, at ti
 func (o *Owner) Onward() bool { return o.InLine || o.Token > 0 }
 
 // renewal returns the call that lengthens the lease to d.
-func (o *Owner) renewal(ctx context.Context, d time.Duration) *redisconn.Call {
-	c := &redisconn.Call{Ctx: ctx, Number: d.Milliseconds()}
-	return c.Set(protocol.Renew(c.Room[:0], o.Key, &o.Names, &o.ID, &c.Number))
+func (o *Owner) renewal(d time.Duration) *redisconn.Call {
+	c := &redisconn.Call{Number: d.Milliseconds(), Class: redisconn.Renews, Bulk: true}
+	return c.Set(protocol.Renew(c.Buf[:0], &o.Names, &o.ID, &c.Number))
 }
 
-// Renew asks for a lease of at least d or, with 0, for what is left of it. The call goes into batch. Without a batch it
-// is sent at once, for a holder that may be about to lose the lock.
-func (o *Owner) Renew(ctx context.Context, d time.Duration, batch redisconn.Batch) *redisconn.Call {
-	c := o.renewal(ctx, d)
-	if batch != nil {
-		batch[o.Conn] = append(batch[o.Conn], c)
-		return c
+// Renew asks for a lease of at least d or, with 0, for what is left of it. If then is not nil, it gets the answer, and
+// replaces an earlier such call that was not sent yet. The answer may come on a goroutine that others wait for.
+func (o *Owner) Renew(ctx context.Context, d time.Duration, then func(*redisconn.Call)) *redisconn.Call {
+	c := o.renewal(d)
+	c.Then = then
+	o.Conn.Send(ctx, c)
+	if then != nil {
+		if last := o.renewing.Swap(c); last != nil {
+			last.Leave()
+		}
 	}
-	c.Urgent = true
-	return o.Conn.Send(ctx, c)
+	return c
 }
 
 // Undo ends an owner that nobody will use. since is when its lease was last lengthened.
 func (o *Owner) Undo(since time.Duration) {
+	o.retract()
 	o.redis.unexpect(o)
 	o.Sent = max(o.Sent, since)
 	o.Tenure.Undo()
@@ -191,27 +203,36 @@ func (o *Owner) Undo(since time.Duration) {
 // Release frees the lock as Tenure.Release does. Only when that is done does the inbox forget the owner. Otherwise a
 // message about its grant that arrives meanwhile would start an undo next to this release, which would then look like
 // the release of a lost lock.
-func (o *Owner) Release(ctx context.Context, limit time.Duration) (Outcome, error) {
+func (o *Owner) Release(ctx context.Context, limit, lasting time.Duration) (Outcome, error) {
+	o.retract()
 	defer o.redis.unexpect(o)
-	return o.Tenure.Release(ctx, limit)
+	return o.Tenure.Release(ctx, limit, lasting)
 }
 
 // Pass is Release for a caller that goes on, see Tenure.Pass.
-func (o *Owner) Pass(limit time.Duration, told func(Outcome, error)) {
-	o.Tenure.Pass(limit, func(outcome Outcome, cause error) {
+func (o *Owner) Pass(limit, lasting time.Duration, told func(Outcome, error)) {
+	o.retract()
+	o.Tenure.Pass(limit, lasting, func(outcome Outcome, cause error) {
 		o.redis.unexpect(o)
-		told(outcome, cause)
+		if told != nil {
+			told(outcome, cause)
+		}
 	})
-}
-
-// Free makes c a release of this owner.
-func (o *Owner) Free(c *redisconn.Call, tainted bool) {
-	c.Set(protocol.Forget(c.Room[:0], o.Key, &o.Names, &o.ID, &c.Number, tainted))
 }
 
 // End is for an owner that ended without a release. There is nothing to undo: no renewal brings back what one server
 // has forgotten.
-func (o *Owner) End(time.Duration) { o.redis.unexpect(o) }
+func (o *Owner) End(time.Duration) {
+	o.retract()
+	o.redis.unexpect(o)
+}
+
+// retract takes back a renewal that was not sent yet. The owner has ended, and none is to lengthen its lease any more.
+func (o *Owner) retract() {
+	if last := o.renewing.Swap(nil); last != nil {
+		last.Leave()
+	}
+}
 
 // Acked is the answer to Confirm.
 type Acked struct {
@@ -226,19 +247,17 @@ type Acked struct {
 // release may have made it. So a write of our own, which comes after the grant, goes in front. renew.lua writes even if
 // the lease is whole.
 func (o *Owner) Confirm(ctx context.Context, n int, within, limit time.Duration) *redisconn.Call {
-	c := redisconn.NewSum(o.Conn.Env)
-	o.Sent = max(o.Sent, c.At.Mono) // an undo has to outlast this lease
 	// Not EVALSHA, unlike everywhere else: after a NOSCRIPT, WAIT would cover an older write and might use up all of
 	// the time.
-	renew, wait := o.renewal(ctx, o.TTL).Full(), []any{"wait", n, within.Milliseconds()}
-	o.Conn.Env.Go(func() {
-		val1, val2, err := o.Conn.Pair(ctx, o.Names.Lock, limit, renew, wait)
+	c := o.renewal(o.TTL)
+	c.Bulk, c.Args = false, c.Full()
+	o.Sent = max(o.Sent, o.Conn.Env.Now().Mono+limit) // an undo has to outlast this lease, which nobody listens to for longer
+	return o.Conn.Pair(ctx, c, limit, []any{"wait", n, within.Milliseconds()}, func(val1, val2 any) (any, error) {
 		left, ok1 := protocol.ReadLeft(val1)
 		replicas, ok2 := val2.(int64)
-		if err == nil && !(ok1 && ok2) {
-			err = protocol.ErrReply
+		if !ok1 || !ok2 {
+			return nil, protocol.ErrReply
 		}
-		c.Answer(Acked{left, replicas}, err)
+		return Acked{left, replicas}, nil
 	})
-	return c
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 )
 
 // From when on the lease of a grant counts, or why only a new look can tell. The server's clock is 1,000 s ahead.
@@ -28,15 +29,29 @@ func TestAcceptedGrants(t *testing.T) {
 		{"set forward there, or standing still here", 1100 * ms, 1000 * ms, 71, 0},
 		{"older than the look by its token", 1000 * ms, 1001 * ms, 70, 0},
 		{"older than the look by its time", -1 * ms, 1001 * ms, 71, 0},
+		{"a token of a clock that was 10 s ahead", 1000 * ms, 1001 * ms, seen + 11_000_000, 990 * ms},
+		{"a token that no clock gave", 1000 * ms, 1001 * ms, seen + 11_000_001, 0},
+		{"the largest token", 1000 * ms, 1001 * ms, 1<<53 - 1, 0},
 	} {
 		o := &Owner{latest: &look{seen: seen, last: last}, Tenure: Tenure{TTL: time.Minute}}
 		g := protocol.Grant{Token: row.token, Time: seen + row.after.Microseconds()}
-		token, from, d := o.Accept(g, timing.Instant{Mono: row.heard})
+		token, from, d := accept(o, g, timing.Instant{Mono: row.heard})
 		if ok := token == row.token; ok != (row.from != 0) || ok && (from.Mono != row.from || d != grantLease) {
 			t.Errorf("%s: got %v, %v, want %v", row.name, from, ok, row.from)
 		}
 	}
-	if token, _, _ := new(Owner).Accept(protocol.Grant{Token: 71, Time: seen}, timing.Instant{Mono: 1001 * ms}); token != 0 {
+	o := &Owner{latest: &look{seen: seen, last: last}}
+	const wraps = 18_446_744_073_709_552 // as many ns as fit into a Duration, and 384 more
+	if token, _, _ := accept(o, protocol.Grant{Token: wraps, Time: seen + wraps}, timing.Instant{Mono: 1001 * ms}); token != 0 {
+		t.Error("accepted from a time that is centuries ahead")
+	}
+	if token, _, _ := accept(new(Owner), protocol.Grant{Token: 71, Time: seen}, timing.Instant{Mono: 1001 * ms}); token != 0 {
 		t.Error("accepted before any look was answered")
 	}
+}
+
+// accept is Accept of a grant.
+func accept(o *Owner, g protocol.Grant, now timing.Instant) (int64, timing.Instant, time.Duration) {
+	o.redis, o.grant = new(Redis), grant{g.Token, g.Time}
+	return o.Accept(now)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
@@ -19,19 +18,22 @@ import (
 // Redis is the one Redis that has all locks of a Locker.
 type Redis struct {
 	*redisconn.Conn
+	Seal  protocol.Seal // makes the ids of all owners
 	inbox *Inbox
 	chans sync.Pool // wake channels for reuse
 
-	mu      sync.Mutex                     // guards what follows; never held during I/O
-	waiting map[string]chan protocol.Grant // by owner: each that may be granted a lock through the inbox, until it has ended
+	mu      sync.Mutex        // guards what follows; never held during I/O
+	waiting map[string]*Owner // by id: each that may be granted a lock through the inbox, until it has ended
 	plans   map[planFor]*string
 }
 
 // New returns the Redis behind client. Grants arrive on channel, which nobody else may have. report is called with the
 // reason if they do not arrive.
 func New(client redis.UniversalClient, env *timing.Env, channel string, report func(error)) *Redis {
-	r := &Redis{Conn: redisconn.New(client, env), waiting: map[string]chan protocol.Grant{}, plans: map[planFor]*string{}}
-	r.inbox = NewInbox(r.Conn, channel, r.deliver)
+	r := &Redis{Conn: redisconn.New(client, env), Seal: protocol.NewSeal(), waiting: map[string]*Owner{}, plans: map[planFor]*string{}}
+	r.inbox = NewInbox(r.Conn, channel, r.Seal.Owns, r.deliver)
+	r.inbox.Dropped = func(err error) { report(fmt.Errorf("holdfast: %w", err)) }
+	r.Report = report
 	r.inbox.Failed = func(err error, _ bool) {
 		if !errors.Is(err, errElsewhere) && !errors.Is(err, errMute) {
 			err = fmt.Errorf("waiters poll, because SUBSCRIBE failed: %w", err)
@@ -41,26 +43,26 @@ func New(client redis.UniversalClient, env *timing.Env, channel string, report f
 	return r
 }
 
-// Open opens the inbox for waiters, and returns a channel that is closed the next time it opens.
-func (r *Redis) Open() <-chan struct{} { return r.inbox.Open() }
+// Open opens the inbox for waiters. It reports whether the inbox can receive grants, and returns a channel that is closed
+// the next time it can.
+func (r *Redis) Open() (news <-chan struct{}, up bool) { return r.inbox.Open(), r.inbox.Up() }
 
-// Up reports whether the inbox can receive grants.
-func (r *Redis) Up() bool { return r.inbox.Up() }
-
-// Close is called when no call will wait any more.
-func (r *Redis) Close() { r.inbox.Close() }
-
-// Several is false: no majority is needed.
-func (r *Redis) Several() bool { return false }
-
-// Patience is how long to wait for one answer, and Allowance how long all that one call needs may take.
-func (r *Redis) Patience(ttl time.Duration) time.Duration  { return timing.Patience(ttl) }
-func (r *Redis) Allowance(ttl time.Duration) time.Duration { return timing.Patience(ttl) }
-
-// Same reports whether o uses the same client, as far as that can be seen.
-func (r *Redis) Same(o *Redis) bool {
-	return reflect.TypeOf(r.Client).Comparable() && r.Client == o.Client
+// Close is called when no call will wait any more, and again with over when the Locker is shut down.
+func (r *Redis) Close(over bool) {
+	r.inbox.Close()
+	r.Conn.Close(over)
 }
+
+// Patience is how long to wait for one answer, and how long all that one call needs may take.
+func (r *Redis) Patience(ttl time.Duration) (answer, call time.Duration) {
+	return timing.Patience(ttl), timing.Patience(ttl)
+}
+
+// Clients returns the client.
+func (r *Redis) Clients() []redis.UniversalClient { return []redis.UniversalClient{r.Client} }
+
+// Check refuses nothing.
+func (r *Redis) Check(Want) error { return nil }
 
 // Waiting returns how many owners may receive a grant.
 func (r *Redis) Waiting() int {
@@ -77,10 +79,10 @@ func (r *Redis) expect(o *Owner) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if o.wake == nil {
-		if o.wake, _ = r.chans.Get().(chan protocol.Grant); o.wake == nil {
-			o.wake = make(chan protocol.Grant, 1)
+		if o.wake, _ = r.chans.Get().(chan struct{}); o.wake == nil {
+			o.wake = make(chan struct{}, 1)
 		}
-		r.waiting[o.ID] = o.wake
+		r.waiting[o.ID] = o
 	}
 	return true
 }
@@ -101,29 +103,37 @@ func (r *Redis) unexpect(o *Owner) {
 	o.wake = nil
 }
 
-// deliver passes a message to the owner that it is for.
-func (r *Redis) deliver(g protocol.Grant, names protocol.Names) {
+// deliver passes a message to the owner that it is for, which has an id of ours. It reports whether the message can be
+// true.
+func (r *Redis) deliver(g protocol.Grant) bool {
 	r.mu.Lock()
+	o := r.waiting[g.Owner]
+	if o == nil {
+		r.mu.Unlock() // the cleaner may do anything else that is due
+		names, err := protocol.NameKeys(g.Key)
+		if err == nil && r.inbox.Once(g.Owner, grantLease) { // which is how long stray goes on
+			r.stray(names, g.Owner)
+		}
+		return err == nil
+	}
 	defer r.mu.Unlock()
-	wake := r.waiting[g.Owner]
-	if wake == nil {
-		r.stray(names, g.Owner)
-		return
+	if o.Names.Lock != g.Key {
+		return false
 	}
+	o.grant = grant{g.Token, g.Time}
 	select {
-	case <-wake: // an older one
-	default:
+	case o.wake <- struct{}{}:
+	default: // it has not seen an older one
 	}
-	wake <- g
+	return true
 }
 
 // stray undoes a grant to an owner that has ended, or that a delayed acquire put in line after its end.
 func (r *Redis) stray(names protocol.Names, owner string) {
 	names.Gone = names.Tombstone(owner)
-	o := new(Owner)
-	o.Init(r, names, Want{TTL: grantLease, ReentryID: owner}) // had it named a re-entry id, others may hold the lock under its id
-	o.Tainted = true
-	r.Env.Go(func() { _, _ = o.Tenure.Release(r.Env.Gate.Over, grantLease) })
+	t := Tenure{Tainted: true, Sent: r.Env.Now().Mono}
+	t.Start(r.Conn, nil, names, grantLease)
+	t.Undo()
 }
 
 // planFor is what the second argument of acquire.lua depends on.
@@ -161,17 +171,17 @@ func (r *Redis) Claim(names protocol.Names, tick int64, _ time.Duration, w proto
 	claimant := protocol.RandomID()
 	return func(ctx context.Context) *redisconn.Call {
 		c := new(redisconn.Call)
-		return r.Send(ctx, c.Set(protocol.Claim(c.Room[:0], &names, tick, claimant, w)))
+		return r.Send(ctx, c.Set(protocol.Claim(c.Buf[:0], &names, tick, claimant, w)))
 	}
 }
 
-// Inspect asks who holds each of several locks. A call whose answer did not come in time has neither Val nor Err.
-func (r *Redis) Inspect(ctx context.Context, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call {
+// Inspect asks about each of several locks. A call whose answer did not come in time has neither Val nor Err.
+func (r *Redis) Inspect(ctx context.Context, ask protocol.Question, names []protocol.Names, ttl time.Duration, sweep *redisconn.Sweep) []*redisconn.Call {
 	calls := make([]*redisconn.Call, len(names))
 	for i := range names {
-		c := &redisconn.Call{Ctx: ctx}
-		calls[i] = c.Set(protocol.Inspect(c.Room[:0], &names[i]))
+		c := new(redisconn.Call)
+		calls[i] = c.Set(ask(c.Buf[:0], &names[i]))
 	}
-	sweep.Ask(ctx, r.Env, r.Patience(ttl), redisconn.Batch{r.Conn: calls})
+	sweep.Ask(ctx, r.Env, timing.Patience(ttl), calls, func(int) *redisconn.Conn { return r.Conn })
 	return calls
 }

@@ -2,6 +2,7 @@ package timing
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,6 +11,7 @@ type Env struct {
 	Clock  Clock
 	Timers Timers
 	Gate   *Gate
+	Held   atomic.Int64 // how many locks are held
 }
 
 // NewEnv returns an Env whose clock begins now.
@@ -30,26 +32,30 @@ func (e *Env) Go(f func()) {
 	}()
 }
 
-// Why is the reason that a wait ended.
-type Why int
-
+// What Await returns if nothing that it waits for has happened.
 const (
-	Told    Why = iota // what the wait was for has happened
-	Ended              // the context has ended
-	Elapsed            // the time has passed
+	Ended   = -1 // the context has ended
+	Elapsed = -2 // the time has passed
 )
 
-// Await waits until done is signalled, ctx ends, or d has passed. done can be nil, and d can be Forever.
-func (e *Env) Await(ctx context.Context, done <-chan struct{}, d time.Duration) Why {
+// Await waits until one of on, at most three channels, is signalled, ctx ends, or d has passed, which can be Forever. It
+// returns the index of the channel, Ended or Elapsed. A nil channel is never signalled.
+func (e *Env) Await(ctx context.Context, d time.Duration, on ...<-chan struct{}) int {
 	var over <-chan time.Time
 	if d < Forever {
 		timer := e.Timers.Get(d)
 		defer e.Timers.Rest(timer)
 		over = timer.C
 	}
+	var c [3]<-chan struct{}
+	copy(c[:], on)
 	select {
-	case <-done:
-		return Told
+	case <-c[0]:
+		return 0
+	case <-c[1]:
+		return 1
+	case <-c[2]:
+		return 2
 	case <-ctx.Done():
 		return Ended
 	case <-over:

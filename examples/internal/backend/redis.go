@@ -13,12 +13,16 @@ import (
 
 // RedisOptions returns the options of a client for a host:port or a redis:// URL.
 func RedisOptions(addr string) (*redis.Options, error) {
-	if !strings.Contains(addr, "://") {
+	scheme, rest, isURL := strings.Cut(addr, "://")
+	if !isURL && !strings.ContainsAny(addr, "@/?#") {
 		return &redis.Options{Addr: addr}, nil
 	}
 	options, err := redis.ParseURL(addr)
-	if err != nil {
-		return nil, errors.New("not a redis:// URL") // not err itself: like the URL, it can contain a password
+	// Where a password has / ? or #, what is left of it is the host or the port, which the text of a failed dial contains.
+	i := strings.IndexAny(rest, "/?#")
+	if err != nil || strings.ContainsAny(scheme, "/?#@:") || i >= 0 && strings.Contains(rest[i:], "@") || strings.Contains(rest, "#") {
+		// Not err itself: like the URL, it can contain a password.
+		return nil, errors.New("neither host:port nor a redis:// URL; in a password / # ? @ % are %2F %23 %3F %40 %25")
 	}
 	return options, nil
 }

@@ -5,21 +5,25 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	_ "github.com/holdfast-go/holdfast/internal/testlimit"
 
 	// What the snippets import, so that go builds it before the test, and names what it cannot download.
 	_ "github.com/gin-gonic/gin"
 	_ "github.com/holdfast-go/holdfast/core"
+	_ "github.com/holdfast-go/holdfast/core/redlock"
 	_ "github.com/holdfast-go/holdfast/cronlock"
 	_ "github.com/holdfast-go/holdfast/ginlock"
 	_ "github.com/holdfast-go/holdfast/sqlfence"
@@ -52,6 +56,54 @@ func TestReadme(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A newcomer without a Redis reads one line, which says so. It is the first, and there are no others of the client before it.
+func TestReadmeWithoutRedis(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := sections(string(text))
+	for _, s := range all {
+		if s.title != "the beginning" && s.title != "Several masters" { // the others begin as the first does
+			continue
+		}
+		t.Run(s.title, func(t *testing.T) {
+			p, err := assemble(all[0], s, "README.md")
+			if err != nil {
+				t.Fatal(err)
+			}
+			nobody := unused(t)
+			addrs := map[string]string{`"localhost:6379"`: nobody}
+			if s.title != "the beginning" { // one master is there, the others are not
+				addrs = map[string]string{`"localhost:6379"`: newServer(t), `"localhost:6380"`: nobody, `"localhost:6381"`: unused(t)}
+			}
+			binary, err := build(t, p, address.ReplaceAllStringFunc(p.source, func(literal string) string { return strconv.Quote(addrs[literal]) }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err = run(t, time.Minute, t.TempDir(), binary); err == nil {
+				t.Fatal("it runs without a Redis")
+			}
+			_, said, _ := strings.Cut(err.Error(), "\n")
+			said = strings.TrimPrefix(said, all[0].snippets[0].prints+"\n") // under the lock of the master that is there
+			if want := "no Redis at " + nobody + ": start one there, or "; strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
+				t.Errorf("it says\n%s\nwant one line with %q", said, want)
+			}
+		})
+	}
+}
+
+// unused returns an address at which nobody listens.
+func unused(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 func count(all []section) (n int) {
@@ -99,24 +151,11 @@ func try(t *testing.T, first, s section) error {
 	if slices.Contains(p.imports, imports["asynq"]) && !withAsynq {
 		t.Skip("left out: github.com/hibiken/asynq")
 	}
-	dir := t.TempDir()
-	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
-	build := []string{"build"}
-	if p.test {
-		source, build = filepath.Join(dir, "main_test.go"), []string{"test", "-c"}
-	}
-	if err := os.WriteFile(source, []byte(withServers(t, p.source)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if raced {
-		// As make test builds them, so that they are in the build cache.
-		build = append(build, "-race", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=modernc.org/...=-race=false")
-	}
-	// Beside the module: `go build` takes a file from anywhere, and its imports from the module that it is called in.
-	if _, err := run(t, 5*time.Minute, filepath.Join("..", ".."), "go", append(build, "-ldflags=-w", "-o", binary, source)...); err != nil {
+	binary, err := build(t, p, withServers(t, p.source))
+	if err != nil {
 		return err
 	}
-	got, err := run(t, time.Minute, dir, binary)
+	got, err := run(t, time.Minute, filepath.Dir(binary), binary)
 	if err != nil {
 		return err
 	}
@@ -124,6 +163,27 @@ func try(t *testing.T, first, s section) error {
 		return fmt.Errorf("README.md:%d: got %q, want %q", s.snippets[0].line, got, p.prints)
 	}
 	return nil
+}
+
+// build makes a program of source.
+func build(t *testing.T, p program, source string) (binary string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	file, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+	args := []string{"build"}
+	if p.test {
+		file, args = filepath.Join(dir, "main_test.go"), []string{"test", "-c"}
+	}
+	if err := os.WriteFile(file, []byte(source), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if raced {
+		// As make test builds them, so that they are in the build cache.
+		args = append(args, "-race", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=modernc.org/...=-race=false")
+	}
+	// Beside the module: `go build` takes a file from anywhere, and its imports from the module that it is called in.
+	_, err = run(t, 5*time.Minute, filepath.Join("..", ".."), "go", append(args, "-ldflags=-w", "-o", binary, file)...)
+	return binary, err
 }
 
 // run returns what a program writes to its standard output. patience only catches programs that hang.

@@ -82,6 +82,7 @@ var imports = map[string]string{
 	"log":       "log",
 	"miniredis": "github.com/alicebob/miniredis/v2",
 	"redis":     "github.com/redis/go-redis/v9",
+	"redlock":   "github.com/holdfast-go/holdfast/core/redlock",
 	"sql":       "database/sql",
 	"sqlfence":  "github.com/holdfast-go/holdfast/sqlfence",
 	"testing":   "testing",

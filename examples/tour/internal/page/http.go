@@ -19,6 +19,12 @@ var page string
 // pageTimeout bounds how long the server tries to send one message to a page whose connection is stuck.
 const pageTimeout = 5 * time.Second
 
+// newServer returns a server that does not wait for ever for what a client says it will send. A page that is open stays so:
+// net/http counts no time for reading once a request is whole.
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14}
+}
+
 func routes(b *board, f *fleet, w *watch) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", servePage)

@@ -3,11 +3,14 @@ package page
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -192,3 +195,70 @@ func TestBoardHasRoomForSoManyPages(t *testing.T) {
 		t.Error("open after the end")
 	}
 }
+
+// A client that does not send what it said it would is not waited for. A page that only listens stays.
+func TestServerWaitsForNoBodyForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleetAtRest()
+		listener := pipes(make(chan net.Conn))
+		server := newServer(guarded("", routes(f.board, f, &watch{})))
+		go server.Serve(listener)
+		connect := func(request string) net.Conn {
+			near, far := net.Pipe()
+			listener <- far
+			if _, err := near.Write([]byte(request)); err != nil {
+				t.Error(err)
+			}
+			return near
+		}
+		page := connect("GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+		var read atomic.Int64
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			for buf := make([]byte, 1<<12); ; {
+				n, err := page.Read(buf)
+				if read.Add(int64(n)); err != nil {
+					return
+				}
+			}
+		}()
+		for _, request := range []string{
+			"POST /replicas/replica-1/pause HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\n",
+			"POST /replicas/replica-1/pause HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+		} {
+			began := time.Now()
+			client := connect(request)
+			_, _ = io.Copy(io.Discard, client) // until the server closes it
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("%q kept a connection for %v", request, took)
+			}
+			client.Close()
+		}
+		time.Sleep(time.Hour)
+		before := read.Load()
+		f.board.report("replica-1", report{What: "sold", Product: "lamp"})
+		synctest.Wait()
+		if read.Load() == before {
+			t.Error("the page is told of nothing any more")
+		}
+		f.board.close()
+		page.Close()
+		<-gone
+		server.Close()
+	})
+}
+
+// pipes is a listener of the connections that it is given.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }

@@ -74,8 +74,14 @@ func (rp *reporter) trace() *holdfast.Trace {
 		}
 	}
 	return &holdfast.Trace{
-		Waiting: hook("waiting"), Acquired: hook("acquired"), Renewed: hook("renewed"), Lost: hook("lost"),
-		Released: hook("released"), NodeError: hook("redis"),
+		Waiting: hook("waiting"), Acquired: hook("acquired"), Renewed: hook("renewed"), NodeError: hook("redis"),
+		Ended: func(e holdfast.Event) {
+			what := "released"
+			if errors.Is(e.Err, holdfast.ErrLost) {
+				what = "lost"
+			}
+			hook(what)(e)
+		},
 	}
 }
 
@@ -125,8 +131,10 @@ func (rp *reporter) pay(ctx context.Context, locker *holdfast.Locker, product st
 	rp.gate.leave()
 	place, err := locker.Acquire(ctx, payments, holdfast.WithLimit(atOnce), holdfast.WithTrace(&holdfast.Trace{
 		Waiting: func(holdfast.Event) { say("queued") },
-		Lost: func(e holdfast.Event) {
-			rp.say(report{What: "displaced", Product: product, Elapsed: e.Elapsed.Milliseconds()})
+		Ended: func(e holdfast.Event) {
+			if errors.Is(e.Err, holdfast.ErrLost) {
+				rp.say(report{What: "displaced", Product: product, Elapsed: e.Elapsed.Milliseconds()})
+			}
 		},
 	}))
 	rp.gate.enter()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -81,12 +80,7 @@ func show(ctx context.Context, servers *shop.Servers, cfg Config, l live, out, e
 	busy.Go(func() { w.run(playing) })
 	busy.Go(func() { f.run(playing) })
 
-	server := &http.Server{
-		Handler:           guarded(cfg.Addr, routes(f.board, f, w)),
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    1 << 14,
-	}
+	server := newServer(guarded(cfg.Addr, routes(f.board, f, w)))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	fmt.Fprintf(out, "\nWho holds what: http://%s/   (Ctrl-C ends it)\n", listener.Addr())

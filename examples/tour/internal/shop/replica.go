@@ -65,8 +65,8 @@ func (s *Servers) StartReplica(ctx context.Context, p Plan) (_ *Replica, err err
 	}
 	r.URL = "http://" + listener.Addr().String()
 	r.server = &http.Server{
-		Handler:           (&shop{replica: p.Name, books: r.Books, fenced: p.Fenced, deaf: p.Deaf, charge: p.Charge}).routes(middleware...),
-		ReadHeaderTimeout: 10 * time.Second,
+		Handler:     (&shop{replica: p.Name, books: r.Books, fenced: p.Fenced, deaf: p.Deaf, charge: p.Charge}).routes(middleware...),
+		ReadTimeout: 10 * time.Second,
 	}
 	go func() { r.served <- r.server.Serve(listener) }()
 	return r, nil

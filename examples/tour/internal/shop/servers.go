@@ -131,5 +131,11 @@ func pingRedis(ctx context.Context, o *redis.Options) error {
 	once.ContextTimeoutEnabled = true
 	once.MaxRetries, once.DialerRetries = -1, 1 // a wrong address should say so at once
 	client := redis.NewClient(&once)
-	return errors.Join(client.Ping(ctx).Err(), client.Close())
+	// go-redis logs a dial that fails. What is printed next says all that there is to say.
+	conn, err := client.Options().Dialer(ctx, client.Options().Network, o.Addr)
+	if err == nil {
+		_ = conn.Close()
+		err = client.Ping(ctx).Err()
+	}
+	return errors.Join(err, client.Close())
 }

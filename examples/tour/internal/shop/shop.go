@@ -88,7 +88,7 @@ func (s *shop) buy(c *gin.Context) {
 	// The units are numbered, and the highest number goes first: with 7 left this is number 7.
 	if s.deaf {
 		lock := holdfast.Held(ctx)[0]
-		ctx = sqlfence.WithToken(context.Background(), lock.Key(), lock.Token())
+		ctx = sqlfence.Mark{Resource: lock.Key(), Token: lock.Token()}.In(context.Background())
 	}
 	write := s.books.Sell
 	if s.fenced {

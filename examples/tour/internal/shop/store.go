@@ -119,7 +119,7 @@ func (s *Store) Sell(ctx context.Context, sold Sale, left int) error {
 
 // SellFenced does the same as the holder of the lock in ctx. The database refuses it if it has seen a later holder.
 func (s *Store) SellFenced(ctx context.Context, sold Sale, left int) error {
-	return s.fence.WithTx(ctx, s.db, nil, func(tx *sql.Tx) error { return s.record(ctx, tx, sold, left) })
+	return s.fence.WithTx(ctx, s.db, nil, func(ctx context.Context, tx *sql.Tx) error { return s.record(ctx, tx, sold, left) })
 }
 
 func (s *Store) record(ctx context.Context, tx *sql.Tx, sold Sale, left int) error {

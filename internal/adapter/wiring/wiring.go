@@ -1,0 +1,126 @@
+// Package wiring has what the adapters share: the locks that a request or a task names, the mistakes in the arguments
+// of a constructor, and hooks that have a default.
+package wiring
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	holdfast "github.com/holdfast-go/holdfast/core"
+)
+
+const (
+	// longestKey is the length of the longest key that holdfast.Key makes.
+	longestKey = 256
+
+	// mostLocks is how many locks DoAll takes at most.
+	mostLocks = 64
+)
+
+// Mistakes are those in the arguments of a constructor. Options only record them; the constructor panics with all of them.
+type Mistakes []string
+
+// Refuse records a mistake.
+func (m *Mistakes) Refuse(format string, args ...any) { *m = append(*m, fmt.Sprintf(format, args...)) }
+
+// Err returns one error that names all mistakes and matches holdfast.ErrInvalid, or nil if there are none.
+func (m Mistakes) Err(act string) error {
+	if len(m) == 0 {
+		return nil
+	}
+	return Invalid("%s: %s", act, strings.Join(m, "; "))
+}
+
+// Invalid returns an error with that text that matches holdfast.ErrInvalid.
+func Invalid(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
+
+type invalidError struct{ reason string }
+
+func (e *invalidError) Error() string        { return e.reason }
+func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
+
+// Target is a resource, and the part of a request or task that tells one of its locks from another.
+type Target[T any] struct {
+	Resource string
+	Part     func(T) ([]string, error)
+}
+
+// Judge records what is wrong with the locker, with the targets, of which the first is the constructor's and the others are
+// from WithAlso, and with the options of their locks.
+func Judge[T any](m *Mistakes, locker *holdfast.Locker, targets []Target[T], lock []holdfast.CallOption) {
+	where := ""
+	for _, t := range targets {
+		if t.Resource == "" {
+			m.Refuse("%sno resource", where)
+		}
+		if t.Part == nil {
+			m.Refuse("%sno part: a part needs names that are not empty, and Parts needs at least one part, none of them nil", where)
+		}
+		where = "WithAlso: "
+	}
+	if n := len(targets); n > mostLocks {
+		m.Refuse("WithAlso: %d locks at once: want at most %d", n, mostLocks)
+	}
+	if locker == nil {
+		m.Refuse("no Locker")
+		return
+	}
+	// The key is as long as a key can be, to find a prefix that leaves no room for it.
+	if err := locker.Check(strings.Repeat("k", longestKey), lock...); err != nil {
+		m.Refuse("WithLock: %v", err)
+	}
+}
+
+// Keys returns the keys of the locks that from names, each once. unnamed makes the error for a target of which it has what:
+// a key without that value would be one lock for all that have none.
+func Keys[T any](targets []Target[T], from T, unnamed func(resource, what string) error) ([]string, error) {
+	keys := make([]string, 0, len(targets))
+	for _, t := range targets {
+		parts, err := t.Part(from)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(parts) == 0:
+			return nil, unnamed(t.Resource, "nothing")
+		case slices.Contains(parts, ""):
+			return nil, unnamed(t.Resource, "an empty value")
+		}
+		if key := holdfast.Key(append([]string{t.Resource}, parts...)...); !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
+}
+
+// Parts returns a part that takes what all of parts take, in their order; nil for none, or if one is nil.
+func Parts[P ~func(T) ([]string, error), T any](parts []P) P {
+	if len(parts) == 0 || slices.ContainsFunc(parts, func(p P) bool { return p == nil }) {
+		return nil
+	}
+	parts = slices.Clone(parts)
+	return func(from T) (all []string, err error) {
+		for _, p := range parts {
+			some, err := p(from)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
+		}
+		return all, nil
+	}
+}
+
+// Tell calls one hook of every trace that sets it, or that of standard if none does.
+func Tell[T, A, B any](traces []*T, standard *T, hook func(*T) func(A, B), a A, b B) {
+	told := false
+	for _, t := range traces {
+		if f := hook(t); f != nil {
+			f(a, b)
+			told = true
+		}
+	}
+	if f := hook(standard); !told && f != nil {
+		f(a, b)
+	}
+}
