@@ -77,10 +77,11 @@
 // Cluster slot of K: core/limits.md lists them. Grants are published to <prefix>holdfast:inbox:<random>. An ACL must allow
 // the keys, the channels and these commands:
 //
-//	EVALSHA EVAL MGET GET GETEX GETRANGE SET DEL PTTL PEXPIRE TIME LINDEX   for every lock
-//	LLEN LPOS LREM RPUSH HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING       to wait in line
-//	HMGET HGETALL HLEN EXISTS                                               for WithReentryID, WithLimit and WithShared
-//	WAIT                                                                    for WithReplicaAcks
+//	EVALSHA EVAL MGET GET GETEX GETRANGE SET DEL PTTL PEXPIRE TIME EXISTS        for every lock
+//	ZADD ZREM ZRANGE ZRANK ZCARD HGET HSET HDEL PUBSUB PUBLISH SUBSCRIBE PING    to wait in line
+//	ZSCORE ZCOUNT ZLEXCOUNT ZREMRANGEBYSCORE                                     for WithShare
+//	HMGET HGETALL HLEN                                                           for WithReentryID, WithLimit and WithShared
+//	WAIT                                                                         for WithReplicaAcks
 //
 // Redis 6.2 or later, or Valkey.
 package holdfast

@@ -530,13 +530,14 @@ func TestReentryIDScripts(t *testing.T) {
 			if c.first != 0 {
 				rdb.HSet(background, heldKey, "@first", in(now+c.first))
 			}
+			arrival := func(w string) string { return fmt.Sprintf("%016d", 1+slices.Index(c.line, w)) }
 			for _, w := range c.line {
-				rdb.RPush(background, lineKey, w)
+				rdb.ZAdd(background, lineKey, redis.Z{Member: " " + arrival(w) + w})
 			}
 			for w, expiry := range map[string]string{"w": fmt.Sprint(now + 5000), "new": fmt.Sprint(now + 5000), "in": fmt.Sprint(now + 5000),
 				"dead": fmt.Sprint(now - 1), "odd": "", "long": "99999999999999999"} {
 				if slices.Contains(c.line, w) {
-					rdb.HSet(background, waitKey, w, expiry+" 3000 63000 1 1 0 -")
+					rdb.HSet(background, waitKey, w, expiry+" "+arrival(w)+" 3000 63000 1 1 1: 0 -")
 				}
 			}
 			if c.anotherType {
@@ -544,7 +545,7 @@ func TestReentryIDScripts(t *testing.T) {
 			}
 			plan := "5000 65000 1"
 			if c.placed {
-				plan += " 5000 3000 0 -"
+				plan += " 5000 3000 1: 0 -"
 			}
 			val, err := holdfast.PermitScript.Run(background, rdb, "k", fenceKey, goneKey, lineKey, waitKey, heldKey, c.owner, plan, "1=job")
 			reply := fmt.Sprint(val)
@@ -557,7 +558,7 @@ func TestReentryIDScripts(t *testing.T) {
 			if !strings.Contains(reply, c.want) {
 				t.Errorf("%s: got %s, want %s", c.name, reply, c.want)
 			}
-			if got := rdb.LRange(background, lineKey, 0, -1).Val(); !c.anotherType && !slices.Equal(got, c.left) {
+			if got := lineOf(rdb); !c.anotherType && !slices.Equal(got, c.left) {
 				t.Errorf("%s: in line are %q, want %q", c.name, got, c.left)
 			}
 			if in := rdb.HExists(background, heldKey, "@new").Val(); in != (c.owner == "new" && c.want == "70") {

@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
 )
 
 // watch looks at the locks of one key, again and again until end: never do two of them count as held, and
@@ -198,10 +200,21 @@ func inQueue(t *testing.T, n int, fn func(t *testing.T, b *servertest.Bubble, q 
 // inLine is how many stand in line for k, by what Redis has of them.
 func inLine(t *testing.T, b *servertest.Bubble) int {
 	t.Helper()
-	list, _ := b.Redis.List("{k}:~line")
+	list, _ := b.Redis.ZMembers(lineKey)
 	known, _ := b.Redis.HKeys("{k}:~wait")
 	if len(list) != len(known) {
 		t.Errorf("%d places, %d owners", len(list), len(known))
 	}
 	return len(list)
+}
+
+// lineOf are those in line for k, without shares first come, first served.
+func lineOf(rdb redis.UniversalClient) []string {
+	ids := []string{}
+	for _, m := range rdb.ZRange(background, lineKey, 0, -1).Val() {
+		if _, place, ok := strings.Cut(m, " "); ok {
+			ids = append(ids, place[16:])
+		}
+	}
+	return ids
 }

@@ -110,7 +110,8 @@ func newLocker(t *testing.T, rdb redis.UniversalClient, opts ...holdfast.Option)
 
 // leastACL is all that the package's description says that New needs, for keys that begin with job: and no prefix.
 const leastACL = "~job:* ~{job:* &holdfast:inbox:* +evalsha +eval +mget +get +getex +getrange +set +del +pttl +pexpire +time " +
-	"+lindex +llen +lpos +rpush +lrem +hget +hset +hdel +pubsub +publish +subscribe +ping +hmget +hgetall +hlen +exists +wait"
+	"+exists +zadd +zrem +zrange +zrank +zcard +hget +hset +hdel +pubsub +publish +subscribe +ping +zscore +zcount +zlexcount +zremrangebyscore " +
+	"+hmget +hgetall +hlen +wait"
 
 // aclUser returns a client that may do what rules say, and no more.
 func aclUser(t *testing.T, server *servertest.Server, name, rules string) *redis.Client {

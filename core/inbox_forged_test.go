@@ -207,7 +207,7 @@ func TestRedLockForgedMessages(t *testing.T) {
 		var lines []string
 		for end := time.Now().Add(10 * time.Second); len(lines) == 0 && time.Now().Before(end); {
 			time.Sleep(time.Second)
-			lines, _ = ms[0].Redis.List("{other}:~line")
+			lines, _ = ms[0].Redis.ZMembers("{other}:~line")
 		}
 		if len(lines) != 1 {
 			t.Fatalf("line %v", lines)
@@ -243,7 +243,7 @@ func TestRedLockForgedMessages(t *testing.T) {
 		if n := ms.having("k"); n < 2 || own.Err() != nil {
 			t.Errorf("%d masters have the lock, %v", n, own.Err())
 		}
-		if now, _ := ms[0].Redis.List("{other}:~line"); !slices.Equal(now, lines) {
+		if now, _ := ms[0].Redis.ZMembers("{other}:~line"); !slices.Equal(now, lines) {
 			t.Errorf("the line is %v, was %v", now, lines)
 		}
 		cancel()

@@ -129,7 +129,7 @@ func TestServerLimitThatIsForgotten(t *testing.T) {
 				ls = append(ls, l)
 				wait(t, &replica{Locker: l}, "k", got, three)
 			}
-			until(t, "all wait", func() bool { return rdb.LLen(background, lineKey).Val() == n+1 })
+			until(t, "all wait", func() bool { return rdb.ZCard(background, lineKey).Val() == n+1 })
 			if err := forget(rdb); err != nil {
 				t.Fatal(err)
 			}

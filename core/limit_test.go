@@ -632,8 +632,8 @@ func TestLimitAndAMessageThatIsRefused(t *testing.T) {
 			}
 			refuse(b, "publish", "ERR This Redis command is not allowed from script")
 			acquire("in", strings.TrimSuffix(limit, "=job"), "")
-			acquire("first", "1", " 5000 3000 0 -") // or the other would enter
-			acquire("told", limit, " 5000 3000 0 inbox")
+			acquire("first", "1", " 5000 3000 1: 0 -") // or the other would enter
+			acquire("told", limit, " 5000 3000 1: 0 inbox")
 			before := strings.Replace(holders(), " w", "", 1)
 			if limit == "3" {
 				forget("first")

@@ -35,7 +35,7 @@ func TestLineScripts(t *testing.T) {
 func joinArgs(owner string) []any {
 	args := acquireArgs(owner, 15_000)
 	args[2] = "{k}:~gone:" + owner
-	args[6] = args[6].(string) + " 5000 3000 1 -"
+	args[6] = args[6].(string) + " 5000 3000 1: 1 -"
 	return args
 }
 
@@ -85,11 +85,11 @@ var lineRows = []lineRow{
 	{name: "release: to one that lets several hold it, and one behind that does not", seed: func(r *lineRun) {
 		r.join("me", "a", "b")
 		entry := r.rdb.HGet(background, waitKey, "a").Val()
-		r.do("HSET", waitKey, "a", strings.Replace(entry, " 1 1 1 -", " 1 3 1 -", 1))
+		r.do("HSET", waitKey, "a", strings.Replace(entry, " 1 1 1: 1 -", " 1 3 1: 1 -", 1))
 	},
 		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "=a", line: "[b]"},
-	{name: "release: stood in line twice", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("RPUSH", lineKey, "a") },
-		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b a]"},
+	{name: "release: stood in line twice", seed: func(r *lineRun) { r.join("me", "a", "b"); r.do("ZADD", lineKey, 0, " 0000000000000001a") },
+		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1", lock: "a", line: "[b]"},
 	{name: "release: the line is of another type", seed: func(r *lineRun) { r.join("me"); r.do("SET", lineKey, "x", "PX", 9000) },
 		call: holdfast.ForgetScript, args: forgetArgs("me", 1, 0), reply: "1"},
 	{name: "release: what is known is of another type", seed: func(r *lineRun) { r.join("me", "a"); r.do("SET", waitKey, "x", "PX", 9000) },
@@ -130,7 +130,7 @@ var lineRows = []lineRow{
 // toldArgs is for a waiter that names an inbox where nobody listens.
 func toldArgs(owner string, counted int) []any {
 	args := acquireArgs(owner, 15000)
-	args[6] = fmt.Sprint(args[6], " 5000 3000 ", counted, " nobody's")
+	args[6] = fmt.Sprint(args[6], " 5000 3000 1: ", counted, " nobody's")
 	return args
 }
 
@@ -165,12 +165,12 @@ func (row lineRow) run(t *testing.T, rdb *redis.Client) {
 		t.Errorf("%s: %q has the lock, want %q", row.name, lock, row.lock)
 	}
 	if row.line != "" {
-		if line := fmt.Sprint(rdb.LRange(background, lineKey, 0, -1).Val()); line != row.line {
+		if line := fmt.Sprint(lineOf(rdb)); line != row.line {
 			t.Errorf("%s: the line is %s, want %s", row.name, line, row.line)
 		}
 	}
 	fence := rdb.Get(background, fenceKey).Val()
-	if n := rdb.LLen(background, lineKey).Val(); n > 0 && fence != "" && !strings.HasSuffix(fence, " w") {
+	if n := rdb.ZCard(background, lineKey).Val(); n > 0 && fence != "" && !strings.HasSuffix(fence, " w") {
 		t.Errorf("%s: %d wait, and the fence does not say so: %q", row.name, n, fence)
 	}
 	for _, key := range rdb.Keys(background, "*").Val() {

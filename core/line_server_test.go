@@ -40,7 +40,7 @@ func TestServerLineCostsTwoCommandsPerHold(t *testing.T) {
 							}
 							h.enter(lock)
 							order = append(order, i) // which only the holder does
-							if inTurn && !t.Failed() && !comes(func() bool { return rdb.LLen(background, lineKey).Val() == int64(others) }) {
+							if inTurn && !t.Failed() && !comes(func() bool { return rdb.ZCard(background, lineKey).Val() == int64(others) }) {
 								t.Errorf("the %d others do not stand in line", others)
 							}
 							if round == per-1 {
@@ -135,8 +135,8 @@ func TestServerLineACL(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	user := func(name, rules string) *redis.Client { return aclUser(t, server, name, "~* &* +@all "+rules) }
-	const least = "-@all +evalsha +eval +mget +get +getex +getrange +set +del +pttl +pexpire +time +lindex +llen +lpos +rpush " +
-		"+lrem +hget +hset +hdel +publish +subscribe +ping resetchannels &holdfast:inbox:*"
+	const least = "-@all +evalsha +eval +mget +get +getex +getrange +set +del +pttl +pexpire +time +exists +zadd +zrem +zrange " +
+		"+zrank +zcard +hget +hset +hdel +publish +subscribe +ping resetchannels &holdfast:inbox:*"
 	for _, c := range []struct {
 		key            string
 		holder, waiter string

@@ -18,7 +18,7 @@ func FuzzReplies(f *testing.F) {
 		0, 1, 2, 3, -1, -2, int64(1 << 52), int64(math.MaxInt64), int64(math.MinInt64), "", "1", nil, true, replyError("ERR x"), replyError("NOSCRIPT x"), replyError("WRONGTYPE x"), replyError(""), replyError("OOM x"),
 		[]any{}, []any{0}, []any{0, 10000, "you", 0, int64(1_700_000_000_000_000), "70 70 50", 0}, []any{0, -1, "you", 1, 1, "", 1}, []any{0, int64(math.MaxInt64), "you", 2, 1, "70 0 50", 2}, []any{0, int64(math.MinInt64), "", int64(math.MaxInt64), int64(math.MinInt64), "99999999999999999999", int64(math.MaxInt64)},
 		[]any{0, "1", "you", 0, 1, "", 0}, []any{"0", 1, "you", 0, 1, "", 0}, []any{0, int64(9_300_000_000_000), "AAAAAAAAAAAAAAAAAAAAAA:label", 0, 1, "", 0}, []any{0, 1, "you", 1, 1, "", nil}, []any{nil, nil, nil, nil, nil, nil, nil},
-		[]any{"", -2, 70, 0}, []any{"me", 10000, 70, 3}, []any{"me", -1, 70, -3}, []any{"me", int64(9_300_000_000_000), 70, int64(math.MaxInt64)}, []any{1, 2, 3, 4}, []any{"a", "b", "c", "d"}, []any{nil, nil, nil, nil},
+		[]any{"", -2, 70, 0, 0}, []any{"me", 10000, 70, 3, 2}, []any{"me", -1, 70, -3, 0}, []any{"me", int64(9_300_000_000_000), 70, int64(math.MaxInt64), 0}, []any{1, 2, 3, 4}, []any{"a", "b", "c", "d"}, []any{nil, nil, nil, nil},
 		[]any{-1, int64(1_700_000_000_000_000)}, []any{-2, 1}, []any{-3, 1}, []any{"-1", 1}, []any{-1, int64(math.MinInt64)}, 7, -7,
 	}
 	for _, s := range seeds {
@@ -117,15 +117,16 @@ func (s *scripted) inspect(t *testing.T, l *holdfast.Locker) {
 	t.Helper()
 	state, err := l.Inspect(background, "k")
 	r, _ := s.replies["inspect"].([]any)
-	var ok [4]bool
+	var ok [5]bool
 	var left, token, waiting int64
-	if len(r) == 4 {
+	if len(r) == 5 {
 		_, ok[0] = r[0].(string)
 		left, ok[1] = r[1].(int64)
 		token, ok[2] = r[2].(int64)
 		waiting, ok[3] = r[3].(int64)
+		_, ok[4] = r[4].(int64)
 	}
-	if ok != [4]bool{true, true, true, true} {
+	if ok != [5]bool{true, true, true, true, true} {
 		typed(t, "Inspect", err, holdfast.ErrUnavailable)
 		return
 	}

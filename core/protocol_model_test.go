@@ -202,7 +202,7 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 		if told {
 			inbox = inboxOf(o)
 		}
-		plan = fmt.Sprint(plan, " ", ms(m.p.Entry), " ", ms(m.p.First), " 1 ", inbox)
+		plan = fmt.Sprint(plan, " ", ms(m.p.Entry), " ", ms(m.p.First), " 1: 1 ", inbox)
 	}
 	if m.limits[o] > 1 {
 		m.permit(o, plan, waits, told)
@@ -356,7 +356,7 @@ func (m *modelled) compare() {
 		m.session()
 	}
 	members := ""
-	for _, o := range m.rdb.LRange(background, lineKey, 0, -1).Val() {
+	for _, o := range lineOf(m.rdb) {
 		members += " " + o
 	}
 	m.same("line", members, line)

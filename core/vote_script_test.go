@@ -105,7 +105,7 @@ func TestNudgeScript(t *testing.T) {
 		x.vote("b", now+1, place("~b"))
 		x.vote("c", now+1, place("~c"))
 		x.vote("b", now+1, place("~b")) // looks again, and keeps its place
-		if got, _ := b.Redis.List(x.n[3]); !slices.Equal(got, []string{"~b", "~c"}) {
+		if got, _ := b.Redis.ZMembers(x.n[3]); !slices.Equal(got, []string{"~b", "~c"}) {
 			t.Errorf("line: %v", got)
 		}
 		x.forget("a", now, 0)

@@ -33,5 +33,5 @@
 // a majority, two clients can hold it until the first one's next renewal. README.md answers the critics of the algorithm.
 //
 // [holdfast.WithReentryID], [holdfast.WithReplicaAcks], [holdfast.WithLimit] and [holdfast.WithShared] are refused, with a
-// [holdfast.ErrInvalid]. An ACL must also allow EXISTS, INFO and LINSERT.
+// [holdfast.ErrInvalid]. An ACL must also allow INFO.
 package redlock

@@ -14,6 +14,8 @@ var (
 	fenceLua string
 	//go:embed line.lua
 	lineLua string
+	//go:embed turn.lua
+	turnLua string
 	//go:embed grant.lua
 	grantLua string
 	//go:embed acquire.lua
@@ -25,7 +27,7 @@ var (
 	//go:embed held.lua
 	heldLua string
 
-	behindLua = fenceLua + lineLua + heldLua + grantLua
+	behindLua = fenceLua + lineLua + heldLua + turnLua + grantLua
 
 	AcquireScript = newScript(5, takeLua+fastLua+behindLua+acquireLua)
 	PermitScript  = newScript(6, "local found\n"+behindLua+acquireLua)
@@ -43,6 +45,8 @@ func Acquire(buf []any, n *Names, owner, plan *string) (*Script, []any) {
 // Waiting is what a call that wants to wait in line says about itself.
 type Waiting struct {
 	First   time.Duration // the length of a grant's first lease
+	Share   string        // whose turn it takes, see turn.lua; "" for none
+	Weight  int           // of a grant for the share
 	Counted bool          // whether the server knows all subscribers, see line.lua
 	Inbox   string        // the channel for the grant; "" if nothing can be received
 }
@@ -60,7 +64,8 @@ func AcquirePlan(lease time.Duration, block int, waits *Waiting) string {
 	if inbox == "" {
 		inbox = "-"
 	}
-	return fmt.Sprint(text, " ", EntryLife.Milliseconds(), " ", waits.First.Milliseconds(), " ", counted, " ", inbox)
+	return fmt.Sprint(text, " ", EntryLife.Milliseconds(), " ", waits.First.Milliseconds(), " ",
+		waits.Weight, ":", url.QueryEscape(waits.Share), " ", counted, " ", inbox)
 }
 
 // Acquired is a reply of acquire.lua. A new field of the reply to a refusal changes, in this order: acquire.lua, where the
@@ -75,7 +80,7 @@ type Acquired struct {
 
 	Left    int64  // what is left of the lease, in ms; -1 if it does not end
 	Value   string // of the lock
-	Place   int    // in line, 1 is the first; 0 outside
+	Place   int    // in line, 1 is the first; 0 outside; with shares an estimate
 	Time    int64  // of the server, in µs
 	Last    int64  // the last token issued
 	Foreign bool   // the last tenure has ended, so the holder does not use holdfast and will notify nobody

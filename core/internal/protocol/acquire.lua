@@ -3,12 +3,13 @@
 -- KEYS: 1 lock, 2 fence, 3 tombstone of this owner, 4 and 5 see line.lua
 --       6 with a limit or a tag: see held.lua
 -- ARGV: 1 owner
---       2 "lease life block", or to wait in line "lease life block entry first counted inbox":
+--       2 "lease life block", or to wait in line "lease life block entry first weight:share counted inbox":
 --         lease           in ms
 --         life            of the fence, in ms; longer than the lease
 --         block           how many tokens to reserve
 --         entry           how long the place in line is kept without another look, in ms
 --         first           the first lease of a grant, in ms
+--         weight, share   see turn.lua
 --         counted, inbox  see line.lua
 --       3 the limit, if not 1, or 1 and a tag
 --       (2 is one string because Redis answers NOAUTH only to commands of up to ten arguments.)
@@ -19,7 +20,7 @@
 --   {0, left, value, place, time, fence, deaf[, holders]}  somebody else holds the lock:
 --          left     of its lease, in ms; -1 if the key never expires; of several leases, until the first may end
 --          value    of the lock, see holding
---          place    in line: 1 is the first, 0 is outside
+--          place    in line: 1 is the first, 0 is outside; with shares an estimate
 --          time     TIME, in µs
 --          fence    the fence, or ''
 --          deaf     why a waiter that named an inbox will not be notified: 1, this server knows no subscriber of the inbox;
@@ -55,18 +56,13 @@ if over then recount(at) end
 local function refuse(left)
   local rank, deaf = 0, 0
   if place ~= '' then
-    local entry, first, counted, inbox = string.match(place, '^(%d+) (%d+) (%d) (.+)$')
+    local entry, first, whose, counted, inbox = string.match(place, '^(%d+) (%d+) (%d+:%S*) (%d) (.+)$')
     if inbox ~= '-' and mute(now) then deaf = 2 end
     if not heard(inbox, counted) then deaf = 1 end
     -- A waiter that cannot be notified looks on its own, and is not passed over.
     if deaf > 0 then inbox = '-' end
-    local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
-    local text = table.concat({expiry, first, life, block, ms(limit) .. tag, counted, inbox}, ' ')
-    local known = redis.call('HSET', KEYS[5], ARGV[1], text) == 0
-    redis.call('PEXPIRE', KEYS[5], entry)
-    rank = known and redis.call('LPOS', KEYS[4], ARGV[1])
-    rank = rank and rank + 1 or redis.call('RPUSH', KEYS[4], ARGV[1])
-    redis.call('PEXPIRE', KEYS[4], entry)
+    local plan = table.concat({first, life, block, ms(limit) .. tag}, ' ')
+    rank = join(ARGV[1], whose, now, entry, plan, counted .. ' ' .. inbox)
     if at.fence and not string.find(at.fence, 'w$') then at.fence = at.fence .. ' w' end
   end
   settle(at)
@@ -78,7 +74,7 @@ if at.value and at.value ~= ARGV[1] and not at.s then
   return refuse(left)
 end
 
-local first = redis.call('LINDEX', KEYS[4], 0)
+local _, first = upcoming({})
 at.idle = not first
 local led = at.s and tag ~= '' and tag == at.s.tag and redis.call('HGET', hash, '@' .. string.sub(at.value, 2))
 if led and read(led) * 1000 > now then
@@ -88,7 +84,7 @@ elseif first and (not at.value or at.s) then
   local n, blocked, granted
   if first ~= ARGV[1] then n, blocked, granted = serve(ARGV[1], at) end
   if blocked or not admits(at, limit, tag) then return refuse(granted or 0) end
-  leave(ARGV[1])
+  leave(ARGV[1], true)
 elseif at.s and not admits(at, limit, tag) then
   return refuse(0)
 end

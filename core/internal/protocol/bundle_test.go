@@ -212,8 +212,8 @@ func oddities(rnd *rand.Rand, names Names, tokens []string, owner, other string)
 	}
 	switch rnd.IntN(8) {
 	case 0:
-		setup = append(setup, "rpush "+names.Line+" "+other, "pexpire "+names.Line+" 5000",
-			"hset "+names.Waits+" "+other+" 99999999999999_5000_75000_1_1_0_-", "pexpire "+names.Waits+" 5000")
+		setup = append(setup, "zadd "+names.Line+" 0 _1600000000000001"+other, "pexpire "+names.Line+" 5000",
+			"hset "+names.Waits+" "+other+" 99999999999999_1600000000000001_5000_75000_1_1_1:_0_-", "pexpire "+names.Waits+" 5000")
 	case 1:
 		setup = append(setup, "set "+names.Line+" x")
 	}
@@ -251,7 +251,7 @@ func dump(t *testing.T, rdb *redis.Client) string {
 		if ttl > time.Hour {
 			ttl = ttl.Round(time.Hour) // a token so far ahead of the clock
 		}
-		fmt.Fprintln(&text, key, ttl, rdb.Get(ctx, key).Val(), rdb.HGetAll(ctx, key).Val(), rdb.LRange(ctx, key, 0, -1).Val())
+		fmt.Fprintln(&text, key, ttl, rdb.Get(ctx, key).Val(), rdb.HGetAll(ctx, key).Val(), rdb.ZRange(ctx, key, 0, -1).Val())
 	}
 	return text.String()
 }
@@ -259,4 +259,4 @@ func dump(t *testing.T, rdb *redis.Client) string {
 // mask hides what depends on the clock: tokens and moments after those of scene, and what is left of a lease there.
 func mask(s string) string { return moments.ReplaceAllString(s, "NOW") }
 
-var moments = regexp.MustCompile(`\b1[78]\d{14}\b|\b1[78]\d{11}\b|\b8[12]\d{11}\b|\b([48]\d{3}|[59]000)\b`)
+var moments = regexp.MustCompile(`\b1[78]\d{14}|\b1[78]\d{11}\b|\b8[12]\d{11}\b|\b([48]\d{3}|[59]000)\b`)

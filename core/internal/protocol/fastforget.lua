@@ -6,7 +6,7 @@
 if ARGV[4] == '0' and ARGV[2] ~= '0' then
   local found = redis.call('MGET', KEYS[1], KEYS[2])
   local fence = free(found[1], found[2], ARGV[1], ARGV[2])
-  if fence and (not ARGV[5] or redis.pcall('LINDEX', KEYS[4], 0) == false) then
+  if fence and (not ARGV[5] or redis.call('EXISTS', KEYS[4]) == 0) then
     redis.call('DEL', KEYS[1])
     redis.call('SET', KEYS[2], fence, 'KEEPTTL')
     return 1

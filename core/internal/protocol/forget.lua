@@ -73,7 +73,7 @@ end
 local waits = false
 if ARGV[5] ~= '-' and (held or at.s or not at.value and not wrong and not idle) then
   pcall(function()
-    waits = redis.call('LINDEX', KEYS[4], 0)
+    waits = redis.call('EXISTS', KEYS[4]) == 1
     if not waits then return end
     at.now = at.now or clock()
     serve('', at)

@@ -1,13 +1,5 @@
--- Grants the lock on one server; behind line.lua and held.lua. What the hash of the line has for each waiter is "expiry
--- lease life block limit counted inbox":
---   expiry          from when on the entry counts as dead unless it was refreshed, by TIME in ms
---   lease           the first lease of a grant, in ms: short, so that a grant that nobody notices costs little
---   life            of the fence after a grant, in ms
---   block           how many tokens a grant reserves
---   limit           how many may hold the lock together, with a tag or without: see held.lua
---   counted, inbox  see line.lua
--- In addition it has, under `mute`, until when this server counts as one that lets no script publish, by TIME in ms.
--- Some managed services let none.
+-- Grants the lock on one server; behind turn.lua. In addition to the waiters, the hash of the line has under `mute` until
+-- when this server counts as one that lets no script publish, by TIME in ms. Some managed services let none.
 --
 -- The message to an inbox has four lines: owner, token, TIME in µs, and lock.
 
@@ -77,45 +69,40 @@ local function grant(at, owner, limit, tag, lease, life, block)
   end
 end
 
--- serve lets in the waiters that may enter, in their order, up to the first that may not, and reports that one. It
+-- serve lets in the waiters that may enter, in their turn, up to the first that may not, and reports that one. It
 -- passes over waiters that cannot be notified: a lost connection is made again, and a waiter that does not come back
 -- expires. It stops at owner self, which is asking and needs no message. It returns how many got in, at most 64, as the
 -- next script that looks goes on; whether a waiter in line may not enter; and, if one owner alone was granted the lock,
 -- its lease in ms.
 local function serve(self, at)
-  local i, n = 0, 0
+  local skip, n = {}, 0
   while n < 64 do
-    local owner = redis.call('LINDEX', KEYS[4], i)
-    if not owner or owner == self then return n end
-    local entry = redis.call('HGET', KEYS[5], owner)
-    local expiry, lease, life, block, limit, tag, counted, inbox
-    if entry then
-      expiry, lease, life, block, limit, tag, counted, inbox =
-        string.match(entry, '^(%d+) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*)(%S*) (%d) (.+)$')
-    end
-    if expiry and math.max(#expiry, #lease, #life, #block, #limit) > 15 then expiry = nil end -- none of ours
-    if not expiry or at.now >= expiry * 1000 then
-      if not leave(owner) then redis.call('LREM', KEYS[4], 1, owner) end
-    elseif not admits(at, tonumber(limit), tag) then
+    local m, owner, share = upcoming(skip)
+    if not m or owner == self then return n end
+    local w = waiter(redis.call('HGET', KEYS[5], owner))
+    if not w or at.now >= w.expiry * 1000 or m ~= member(w.share, w.at, owner) then
+      drop(m, share)
+      if not w or m == member(w.share, w.at, owner) then redis.call('HDEL', KEYS[5], owner) end
+    elseif not admits(at, tonumber(w.limit), w.tag) then
       return n, true
-    elseif not heard(inbox, counted) or inbox ~= '-' and mute(at.now) then
-      i = i + 1
+    elseif not heard(w.inbox, w.counted) or w.inbox ~= '-' and mute(at.now) then
+      skip[share] = (skip[share] or 0) + 1
     else
-      local token, undo = grant(at, owner, tonumber(limit), tag, tonumber(lease), tonumber(life), tonumber(block))
+      local token, undo = grant(at, owner, tonumber(w.limit), w.tag, tonumber(w.lease), tonumber(w.life), tonumber(w.block))
       if not token then return n end
       -- Only now that it is true. Line feeds separate the parts, because a label, which is in the owner id, may have
       -- spaces. It has no control characters.
-      local sent = inbox ~= '-' and
-        redis.pcall('PUBLISH', inbox, owner .. string.format('\n%.0f\n%.0f\n', token, at.now) .. KEYS[1])
+      local sent = w.inbox ~= '-' and
+        redis.pcall('PUBLISH', w.inbox, owner .. string.format('\n%.0f\n%.0f\n', token, at.now) .. KEYS[1])
       if type(sent) ~= 'table' or not sent.err then
-        leave(owner)
+        leave(owner, true)
         n = n + 1
-        if not at.s then return n, true, tonumber(lease) end
+        if not at.s then return n, true, tonumber(w.lease) end
       else
         -- The waiter would have the lock and not know it. So it does not get the lock, and keeps its place.
         undo()
         redis.call('HSET', KEYS[5], 'mute', string.format('%.0f', math.floor(at.now / 1000) + 600000))
-        i = i + 1
+        skip[share] = (skip[share] or 0) + 1
       end
     end
   end

@@ -32,6 +32,7 @@ type Inspected struct {
 	Left    int64  // what is left of the lease, in ms; or NoExpiry or Free
 	Token   int64
 	Waiting int64
+	Shares  int64 // how many shares those have
 	Holders int64 // how many hold it together; 0 if one holds it alone
 	Limit   int64 // the least of their limits
 }
@@ -49,7 +50,7 @@ func ReadInspected(val any) (i Inspected, ok bool) {
 		return i, true
 	}
 	f := fieldsOf(val)
-	i = Inspected{Value: f.text(), Left: f.number(), Token: f.number(), Waiting: f.number()}
+	i = Inspected{Value: f.text(), Left: f.number(), Token: f.number(), Waiting: f.number(), Shares: f.number()}
 	if len(f.list) > 0 {
 		i.Holders, i.Limit = f.number(), f.number()
 	}

@@ -1,11 +1,12 @@
 -- Reports the holder of a lock, and how many wait for it.
 -- KEYS: 1 lock, 2 fence, 3 line, 4 see held.lua
 -- ARGV: none
--- Reply: {value, left, token, waiting[, holders, limit]}
+-- Reply: {value, left, token, waiting, shares[, holders, limit]}
 --   value    of the lock, see holding; or ''
 --   left     of the lease, in ms; -1 never expires, -2 free; of several leases, until the first of them ends
 --   token    of the holder if it is alone, or else the last one issued; 0 if none is known
 --   waiting  how many wait
+--   shares   how many shares they have, if they have any: see turn.lua
 --   holders  how many hold the lock, if several may
 --   limit    the least of their limits, if several may
 --
@@ -37,4 +38,8 @@ if holder and string.sub(holder, 1, 1) == '=' then
     left = first - now
   end
 end
-return {holder or '', left, tonumber(last), redis.call('LLEN', KEYS[3]), n, least}
+local waiting, shares = redis.call('ZCARD', KEYS[3]), 0
+if redis.call('ZRANK', KEYS[3], '') then
+  waiting, shares = waiting - 1, redis.call('ZCOUNT', string.sub(KEYS[2], 1, -6) .. 'share', 0, '(4503599627370496')
+end
+return {holder or '', left, tonumber(last), waiting, shares, n, least}

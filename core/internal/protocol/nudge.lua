@@ -6,9 +6,15 @@
 --   reserve         how long the lock is kept for the waiter, in ms
 --   counted, inbox  see line.lua
 -- In addition it has, under `next`, "id until": for whom the lock is kept, and until when by TIME in ms. That is for
--- fairness, and nothing depends on it.
+-- fairness, and nothing depends on it. An id begins with when it began to wait, so all masters have the same order.
 --
 -- The message to an inbox has four lines: id, 0, TIME in µs, and lock.
+
+-- leave takes an id out of the line and reports whether it was there.
+local function leave(id)
+  redis.call('ZREM', KEYS[4], id)
+  return redis.call('HDEL', KEYS[5], id) == 1
+end
 
 -- serve notifies the first in line that is alive and can be notified. It returns nothing, which tells forget.lua that
 -- nobody has been granted anything.
@@ -16,13 +22,13 @@ local function serve(_, at)
   local now = at.now
   local i = 0
   while true do
-    local id = redis.call('LINDEX', KEYS[4], i)
+    local id = redis.call('ZRANGE', KEYS[4], i, i)[1]
     if not id then return end
     local entry = redis.call('HGET', KEYS[5], id)
     local expiry, reserve, counted, inbox
     if entry then expiry, reserve, counted, inbox = string.match(entry, '^(%d+) (%d+) (%d) (.+)$') end
     if not expiry or now >= expiry * 1000 then
-      if not leave(id) then redis.call('LREM', KEYS[4], 1, id) end
+      leave(id)
     elseif not heard(inbox, counted) then
       i = i + 1
     else
@@ -32,21 +38,6 @@ local function serve(_, at)
       redis.pcall('PUBLISH', inbox, id .. string.format('\n0\n%.0f\n', now) .. KEYS[1])
       return
     end
-  end
-end
-
--- enqueue puts an id in line by when it began to wait, with which the id begins. So all masters have the same order.
-local function enqueue(id)
-  local i, after = -1, nil
-  local last = redis.call('LINDEX', KEYS[4], i)
-  while last and last > id do
-    i, after = i - 1, last
-    last = redis.call('LINDEX', KEYS[4], i)
-  end
-  if after then
-    redis.call('LINSERT', KEYS[4], 'BEFORE', after, id)
-  else
-    redis.call('RPUSH', KEYS[4], id)
   end
 end
 

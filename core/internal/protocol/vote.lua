@@ -60,9 +60,9 @@ local id, entry, rest = string.match(place, '^(%S+) (%d+) (.+)$')
 local function refuse(value, left)
   if id then
     local expiry = string.format('%.0f', math.floor(now / 1000) + entry)
-    local known = redis.call('HSET', KEYS[5], id, expiry .. ' ' .. rest) == 0
+    redis.call('HSET', KEYS[5], id, expiry .. ' ' .. rest)
     redis.call('PEXPIRE', KEYS[5], entry)
-    if not (known and redis.call('LPOS', KEYS[4], id)) then enqueue(id) end
+    redis.call('ZADD', KEYS[4], 0, id)
     redis.call('PEXPIRE', KEYS[4], entry)
   end
   return reply(0, last, value, left)

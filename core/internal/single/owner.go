@@ -27,6 +27,13 @@ type Want struct {
 	Block     int // how many tokens to reserve
 	Limit     int // how many may hold the lock together
 	Acks      int // how many replicas must have the lock; see Confirm
+	Share     *Share // nil: the zero Share
+}
+
+// A Share is whose turn an owner takes in the wait line, see turn.lua.
+type Share struct {
+	Name   string // "" for none
+	Weight int    // of a grant; 0 counts as 1
 }
 
 // An Owner holds, or may come to hold, a lock on one Redis.
@@ -34,6 +41,7 @@ type Owner struct {
 	Tenure
 	redis *Redis
 	block int
+	share *Share
 
 	renewing atomic.Pointer[redisconn.Call] // the scheduler's latest renewal
 
@@ -54,7 +62,7 @@ type look struct {
 
 // Init makes o the owner that the tombstone in names belongs to.
 func (o *Owner) Init(r *Redis, names protocol.Names, want Want) {
-	o.redis, o.block = r, want.Block
+	o.redis, o.block, o.share = r, want.Block, want.Share
 	names.Admits = protocol.Admits(want.Limit, want.ReentryID)
 	o.Start(r.Conn, o, names, want.TTL)
 }
@@ -80,7 +88,7 @@ type Verdict struct {
 // grant will arrive on Wake. limit is how long the answer may take.
 func (o *Owner) Try(ctx context.Context, c *redisconn.Call, waits bool, limit time.Duration) (told bool) {
 	told = waits && o.redis.expect(o)
-	plan := o.redis.plan(planFor{o.TTL, o.block, waits, told})
+	plan := o.redis.plan(planFor{o.TTL, o.block, o.share, waits, told})
 	o.Conn.Do(ctx, c.Set(protocol.Acquire(c.Buf[:0], &o.Names, &o.ID, plan)), limit)
 	return told
 }

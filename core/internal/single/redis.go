@@ -140,6 +140,7 @@ func (r *Redis) stray(names protocol.Names, owner string) {
 type planFor struct {
 	ttl   time.Duration
 	block int
+	share *Share
 	waits bool
 	told  bool
 }
@@ -153,7 +154,10 @@ func (r *Redis) plan(p planFor) *string {
 	}
 	var wait *protocol.Waiting
 	if p.waits {
-		wait = &protocol.Waiting{First: min(p.ttl, grantLease), Counted: !r.Many()}
+		wait = &protocol.Waiting{First: min(p.ttl, grantLease), Weight: 1, Counted: !r.Many()}
+		if p.share != nil {
+			wait.Share, wait.Weight = p.share.Name, max(1, p.share.Weight)
+		}
 		if p.told {
 			wait.Inbox = r.inbox.channel
 		}
