@@ -153,7 +153,7 @@ func (a *acquisition) obtain() (*Lock, error) {
 func (a *acquisition) stand(w *waiter) (*Lock, error) {
 	a.known, a.queued = true, true
 	if len(a.cfg.traces) > 0 {
-		e := Event{Key: a.key.Lock}
+		e := Event{Key: a.key.Lock, Share: a.cfg.shareName()}
 		if held, _ := w.found.report(); held != nil {
 			e.Label, e.TimeLeft, e.Holders = held.Label, held.TimeLeft, held.Holders
 		}
@@ -389,7 +389,7 @@ func (a *acquisition) judge(call *redisconn.Call) (*Lock, error) {
 		if !a.known {
 			a.known, a.from = true, a.locker.env.Now().Mono
 			if a.wait != 0 {
-				a.cfg.traces.emit(waiting, Event{Key: a.key.Lock, Label: v.Label, TimeLeft: a.held.TimeLeft, Holders: a.held.Holders})
+				a.cfg.traces.emit(waiting, Event{Key: a.key.Lock, Share: a.cfg.shareName(), Label: v.Label, TimeLeft: a.held.TimeLeft, Holders: a.held.Holders})
 			}
 		}
 		return nil, nil

@@ -120,7 +120,7 @@ func StopTimer(l *Locker) { l.sched.stop() }
 func Turns(l *Locker) int {
 	l.turns.mu.Lock()
 	defer l.turns.mu.Unlock()
-	return len(l.turns.byKey)
+	return len(l.turns.rows)
 }
 
 // Tenures is how many l's inbox knows.

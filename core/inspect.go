@@ -27,9 +27,12 @@ type State struct {
 	// without holdfast, and may be 0 later than a TTL and a minute after the acquisition.
 	Token int64
 
-	// Waiting is how many waiters stand in line in Redis, at most: some may be gone already. The calls of a process count as
-	// one, see WithLocalHandover.
+	// Waiting is how many waiters stand in line in Redis, at most: some may be gone already. Most calls of a process wait
+	// behind those, see WithLocalHandover.
 	Waiting int
+
+	// Shares is how many names those waiters have, if any has one: see WithShare. Waiters without a name count as one more.
+	Shares int
 
 	// WaitingHere is how many calls of this Locker want the lock, as far as the Locker knows.
 	Here        bool
@@ -132,7 +135,7 @@ func newState(key string, val any) (s State, ok bool) {
 	if !ok {
 		return State{}, false
 	}
-	s = State{Key: key, Held: r.Left != protocol.Free, Label: protocol.LabelOf(r.Value), Token: r.Token, Waiting: int(r.Waiting)}
+	s = State{Key: key, Held: r.Left != protocol.Free, Label: protocol.LabelOf(r.Value), Token: r.Token, Waiting: int(r.Waiting), Shares: int(r.Shares)}
 	switch {
 	case !s.Held:
 	case r.Holders == 0:

@@ -97,7 +97,7 @@ func newLocker(opts []Option, connect func(*Locker)) (*Locker, error) {
 	l.cfg.waitSet = false
 	l.sched = newScheduler(l)
 	// Two calls of one process would take votes from each other on several masters.
-	l.turns = turns{env: l.env, on: l.cfg.handovers > 0 || l.one == nil, bound: l.cfg.handovers, within: l.cfg.handWithin, byKey: map[string]*row{}}
+	l.turns = turns{env: l.env, on: l.cfg.handovers > 0 || l.one == nil, bound: l.cfg.handovers, within: l.cfg.handWithin, rows: map[string]*row{}, shares: map[string]map[*row]struct{}{}}
 	return l, nil
 }
 

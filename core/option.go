@@ -43,7 +43,8 @@ type config struct {
 	maxHold time.Duration // 0: none
 	label   string
 
-	limit     int // how many may hold the lock together; protocol.NoLimit with WithShared
+	limit     int           // how many may hold the lock together; protocol.NoLimit with WithShared
+	share     *single.Share // whose turn the call takes; nil for none
 	reentrant bool
 	reentryID string
 
@@ -97,7 +98,7 @@ func (c *config) check(l *Locker) error {
 
 // want returns what an owner asks for that reserves block tokens.
 func (c *config) want(block int) single.Want {
-	return single.Want{TTL: c.ttl, Label: c.label, ReentryID: c.reentryID, Block: block, Limit: c.limit, Acks: c.acks}
+	return single.Want{TTL: c.ttl, Label: c.label, ReentryID: c.reentryID, Block: block, Limit: c.limit, Acks: c.acks, Share: c.share}
 }
 
 type option func(*config) error

@@ -15,8 +15,8 @@ import (
 // Acquired and Ended report each acquired lock once, but no nested handle, see [WithReentrancy]. No hook reports a call
 // that was refused: count its errors, or the adapter's hooks.
 type Trace struct {
-	// Waiting: a call is about to wait for another holder, or for other calls of this process. Label, TimeLeft and
-	// Holders describe the holder, if known.
+	// Waiting: a call is about to wait for another holder, or for other calls of this process. Share is its name, see
+	// [WithShare]. Label, TimeLeft and Holders describe the holder, if known.
 	Waiting func(Event)
 	// Acquired: the lock was acquired. Token; Limit, as in [Lock.Limit]; Elapsed, how long it took (for Lead, the time
 	// as a standby); Attempts, how often Redis was asked, 0 if another call of the process handed the lock over.
@@ -44,6 +44,7 @@ type Event struct {
 	Key      string // as stored in Redis, prefix included
 	Token    int64
 	Label    string
+	Share    string
 	Elapsed  time.Duration
 	TimeLeft time.Duration
 	Attempts int
@@ -105,6 +106,9 @@ func LogTrace(log *slog.Logger) *Trace {
 			}
 			if e.Label != "" {
 				attrs = append(attrs, slog.String("label", e.Label))
+			}
+			if e.Share != "" {
+				attrs = append(attrs, slog.String("share", e.Share))
 			}
 			if e.Elapsed != 0 {
 				attrs = append(attrs, slog.Duration("elapsed", e.Elapsed))

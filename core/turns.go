@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,12 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// turns are the lines of a Locker's own calls: one row for each key that a call wants, and for each limit. Calls of one
+// turns are the lines of a Locker's own calls: one row for each key that a call wants, each limit and each share. Calls of one
 // process stand in a row, first come, first served. Only the call at the front contends in Redis, or holds the lock
 // there; with a limit of n there are n at the front. When a holder releases, the next call takes the lock over without
 // a command, as in lock cohorting (Dice, Marathe, Shavit: "Lock Cohorting", PPoPP 2012). That happens a bounded number
 // of times and for a bounded time; then other processes have their turn. Readers wait only behind a reader that is
 // asking Redis, and then share what it gets: see readers.
+//
+// Which share is next is for Redis to decide. A share that holds the lock does not count as waiting there, so twice as many of
+// it are at the front: a share that always has calls also always has one in line. A hand-over costs a share nothing. So a
+// tenure with a share is a quantum, as in deficit round robin (Shreedhar, Varghese, SIGCOMM 1995), and a short one.
 //
 // A lock that is taken over stays one tenure in Redis: one owner id, and one lease, which goes on running. Each holder
 // has a token of its own, from the block that was reserved for the tenure. Its deadline is that of the lease, as the
@@ -29,16 +34,29 @@ type turns struct {
 
 	rest sync.Pool // of *waiter, for reuse
 
-	mu    sync.Mutex // guards what follows, and the rows
-	byKey map[string]*row
-	over  bool // no call may wait any more
+	mu     sync.Mutex                   // guards what follows, and the rows
+	rows   map[string]*row              // by id
+	shares map[string]map[*row]struct{} // of each key, those with a share
+	over   bool                         // no call may wait any more
+}
+
+// quantum is for how long after it began a tenure with a share may be handed over.
+const quantum = 5 * time.Millisecond
+
+// rowID returns the key of a call's row in turns, together with the limit. No key has a NUL byte.
+func (c *config) rowID(key string) string {
+	share := c.shareName()
+	if share == "" || c.limit == protocol.NoLimit {
+		return key
+	}
+	return key + "\x00" + share
 }
 
 // row exists while a call or a hold is at its front, or while one of its readers has a hold.
 type row struct {
 	all   *turns
-	key   string
-	other *row // the next of the same key, with another limit
+	id    string // the key, and the share if there is one
+	other *row   // the next of the same id, with another limit
 
 	limit   int32
 	busy    int32        // calls and holds at the front; of readers only calls
@@ -96,7 +114,8 @@ type turn struct {
 func (ts *turns) enter(a *acquisition) (*waiter, turn) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	head := ts.byKey[a.key.Lock]
+	id := a.cfg.rowID(a.key.Lock)
+	head := ts.rows[id]
 	r := head
 	for r != nil && int(r.limit) != a.cfg.limit {
 		r = r.other
@@ -105,9 +124,15 @@ func (ts *turns) enter(a *acquisition) (*waiter, turn) {
 	case r == nil:
 		a.newStake()
 		r = a.stake.newRow()
-		r.all, r.key, r.limit, r.other = ts, a.key.Lock, int32(a.cfg.limit), head
+		r.all, r.id, r.limit, r.other = ts, id, int32(a.cfg.limit), head
 		r.holds = r.single[:0]
-		ts.byKey[r.key] = r
+		ts.rows[id] = r
+		if key := a.key.Lock; len(id) > len(key) {
+			if ts.shares[key] == nil {
+				ts.shares[key] = map[*row]struct{}{}
+			}
+			ts.shares[key][r] = struct{}{}
+		}
 		fallthrough
 	case r.busy < r.places():
 		if shared && r.latest.suits(a) {
@@ -135,11 +160,17 @@ func (ts *turns) enter(a *acquisition) (*waiter, turn) {
 
 // places returns how many can be at the front. For readers that is one, as they do not stay there.
 func (r *row) places() int32 {
-	if r.limit == protocol.NoLimit {
+	switch {
+	case r.limit == protocol.NoLimit:
 		return 1
+	case r.hasShare():
+		return 2 * r.limit
 	}
 	return r.limit
 }
+
+// hasShare reports whether the calls in the row have a share.
+func (r *row) hasShare() bool { return strings.IndexByte(r.id, 0) >= 0 }
 
 // close ends the wait of all calls. It signals each on its own channel: one more channel that all listened to would
 // make every hand-over more expensive.
@@ -147,7 +178,7 @@ func (ts *turns) close() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.over = true
-	for _, r := range ts.byKey {
+	for _, r := range ts.rows {
 		for ; r != nil; r = r.other {
 			for _, w := range r.waiting {
 				w.gets(turn{err: ErrClosed})
@@ -172,9 +203,15 @@ func (r *row) withdraw(w *waiter) (front bool) {
 func (ts *turns) here(key string) (held bool, waiting int) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for r := ts.byKey[key]; r != nil; r = r.other {
+	count := func(r *row) {
 		waiting += len(r.waiting) + int(r.busy) - len(r.holds)
 		held = held || r.alive > 0 || slices.ContainsFunc(r.holds, func(h *hold) bool { return h.ended.Load() == nil })
+	}
+	for r := ts.rows[key]; r != nil; r = r.other {
+		count(r)
+	}
+	for r := range ts.shares[key] {
+		count(r)
 	}
 	return held, waiting
 }
@@ -272,7 +309,13 @@ func (r *row) end() {
 	if r.busy+r.alive > 0 {
 		return
 	}
-	switch head := r.all.byKey[r.key]; {
+	if key, _, has := strings.Cut(r.id, "\x00"); has {
+		delete(r.all.shares[key], r)
+		if len(r.all.shares[key]) == 0 {
+			delete(r.all.shares, key)
+		}
+	}
+	switch head := r.all.rows[r.id]; {
 	case head != r:
 		for head != nil && head.other != r {
 			head = head.other
@@ -281,9 +324,9 @@ func (r *row) end() {
 			head.other = r.other
 		}
 	case r.other == nil:
-		delete(r.all.byKey, r.key)
+		delete(r.all.rows, r.id)
 	default:
-		r.all.byKey[r.key] = r.other
+		r.all.rows[r.id] = r.other
 	}
 }
 
@@ -299,11 +342,14 @@ func (r *row) leave(h *hold) {
 func (r *row) handOver(h *hold, e lease, now timing.Instant) bool {
 	r.all.mu.Lock()
 	defer r.all.mu.Unlock()
-	t := h.stake
+	t, within := h.stake, r.all.within
+	if r.hasShare() {
+		within = min(within, quantum)
+	}
 	switch {
 	case len(r.waiting) == 0 || !t.cfg.suits(r.waiting[0].cfg):
 		return false
-	case t.handed+1 >= t.block || now.Mono >= t.began+r.all.within:
+	case t.handed+1 >= t.block || now.Mono >= t.began+within:
 		r.pace.Store(int32(min((now.Mono - t.began).Microseconds(), maxHandovers)))
 		return false
 	case !e.lasts(now),

@@ -125,6 +125,8 @@ func (q *masters) Check(want single.Want) error {
 		return invalid("WithLimit and WithShared need one Redis: masters that each count to n do not count to n together. Use n locks instead, and take one of them")
 	case want.ReentryID != "":
 		return invalid("WithReentryID needs one Redis: a quorum cannot let in calls from other processes")
+	case want.Share != nil:
+		return invalid("WithShare and WithShareWeight need one Redis: masters do not agree on whose turn it is")
 	case q.nodeTimeout > want.TTL/2:
 		return invalid("WithNodeTimeout(%v) leaves too little of a lease of %v", q.nodeTimeout, want.TTL)
 	case d > 0 && want.TTL > covered(d):

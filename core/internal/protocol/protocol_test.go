@@ -90,7 +90,7 @@ func TestPlans(t *testing.T) {
 	for got, want := range map[string]string{
 		AcquirePlan(15*time.Second, 1, nil): "15000 75000 1",
 		AcquirePlan(15*time.Second, 9, &Waiting{First: 3 * time.Second, Weight: 1, Counted: true, Inbox: "in"}): "15000 75000 9 5000 3000 1: 1 in",
-		AcquirePlan(time.Second, 1, &Waiting{First: time.Second, Share: "a b", Weight: 3}):                                    "1000 61000 1 5000 1000 3:a+b 0 -",
+		AcquirePlan(time.Second, 1, &Waiting{First: time.Second, Share: "a b", Weight: 3}):                      "1000 61000 1 5000 1000 3:a+b 0 -",
 		place: " ~w 5000 20 1 in",
 		Proposal{Token: 70, Lease: time.Second, Block: 2, Quarantine: 3 * time.Second, Behind: 4 * time.Microsecond, Passed: 5 * time.Microsecond, Ahead: 6 * time.Microsecond, Started: true, Place: place}.Plan(): "70 1000 61000 2 3000 4 5 6 1" + place,
 		TickPlan(70, Window{Ahead: 1000, Behind: 2000, Gap: 3000}, true): "70 1 2 3 1",

@@ -24,9 +24,9 @@ type Want struct {
 	TTL       time.Duration
 	Label     string
 	ReentryID string
-	Block     int // how many tokens to reserve
-	Limit     int // how many may hold the lock together
-	Acks      int // how many replicas must have the lock; see Confirm
+	Block     int    // how many tokens to reserve
+	Limit     int    // how many may hold the lock together
+	Acks      int    // how many replicas must have the lock; see Confirm
 	Share     *Share // nil: the zero Share
 }
 
