@@ -207,6 +207,12 @@ func (s *simulation) call(under *sync.WaitGroup) {
 	case 4:
 		opts = append(opts, holdfast.WithTTL(300*time.Millisecond))
 	}
+	if s.seed%3 == 1 {
+		if name := s.rnd.IntN(4); name > 0 {
+			opts = append(opts, holdfast.WithShare(fmt.Sprint("share", name)))
+		}
+		opts = append(opts, holdfast.WithShareWeight(1+s.rnd.IntN(3)))
+	}
 	extend := s.rnd.IntN(10) == 0
 	key := s.keys[s.rnd.IntN(len(s.keys))]
 	var all []string // that the call takes
