@@ -385,7 +385,7 @@ func (r *run) compile(ctx context.Context, m *module, flags []string) {
 	_ = cmd.Run()
 }
 
-// build is how all is compiled: for the race detector, if flags ask for it, but for a Lua interpreter, SQLite and our model of
+// build is how all is compiled: for the race detector, if flags ask for it, but for a Lua interpreter, SQLite and our models of
 // the protocol, which pass nothing on between goroutines and would take a quarter of all processor time under it. A package
 // that instantiates generic types of sync or sync/atomic, as miniredis does, cannot be left out: the linker may take its copies
 // of them for all. And nothing of ours is compiled for debuggers, which is a tenth of the work.
@@ -394,7 +394,7 @@ func build(flags []string) []string {
 	args := []string{"-gcflags=" + ours + "...=-dwarf=false"}
 	if slices.Contains(flags, "-race") {
 		args = append(args, "-race", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=modernc.org/...=-race=false",
-			"-gcflags="+ours+"internal/model=-race=false -dwarf=false")
+			"-gcflags="+ours+"internal/model/...=-race=false -dwarf=false")
 	}
 	return args
 }

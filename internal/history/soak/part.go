@@ -50,6 +50,8 @@ func all() []*part {
 			counts: regexp.MustCompile(`(\d+) seeds from`), unit: "seeds"},
 		{name: "model", dir: "internal/model", tests: "^TestSoak$", again: "^TestSoak$/^nothing$",
 			counts: regexp.MustCompile(`(\d+) walks`), unit: "walks"},
+		{name: "schedule", dir: "internal/model/schedule", tests: "^TestSchedulesKeepTheirPromises$",
+			counts: regexp.MustCompile(`(\d+) schedules from seed`), unit: "schedules"},
 	}
 }
 
