@@ -30,7 +30,7 @@
 
 local limit, tag = string.match(ARGV[3] or '1', '^(%d+)(%S*)$')
 limit = tonumber(limit)
-local lease, life, block, place = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*)$')
+local lease, life, block, line = string.match(ARGV[2], '^(%d+) (%d+) (%d+) ?(.*)$')
 found = found or redis.call('MGET', KEYS[2], KEYS[3])
 local fence = found[1]
 if found[2] then return -1 end
@@ -52,22 +52,28 @@ local token, over = again(at, ARGV[1], tonumber(lease))
 if token then return token end
 if over then recount(at) end
 
--- refuse answers that somebody else holds the lock, after joining the line if that was asked for.
-local function refuse(left)
-  local rank, deaf = 0, 0
-  if place ~= '' then
-    local entry, first, whose, counted, inbox = string.match(place, '^(%d+) (%d+) (%d+:%S*) (%d) (.+)$')
+local mine, deaf = nil, 0
+
+-- stand joins the line if that was asked for, once.
+local function stand()
+  if line ~= '' and not mine then
+    local entry, first, whose, counted, inbox = string.match(line, '^(%d+) (%d+) (%d+:%S*) (%d) (.+)$')
     if inbox ~= '-' and mute(now) then deaf = 2 end
     if not heard(inbox, counted) then deaf = 1 end
     -- A waiter that cannot be notified looks on its own, and is not passed over.
     if deaf > 0 then inbox = '-' end
     local plan = table.concat({first, life, block, ms(limit) .. tag}, ' ')
-    rank = join(ARGV[1], whose, now, entry, plan, counted .. ' ' .. inbox)
+    mine = join(ARGV[1], whose, now, entry, plan, counted .. ' ' .. inbox)
     if at.fence and not string.find(at.fence, 'w$') then at.fence = at.fence .. ' w' end
   end
+end
+
+-- refuse answers that somebody else holds the lock.
+local function refuse(left)
+  stand()
   settle(at)
   if at.s then left = math.max(1, at.s.next - math.floor(now / 1000)) end
-  return {0, left, at.value or '', rank, now, at.fence or '', deaf, at.s and at.s.n}
+  return {0, left, at.value or '', mine and place(mine) or 0, now, at.fence or '', deaf, at.s and at.s.n}
 end
 
 if at.value and at.value ~= ARGV[1] and not at.s then
@@ -81,8 +87,8 @@ if led and read(led) * 1000 > now then
   -- The first holder is in: past all waiters, see held.lua.
   leave(ARGV[1])
 elseif first and (not at.value or at.s) then
-  local n, blocked, granted
-  if first ~= ARGV[1] then n, blocked, granted = serve(ARGV[1], at) end
+  stand() -- a share that arrives may be next
+  local _, blocked, granted = serve(ARGV[1], at)
   if blocked or not admits(at, limit, tag) then return refuse(granted or 0) end
   leave(ARGV[1], true)
 elseif at.s and not admits(at, limit, tag) then

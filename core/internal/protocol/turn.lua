@@ -3,18 +3,23 @@
 -- "Start-time Fair Queueing", SIGCOMM 1996), with two changes.
 --
 -- A share has a tag while one of it waits. The share with the least tag is next, and of equal ones the one whose first
--- waiter came first. A grant raises the tag by unit, divided by the weight of the waiter. A share whose last waiter leaves
--- keeps its tag in mind while that is ahead of the virtual time v; a share that begins to wait gets that tag, or v.
+-- waiter came first. A grant raises the tag by a step: unit, divided by the weight of the waiter. A share whose last waiter
+-- leaves keeps its tag in mind while that is ahead of the virtual time v; a share that begins to wait gets that tag, or v.
 --
 -- First change: waiters have no tags of their own. If they got one when they join, a share whose calls give up would be
 -- charged for what it never got, and starve.
 --
--- Second change: v does not only follow the tags of those that are granted the lock. It gains unit / weight / (n + 1) with a
--- grant while n shares wait. Otherwise v stands still while ever new shares arrive, one for each user, say, and the
--- second call of an older share waits for all of them. In one round of n grants the tags rise by a unit, and v by less.
+-- Second change: v does not only follow the tags of those that are granted the lock. It gains step / (n + 1) with a grant
+-- while n shares wait. Otherwise v stands still while ever new shares arrive, one for each user, say, and the second call of
+-- an older share waits for all of them. In one round of n grants the tags rise by a step, and v by less. The module's
+-- internal/model/schedule has the bounds that follow, and says why v needs a fraction.
+--
+-- A share that is passed over, because none of its waiters can be notified, moves up to v. Otherwise it would save up what
+-- it missed, and then have the lock alone.
 --
 -- While all waiters are of the share '', nothing is kept of shares: the plain line, in which one look at the first member
--- says so.
+-- says so. A line becomes plain again only when that forgets nothing: when the tag of '' is where the next share to arrive
+-- would put it. Otherwise users that come again and again in small groups would each time find '' last.
 --
 -- KEYS: 4 has the members "share atowner": `at` is when the waiter came, by TIME in µs, in 16 digits, and later than all of
 --         its share before it, even if the clock was set back. The share is query-escaped, so none of its bytes is below
@@ -38,7 +43,7 @@
 local shares = string.sub(KEYS[2], 1, -6) .. 'share'
 local unit, kept = 5040, 4503599627370496
 
-local fair, v -- whether there are shares, once that is known, and the virtual time
+local fair, v -- whether there are shares, once that is known, and the virtual time, which has a fraction
 
 -- shared reports whether there are shares.
 local function shared()
@@ -98,14 +103,18 @@ local function upcoming(skip)
   end
 end
 
+-- move gives a share, whose first waiter came at `at`, a tag.
+local function move(share, at, tag)
+  redis.call('ZADD', shares, ms(tag), '=' .. at .. share)
+  redis.call('HSET', KEYS[5], '=' .. share, ms(tag) .. ' ' .. at)
+end
+
 -- arise gives a share that begins to wait its tag.
 local function arise(share, at, tag)
   if redis.call('HGET', KEYS[5], '=' .. share) then return end
   local before = redis.call('ZSCORE', shares, '-' .. share)
-  tag = ms(math.max(tag or v, before and before - kept or 0))
-  redis.call('ZADD', shares, tag, '=' .. at .. share)
+  move(share, at, math.max(tag or math.floor(v), before and before - kept or 0))
   if before then redis.call('ZREM', shares, '-' .. share) end
-  redis.call('HSET', KEYS[5], '=' .. share, tag .. ' ' .. at)
 end
 
 -- charge is for a share of which a waiter has left, with the weight of a grant to it, or without one. ZADD comes before
@@ -116,24 +125,26 @@ local function charge(share, weight)
   if not tag or not weight and m then return end
   tag = tonumber(tag)
   if weight then
-    local n = redis.call('ZCOUNT', shares, 0, kept - 1)
-    v = math.floor(math.max(tag, v + unit / weight / (n + 1)))
-    tag = math.min(tag + math.floor(unit / weight), kept / 2)
-    redis.call('HSET', KEYS[5], 'v', ms(v))
+    local step, n = math.floor(unit / weight), redis.call('ZCOUNT', shares, 0, ms(kept - 1))
+    v = math.min(math.max(tag, v + step / (n + 1)), kept / 2)
+    tag = math.min(tag + step, kept / 2)
+    redis.call('HSET', KEYS[5], 'v', string.format('%.17g', v))
+    local passed = redis.call('ZRANK', shares, was) or 0
+    for _, s in ipairs(passed > 0 and redis.call('ZRANGE', shares, 0, passed - 1) or {}) do
+      move(string.sub(s, 18), string.sub(s, 2, 17), math.max(tonumber(redis.call('ZSCORE', shares, s)), math.floor(v)))
+    end
   end
   if m then
-    local now = '=' .. come(m) .. share
-    redis.call('HSET', KEYS[5], '=' .. share, ms(tag) .. ' ' .. come(m))
-    redis.call('ZADD', shares, ms(tag), now)
-    if now ~= was then redis.call('ZREM', shares, was) end
+    move(share, (come(m)), tag)
+    if '=' .. come(m) .. share ~= was then redis.call('ZREM', shares, was) end
   else
     redis.call('HDEL', KEYS[5], '=' .. share)
     if tag > v then redis.call('ZADD', shares, ms(kept + tag), '-' .. share) end
     redis.call('ZREM', shares, was)
   end
-  if weight then redis.call('ZREMRANGEBYSCORE', shares, ms(kept), ms(kept + v)) end
-  -- Nobody waits, or only the share '' and no tag is kept in mind.
-  if redis.call('ZCARD', KEYS[4]) == 1 or redis.call('ZCARD', shares) == 1 and redis.call('HGET', KEYS[5], '=') then
+  if weight then redis.call('ZREMRANGEBYSCORE', shares, ms(kept), ms(kept + math.floor(v))) end
+  local plain = redis.call('ZCARD', shares) == 1 and redis.call('HGET', KEYS[5], '=')
+  if redis.call('ZCARD', KEYS[4]) == 1 or plain and tonumber(string.match(plain, '^%d+')) == v + unit then
     redis.call('ZREM', KEYS[4], '')
     redis.call('HDEL', KEYS[5], 'v', '=')
     redis.call('DEL', shares)
@@ -157,8 +168,8 @@ local function leave(owner, served)
   return true
 end
 
--- join puts an owner in line, or refreshes its place there for so many ms, and returns that place: 1 is the first. With
--- shares, any other is an estimate. whose is "weight:share", and the rest goes into the entry as it is.
+-- join puts an owner in line, or refreshes its place there for so many ms, and returns its member. whose is "weight:share",
+-- and the rest goes into the entry as it is.
 local function join(owner, whose, now, last, before, behind)
   local share = string.sub(whose, string.find(whose, ':', 1, true) + 1)
   local w = waiter(redis.call('HGET', KEYS[5], owner))
@@ -181,10 +192,15 @@ local function join(owner, whose, now, last, before, behind)
   redis.call('HSET', KEYS[5], owner, table.concat({expiry, at, before, whose, behind}, ' '))
   redis.call('PEXPIRE', KEYS[4], last)
   redis.call('PEXPIRE', KEYS[5], last)
-  local m = member(share, at, owner)
+  if fair then redis.call('PEXPIRE', shares, last) end
+  return member(share, at, owner)
+end
+
+-- place returns the place of a member: 1 is the first. With shares, any other is an estimate.
+local function place(m)
   if not fair then return redis.call('ZRANK', KEYS[4], m) + 1 end
-  redis.call('PEXPIRE', shares, last)
+  local _, _, share = come(m)
   local row = redis.call('ZLEXCOUNT', KEYS[4], '[' .. share .. ' ', '(' .. m)
-  local _, since = string.match(redis.call('HGET', KEYS[5], '=' .. share), '^(%d+) (%d+)$')
-  return row * redis.call('ZCOUNT', shares, 0, kept - 1) + redis.call('ZRANK', shares, '=' .. since .. share) + 1
+  local since = string.match(redis.call('HGET', KEYS[5], '=' .. share) or '', ' (%d+)$') or ''
+  return row * redis.call('ZCOUNT', shares, 0, ms(kept - 1)) + (redis.call('ZRANK', shares, '=' .. since .. share) or 0) + 1
 end

@@ -20,7 +20,7 @@ func init() { debug.SetGCPercent(1000) }
 // HOLDFAST_SCHEDULES says. With HOLDFAST_SOAK they go on for DURATION.
 func TestSchedulesKeepTheirPromises(t *testing.T) {
 	t.Parallel()
-	begin, first, n := time.Now(), uint64(1), uint64(6_000)
+	begin, first, n := time.Now(), uint64(1), uint64(4_000)
 	if raced {
 		n /= 20
 	}
