@@ -83,10 +83,10 @@ local function serve(self, at)
     if not w or at.now >= w.expiry * 1000 or m ~= member(w.share, w.at, owner) then
       drop(m, share)
       if not w or m == member(w.share, w.at, owner) then redis.call('HDEL', KEYS[5], owner) end
-    elseif not admits(at, tonumber(w.limit), w.tag) then
-      return n, true
     elseif not heard(w.inbox, w.counted) or w.inbox ~= '-' and mute(at.now) then
       skip[share] = (skip[share] or 0) + 1
+    elseif not admits(at, tonumber(w.limit), w.tag) then
+      return n, true
     else
       local token, undo = grant(at, owner, tonumber(w.limit), w.tag, tonumber(w.lease), tonumber(w.life), tonumber(w.block))
       if not token then return n end

@@ -57,12 +57,14 @@ func (k *Lock) serve(self string) []*Waiter {
 	}
 	for {
 		w := k.Admit(k.Now, heard, fits)
-		if w == nil {
+		if w != nil {
+			k.enter(w)
+		}
+		if w == nil || w.Limit == 1 { // nobody fits beside that one, so a script looks no further
 			g := k.grants
 			k.grants = nil
 			return g
 		}
-		k.enter(w)
 	}
 }
 
