@@ -33,6 +33,9 @@ type HeldError struct {
 	// Holders is how many hold the lock together: see [WithLimit], [WithShared] and [WithReentryID].
 	Holders int
 
+	// Limit is that of the refused call, as in [Lock.Limit].
+	Limit int
+
 	// Label is the holder's [WithLabel], or empty: also WithShared and with a WithLimit above 1.
 	Label string
 

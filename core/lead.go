@@ -43,7 +43,7 @@ func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context)
 	if fn == nil {
 		return invalid("Lead(%q) without a function", name)
 	}
-	own, err := configure(l, opts)
+	own, err := configure(l, opts, name)
 	if err != nil {
 		return err
 	}
