@@ -182,8 +182,11 @@ func TestOnKeyOverrides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+				var mu sync.Mutex
 				said := map[string]string{}
 				trace := holdfast.WithTrace(&holdfast.Trace{Acquired: func(e holdfast.Event) {
+					mu.Lock()
+					defer mu.Unlock()
 					said[strings.TrimPrefix(e.Key, "shop:")] = fmt.Sprint(e.Limit, e.Label)
 				}})
 				r.link.Delay(time.Millisecond)

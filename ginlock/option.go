@@ -24,7 +24,6 @@ type config struct {
 	errorHandler func(*gin.Context, error)
 	traces       []*Trace
 	failOpen     bool
-	limited      bool
 }
 
 type option func(*config)
@@ -63,12 +62,10 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
-// WithLimit lets n requests for one key run at a time, on all replicas together. It is WithLock([holdfast.WithLimit](n)),
-// but one more request is refused with 429 instead of 409. Such a lock does not fence: a write that sqlfence guards needs
-// another one, or fails with ErrNoToken.
-func WithLimit(n int) Option {
-	return option(func(c *config) { c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), true })
-}
+// WithLimit lets n requests for one key run at a time, on all replicas together, and refuses one more with 429. It is
+// WithLock([holdfast.WithLimit](n)). Such a lock does not fence: a write that sqlfence guards needs another one, or fails
+// with ErrNoToken.
+func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 
 // WithAlso adds a lock. The chain runs under the lock of [New] and those of up to 63 WithAlso, taken together as by
 // [holdfast.Locker.DoAll], without deadlocks whatever their order. A transfer:
@@ -78,8 +75,9 @@ func WithLimit(n int) Option {
 // The request's context ends when one of the locks is lost. The other options apply to each lock, and the wait of
 // [WithBusy] to all together. Chains that already hold some of the locks can wait for each other in a circle until it
 // ends.
-func WithAlso(resource string, part Part) Option {
-	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part}) })
+func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
+	opts = slices.Clone(opts)
+	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part, Own: opts}) })
 }
 
 // WithErrorHandler sets handle, which answers in place of [Respond], unless the chain has responded. Respond still
