@@ -135,8 +135,8 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 // Acquire takes the lock and holds it until [Lock.Release]. While another holder has it, Acquire waits in line until
 // its context ends or the time of [WithWait] is up.
 //
-// ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must
-// use [Lock.Context], not ctx. [Locker.Do] makes that harder to get wrong.
+// ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock
+// must use [Lock.Context], not ctx.
 //
 // Errors: [ErrNotAcquired], as a [*HeldError], [ErrUnavailable], [ErrSelfDeadlock], [ErrClosed] and [ErrInvalid].
 // ErrUnavailable comes at once if Redis refused in a way that a retry cannot mend, such as a wrong password; otherwise
@@ -168,10 +168,10 @@ func (l *Locker) Check(key string, opts ...CallOption) error {
 	return err
 }
 
-// Ping checks that Redis answers within ctx and the patience of [WithTTL], and is not too old for holdfast; of several
-// masters, that most do. Call it when the program starts, so that a wrong address or password shows there. It writes
-// nothing, so it does not reveal an ACL that forbids writes. If nobody listens at the client's address, Ping fails at
-// once: it does not wait for a Redis that is restarting, as Acquire does.
+// Ping checks that Redis answers within ctx and the patience of [WithTTL], and is not too old for holdfast; of
+// several masters, that most do. Call it when the program starts, so that a wrong address or password shows there. It
+// writes nothing, so it does not reveal an ACL that forbids writes. If nobody listens at the client's address, Ping
+// fails at once, and does not wait for a restart as Acquire does.
 //
 // Errors: [ErrUnavailable], [ErrClosed], [ErrInvalid].
 func (l *Locker) Ping(ctx context.Context) error {

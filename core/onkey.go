@@ -3,9 +3,9 @@ package holdfast
 import "slices"
 
 // OnKey gives opts to calls for key alone, which is as Acquire takes it, without the prefix. They override the other
-// options of the same call, or of [New]. Of several OnKey for one key the later override, but the smallest limit counts.
+// options of the same call, or of [New]. Of several for one key the later overrides, but the smallest limit counts.
 //
-// [WithWait] and OnKey are an [ErrInvalid] among opts, and so is a key that the call does not lock. New takes any key.
+// A call with an OnKey for a key that it does not lock is an [ErrInvalid]. So are [WithWait] and OnKey among opts.
 func OnKey(key string, opts ...CallOption) CallOption {
 	return &onKey{key, slices.Clone(opts)}
 }

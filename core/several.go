@@ -17,10 +17,11 @@ const maxKeys = 64
 // never deadlock with each other. The keys may be in different slots of a Cluster. A key that is named twice is locked
 // once.
 //
-// DoAll asks for all locks at once, and has them after one round trip if they are free. If some are held, it keeps
-// those that come before the first held one in byte order, gives back the rest, waits in line for that one, and asks
-// for the rest again. A lock that ends meanwhile, even by [WithMaxHold], is taken again. [WithWait] bounds the waiting for all locks
-// together.
+// DoAll asks for all locks at once, which takes one round trip if they are free. If some are held, it keeps those that
+// come before the first held one in byte order, gives back the rest, waits in line for that one, and asks for the rest
+// again. So let the key with the most room come last: "by-user:7", then "provider:x". A lock that ends meanwhile, even
+// by [WithMaxHold], is taken again. [WithWait] bounds the waiting for all locks together, and [OnKey] has options for
+// one of them.
 //
 // fn's context carries all of the locks, the largest key innermost, and ends when one of them is lost. DoAll releases
 // them when fn returns or panics.
