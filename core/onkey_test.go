@@ -172,6 +172,8 @@ func TestOnKeyOverrides(t *testing.T) {
 		"both":                 {nil, []holdfast.CallOption{on("a", label("x")), on("a", limit(5))}, "1x 1 1"},
 		"the smallest, first":  {nil, []holdfast.CallOption{on("a", limit(2)), on("a", holdfast.WithShared())}, "2 1 1"},
 		"the smallest, second": {nil, []holdfast.CallOption{on("a", limit(5)), on("a", limit(2))}, "2 1 1"},
+		"a reader that is to write": {nil, []holdfast.CallOption{on("a", holdfast.WithShared()), on("b", holdfast.WithShared()), on("b")},
+			"0 1 1"},
 		"a reader and a writer": {nil, []holdfast.CallOption{holdfast.WithShared(), on("a"), on("b", limit(1))},
 			"0 1 0"},
 		"given to New":         {[]holdfast.Option{on("a", limit(5)), on("d", limit(7)), label("x")}, nil, "5x 1x 1x"},
