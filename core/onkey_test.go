@@ -304,6 +304,15 @@ func TestBadOnKey(t *testing.T) {
 	})
 }
 
+// What several masters cannot do, they cannot do for one key.
+func TestBadOnKeyOnSeveralMasters(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		wantIs(t, v.DoAll(background, []string{"a", "b"}, never(t), holdfast.OnKey("b", holdfast.WithLimit(2))), holdfast.ErrInvalid)
+		fine(t, v.DoAll(background, []string{"a", "b"}, nothing, holdfast.OnKey("b", holdfast.WithLabel("x"))))
+	})
+}
+
 // Options for a key cost no command, and no refusal names the limit of another key.
 func TestOnKeyCostsNoCommand(t *testing.T) {
 	duo(t, func(t *testing.T, b *servertest.Bubble, r, other *replica) {
