@@ -98,7 +98,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if serverOf(ctx) == nil {
 		return errNotConfigured
 	}
-	keys, err := wiring.Keys(g.targets, t, unnamed(t))
+	want, err := wiring.Named(g.targets, t, unnamed(t))
 	if key := (*keyError)(nil); errors.As(err, &key) {
 		g.tell(ctx, unnamedHook, Event{Task: t, Err: err})
 		return g.decide(ctx, t, err)
@@ -106,20 +106,20 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if err != nil {
 		return err
 	}
-	ran, err := g.run(ctx, keys, g.busy.wait, t, next)
+	ran, err := g.run(ctx, want, g.busy.wait, t, next)
 	if ran {
 		return err
 	}
-	outcome := g.refused(ctx, keys, t, next, err)
-	if len(keys) > 1 {
-		g.passOn(ctx, keys, err, outcome)
+	outcome := g.refused(ctx, want, t, next, err)
+	if len(want.Keys) > 1 {
+		g.passOn(ctx, want.Keys, err, outcome)
 	}
 	return outcome
 }
 
 // refused decides the outcome of a task that has not run.
-func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next asynq.Handler, err error) error {
-	key := busyKey(keys, err)
+func (g *Guard) refused(ctx context.Context, want wiring.Locks, t *asynq.Task, next asynq.Handler, err error) error {
+	key := busyKey(want.Keys, err)
 	switch {
 	case ctx.Err() != nil || errors.Is(err, holdfast.ErrInvalid) || errors.Is(err, holdfast.ErrSelfDeadlock):
 		return err // asynq does not wait for the outcome of an ended context
@@ -133,13 +133,13 @@ func (g *Guard) refused(ctx context.Context, keys []string, t *asynq.Task, next 
 		g.tell(ctx, failedHook, Event{Task: t, Key: key, Err: err})
 		return g.decide(ctx, t, fmt.Errorf("asynqlock: %w", err))
 	}
-	return g.putBack(ctx, keys, t, next, err)
+	return g.putBack(ctx, want, t, next, err)
 }
 
 // run calls the handler under the locks, if they can be had, and holds them until the handler returns, whatever happens to
 // its context. asynq abandons a handler that outlives its timeout or a shutdown, and runs the task again elsewhere
 // alongside it.
-func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
+func (g *Guard) run(ctx context.Context, want wiring.Locks, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
 	var names []string // of the locks in Redis, with the Locker's prefix
 	var listens func() bool
 	var began time.Time
@@ -181,15 +181,16 @@ func (g *Guard) run(ctx context.Context, keys []string, wait time.Duration, t *a
 		ran, began = true, time.Now()
 		for _, lock := range locks {
 			if lock.Limit() > 1 {
-				g.fill(task, lock, keys, r)
+				g.fill(task, lock, want.Keys, r)
 			}
 		}
 		result = next.ProcessTask(ctx, t)
 		return nil
 	}
 	// It keeps the locks that an outer Guard holds, wakes no tasks for them, and waits for the others.
-	err = g.locker.DoAll(ctx, keys, work, append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(wait), holdfast.WithReentrancy())...)
-	key := keys[0]
+	opts := append(g.lock[:len(g.lock):len(g.lock)], holdfast.WithWait(wait), holdfast.WithReentrancy())
+	err = g.locker.DoAll(ctx, want.Keys, work, want.Options(opts...)...)
+	key := want.Keys[0]
 	switch {
 	case !ran:
 		return false, err

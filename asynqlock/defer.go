@@ -10,6 +10,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 //
 // asynq puts a task back if its handler returns an error that is not a failure. But first it checks the retries, and
 // archives a task that has none left, failure or not: see keep.
-func (g *Guard) putBack(ctx context.Context, keys []string, t *asynq.Task, next asynq.Handler, busy error) error {
+func (g *Guard) putBack(ctx context.Context, want wiring.Locks, t *asynq.Task, next asynq.Handler, busy error) error {
 	r, now, lock := refOf(ctx), time.Now(), lockOf(busy)
 	ends, bounded := ctx.Deadline() // by its Timeout, too, asynq would count a failure
 	mayWait := g.busy.wait < patience && (!bounded || ends.Sub(now) > patience+time.Second)
@@ -56,7 +57,7 @@ func (g *Guard) putBack(ctx context.Context, keys []string, t *asynq.Task, next 
 	}
 	defer leave()
 	if wait > 0 {
-		ran, err := g.run(ctx, keys, wait, t, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		ran, err := g.run(ctx, want, wait, t, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 			leave()
 			return next.ProcessTask(ctx, t)
 		}))
@@ -69,11 +70,11 @@ func (g *Guard) putBack(ctx context.Context, keys []string, t *asynq.Task, next 
 	}
 	if now.Sub(rec.since) > g.maxDeferral {
 		g.forget(ctx, r)
-		g.tell(ctx, failedHook, Event{Task: t, Key: busyKey(keys, busy), Since: rec.since, Err: busy})
+		g.tell(ctx, failedHook, Event{Task: t, Key: busyKey(want.Keys, busy), Since: rec.since, Err: busy})
 		return g.decide(ctx, t, fmt.Errorf("asynqlock: %v since %s is too long: %w", g.maxDeferral, rec.since.UTC().Format(time.RFC3339), busy))
 	}
 	d := &DeferredError{Since: rec.since, failure: rec.failure}
-	for i := range keys {
+	for i := range want.Keys {
 		if i > 0 || wait > 0 || rec.waits {
 			lock = lockOf(busy)
 			rec, err = g.note(ctx, r, lock, d.Since, false)
@@ -83,7 +84,7 @@ func (g *Guard) putBack(ctx context.Context, keys []string, t *asynq.Task, next 
 		}
 		// The lock may have been released before its holder could find the note. So look again now that the note is there.
 		// If others are noted in front of it, these do.
-		ran, err := g.run(ctx, keys, 0, t, next)
+		ran, err := g.run(ctx, want, 0, t, next)
 		if ran || ctx.Err() != nil {
 			return err
 		}
@@ -91,7 +92,7 @@ func (g *Guard) putBack(ctx context.Context, keys []string, t *asynq.Task, next 
 			break
 		}
 	}
-	d.Key, d.cause = busyKey(keys, busy), busy
+	d.Key, d.cause = busyKey(want.Keys, busy), busy
 	if r.retried >= r.limit {
 		if err := g.keep(ctx, r, d.Delay); err != nil {
 			// This is a failure and not a deferral: asynq archives the task, and ErrorHandler should be called.

@@ -75,8 +75,8 @@ func FuzzField(f *testing.F) {
 		key := func(payload []byte, part Part) (string, string) {
 			task := asynq.NewTask("pay", payload)
 			want, ok := said(payload, name)
-			keys, err := wiring.Keys([]target{{Resource: "account", Part: part}}, task, unnamed(task))
-			key := strings.Join(keys, " ")
+			locks, err := wiring.Named([]target{{Resource: "account", Part: part}}, task, unnamed(task))
+			key := strings.Join(locks.Keys, " ")
 			if ok != (err == nil) {
 				t.Fatalf("%q in %q: got key %q, %v, want %q", name, payload, key, err, want)
 			}

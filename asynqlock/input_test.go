@@ -151,7 +151,10 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"scheduler, several":   {func() { asynqlock.NewScheduler(several) }, []string{"WithRedis"}},
 		"scheduler, option":    {scheduler(nil), []string{"nil option"}},
 		"scheduler, Redis":     {scheduler(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
-		"also nothing":         {func() { asynqlock.New(newLocker(t), "account", part, asynqlock.WithAlso("", nil)) }, []string{"WithAlso: no resource", "WithAlso: no part"}},
+		"also a wait": {func() {
+			asynqlock.New(newLocker(t), "account", part, asynqlock.WithAlso("account", part, holdfast.WithWait(time.Second)))
+		}, []string{"WithAlso: ", "WithWait"}},
+		"also nothing": {func() { asynqlock.New(newLocker(t), "account", part, asynqlock.WithAlso("", nil)) }, []string{"WithAlso: no resource", "WithAlso: no part"}},
 		"too many": {func() {
 			asynqlock.New(newLocker(t), "account", part, slices.Repeat([]asynqlock.Option{asynqlock.WithAlso("account", part)}, 64)...)
 		},

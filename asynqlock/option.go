@@ -2,6 +2,7 @@ package asynqlock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -194,10 +195,12 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 //
 //	asynqlock.New(locker, "account", asynqlock.Field("from"), asynqlock.WithAlso("account", asynqlock.Field("to")))
 //
-// The other options apply to each lock, and [Wait] to all together. With Wait, tasks under outer Guards can wait for each
-// other in a circle until it ends.
-func WithAlso(resource string, part Part) Option {
-	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part}) })
+// opts are for this lock alone, such as holdfast.WithLimit(20). Where two parts name one key, the smaller limit
+// counts. The other options apply to each lock, and [Wait] to all together. With Wait, tasks under outer Guards can
+// wait for each other in a circle until it ends.
+func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
+	opts = slices.Clone(opts)
+	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part, Own: opts}) })
 }
 
 // WithRedis sets the Redis that asynq uses. Default: the Locker's.

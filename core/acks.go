@@ -15,13 +15,12 @@ const maxAcksTimeout = time.Minute
 // it, so that a failover to one of them keeps the lock. If fewer do within timeout, the lock is freed again and the
 // call fails with an [ErrUnavailable] that says how many did. Default: wait for none.
 //
-// timeout is 1 ms to 1 min, in whole milliseconds, and ends before [Lock.Deadline]. If it is too short, a replica that
-// stumbles fails acquisitions. If it is too long, callers wait, TryAcquire included, while others find the lock held,
-// and each occupies a connection of the client's pool, which can delay renewals.
+// timeout is 1 ms to 1 min, in whole milliseconds, and ends before [Lock.Deadline]. If it is too short, a replica
+// that stumbles fails acquisitions. If it is too long, callers wait, and each occupies a connection of the client's
+// pool, which can delay renewals.
 //
-// The option narrows the window in which a failover forgets a lock. It does not close it: the replica that is promoted
-// may not be one of those that acknowledged, or may have restarted without its data, and renewals and [Lock.Extend] do
-// not wait for replicas. Work that must not be done twice still needs the token.
+// A failover can still forget the lock: the replica that is promoted may not be one that acknowledged, or may have
+// restarted without its data, and renewals and [Lock.Extend] do not wait for replicas.
 //
 // An acquisition costs two more commands and one more round trip, and is not handed over within the process. The client
 // must be a *redis.Client, *redis.ClusterClient or *redis.Ring.

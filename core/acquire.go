@@ -16,7 +16,7 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if ctx == nil {
 		return nil, invalid("nil context")
 	}
-	cfg, err := configure(l, opts)
+	cfg, err := configure(l, opts, key)
 	if err == nil && try && cfg.waitSet {
 		err = invalid("TryAcquire does not wait, WithWait contradicts it")
 	}
@@ -446,6 +446,7 @@ func (a *acquisition) failure(ctxErr error) error {
 	}
 	held := *a.held // a copy: other calls may return the same one
 	held.Here, _ = a.locker.turns.here(held.Key)
+	held.Limit = a.cfg.places()
 	for _, lock := range Held(a.ctx) {
 		held.Holding = append(held.Holding, lock.Key())
 	}

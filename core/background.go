@@ -14,8 +14,8 @@ import (
 // waits.
 //
 // The next call of this Locker for the key waits for the answer first, so a goroutine that takes one key again and
-// again gains nothing. Others find the lock held until the release arrives. [Locker.Shutdown] waits for the answer; a
-// program that ends without it may leave the lock to expire.
+// again gains nothing. [Locker.Shutdown] waits for the answer; a program that ends without it may leave the lock to
+// expire.
 func WithReleaseInBackground() CallOption {
 	return callOption(func(c *config) error { c.background = true; return nil })
 }

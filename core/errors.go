@@ -27,11 +27,14 @@ type HeldError struct {
 	Key string // as stored in Redis, prefix included
 
 	// TimeLeft is what was left of the lease when Redis answered, at least 1 ms; of several, of the one that expires
-	// first. A holder that renews keeps the lock longer. TimeLeft is 0 if the key never expires.
+	// first; 0 if the key never expires. A holder that renews keeps the lock longer.
 	TimeLeft time.Duration
 
 	// Holders is how many hold the lock together: see [WithLimit], [WithShared] and [WithReentryID].
 	Holders int
+
+	// Limit is that of the refused call, as in [Lock.Limit].
+	Limit int
 
 	// Label is the holder's [WithLabel], or empty: also WithShared and with a WithLimit above 1.
 	Label string

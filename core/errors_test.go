@@ -41,7 +41,7 @@ func TestHeldErrorTellsHolderAndTimeLeft(t *testing.T) {
 
 		_, err := c.TryAcquire(background, "order:1")
 		held := refused(t, err)
-		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second, Holders: 1}); !reflect.DeepEqual(*held, want) {
+		if want := (holdfast.HeldError{Key: "shop:order:1", Label: "api-1", TimeLeft: 6 * time.Second, Holders: 1, Limit: 1}); !reflect.DeepEqual(*held, want) {
 			t.Errorf("got %+v, want %+v", *held, want)
 		}
 		state, err := c.Inspect(background, "order:1")

@@ -159,6 +159,25 @@ func ExampleWithShared() {
 	// new
 }
 
+// One call for each user, and twenty for the provider. Keys are taken in byte order: with the provider's last, a call that
+// waits for its user takes up no place there.
+func ExampleOnKey() {
+	locker := exampleLocker()
+	user, provider := holdfast.Key("by-user", "7"), holdfast.Key("provider", "x")
+
+	err := locker.DoAll(context.Background(), []string{user, provider}, func(ctx context.Context) error {
+		for _, lock := range holdfast.Held(ctx) {
+			fmt.Println(lock.Key(), lock.Limit())
+		}
+		return nil
+	}, holdfast.OnKey(provider, holdfast.WithLimit(20)))
+	fmt.Println(err)
+	// Output:
+	// provider:x 20
+	// by-user:7 1
+	// <nil>
+}
+
 // Each seat is fenced: n locks, of which a call takes the first free one, starting from a random one.
 func ExampleWithLimit_seats() {
 	locker := exampleLocker()

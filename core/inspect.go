@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/timing"
 )
 
-// State is what Redis says about a lock at one moment. The fields of a [HeldError] mean the same here.
+// State is what Redis says about a lock at one moment. Fields without a comment are as in a [HeldError].
 type State struct {
 	Key      string // as stored, prefix included
 	Held     bool

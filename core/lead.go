@@ -16,8 +16,8 @@ const (
 	leadWell      = time.Minute // a term that lasted as long was no failure to start
 )
 
-// Lead elects a leader: it runs fn, such as a poller or a consumer, on one replica at a time. Every replica calls Lead.
-// One of them gets the lock of name and runs fn, and the others wait in line. fn must return when its context ends.
+// Lead elects a leader: it runs fn on one replica at a time. Every replica calls Lead. One of them gets the lock of
+// name and runs fn, and the others wait in line. fn must return when its context ends.
 //
 //   - If fn returns nil, Lead releases the lock and returns the error of [Lock.Release], usually nil.
 //   - If fn returns an error, Lead releases the lock, reports the error to Ended of [Trace], pauses and waits in line
@@ -43,7 +43,7 @@ func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context)
 	if fn == nil {
 		return invalid("Lead(%q) without a function", name)
 	}
-	own, err := configure(l, opts)
+	own, err := configure(l, opts, name)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,14 @@ func WithLimit(n int) CallOption {
 	})
 }
 
+// places is the limit for callers.
+func (c *config) places() int {
+	if c.limit == protocol.NoLimit {
+		return 0
+	}
+	return c.limit
+}
+
 // WithShared lets any number of calls hold the lock together, like the readers of a sync.RWMutex. A call without it is
 // a writer: it waits until it is alone, and keeps readers out, as calls [WithLimit] do. Readers that arrive while a
 // writer waits stand in line behind it, or join a reader of their process.

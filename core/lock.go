@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/single"
 )
 
@@ -29,12 +28,7 @@ func (lk *Lock) Token() int64 { return lk.hold.token }
 
 // Limit returns how many calls may hold the lock together: n with [WithLimit], 0 for any number with [WithShared], else
 // 1.
-func (lk *Lock) Limit() int {
-	if n := lk.hold.cfg.limit; n != protocol.NoLimit {
-		return n
-	}
-	return 0
-}
+func (lk *Lock) Limit() int { return lk.hold.cfg.places() }
 
 // Context returns a child of parent that carries the lock, for [Held] and for package sqlfence. The child ends when the
 // lock is lost or released, whatever has happened to the context of the acquisition. After a loss its cause matches

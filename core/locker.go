@@ -18,6 +18,7 @@ import (
 // with [New]; the zero value does not work.
 type Locker struct {
 	cfg        config
+	keyed      map[string]*config // of the keys that an OnKey given to New names; nil for none
 	env        *timing.Env
 	store      store.Store
 	one        *single.Redis // the store, if that is one Redis
@@ -79,11 +80,14 @@ var errOneCall = invalid("WithReentryID is for one call: all calls of a Locker o
 
 func newLocker(opts []Option, connect func(*Locker)) (*Locker, error) {
 	l := &Locker{cfg: defaults(), env: timing.NewEnv()}
+	var named []*onKey
 	for _, o := range opts {
 		if o == nil {
 			return nil, invalid("nil option")
 		}
-		if err := o.apply(&l.cfg); err != nil {
+		if k, ok := o.(*onKey); ok {
+			named = append(named, k)
+		} else if err := o.apply(&l.cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -95,6 +99,9 @@ func newLocker(opts []Option, connect func(*Locker)) (*Locker, error) {
 		return nil, errOneCall
 	}
 	l.cfg.waitSet = false
+	if err := l.name(named); err != nil {
+		return nil, err
+	}
 	l.sched = newScheduler(l)
 	// Two calls of one process would take votes from each other on several masters.
 	l.turns = turns{env: l.env, on: l.cfg.handovers > 0 || l.one == nil, bound: l.cfg.handovers, within: l.cfg.handWithin, rows: map[string]*row{}, shares: map[string]map[*row]struct{}{}}
@@ -128,8 +135,8 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 // Acquire takes the lock and holds it until [Lock.Release]. While another holder has it, Acquire waits in line until
 // its context ends or the time of [WithWait] is up.
 //
-// ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock must
-// use [Lock.Context], not ctx. [Locker.Do] makes that harder to get wrong.
+// ctx bounds the acquisition alone: it may end once Acquire has returned, and the lock stays. Work under the lock
+// must use [Lock.Context], not ctx.
 //
 // Errors: [ErrNotAcquired], as a [*HeldError], [ErrUnavailable], [ErrSelfDeadlock], [ErrClosed] and [ErrInvalid].
 // ErrUnavailable comes at once if Redis refused in a way that a retry cannot mend, such as a wrong password; otherwise
@@ -150,7 +157,7 @@ func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption)
 // Check returns an [ErrInvalid] where [Locker.Acquire] would for this key and these options, and asks nothing of Redis.
 // It is for adapters, and so it refuses [WithReentryID], which is for one call.
 func (l *Locker) Check(key string, opts ...CallOption) error {
-	c, err := configure(l, opts)
+	c, err := configure(l, opts, key)
 	if err != nil {
 		return err
 	}
@@ -161,10 +168,10 @@ func (l *Locker) Check(key string, opts ...CallOption) error {
 	return err
 }
 
-// Ping checks that Redis answers within ctx and the patience of [WithTTL], and is not too old for holdfast; of several
-// masters, that most do. Call it when the program starts, so that a wrong address or password shows there. It writes
-// nothing, so it does not reveal an ACL that forbids writes. If nobody listens at the client's address, Ping fails at
-// once: it does not wait for a Redis that is restarting, as Acquire does.
+// Ping checks that Redis answers within ctx and the patience of [WithTTL], and is not too old for holdfast; of
+// several masters, that most do. Call it when the program starts, so that a wrong address or password shows there. It
+// writes nothing, so it does not reveal an ACL that forbids writes. If nobody listens at the client's address, Ping
+// fails at once, and does not wait for a restart as Acquire does.
 //
 // Errors: [ErrUnavailable], [ErrClosed], [ErrInvalid].
 func (l *Locker) Ping(ctx context.Context) error {
@@ -187,23 +194,6 @@ func (l *Locker) stored(key string) (protocol.Key, error) {
 		return k, invalid("%v", err)
 	}
 	return k, nil
-}
-
-// configure applies a call's options to the Locker's.
-func configure(l *Locker, opts []CallOption) (*config, error) {
-	if len(opts) == 0 {
-		return &l.cfg, nil
-	}
-	cfg := l.cfg
-	for _, o := range opts {
-		if o == nil {
-			return nil, invalid("nil option")
-		}
-		if err := o.apply(&cfg); err != nil {
-			return nil, err
-		}
-	}
-	return &cfg, cfg.check(l)
 }
 
 // Shutdown ends the Locker. New and waiting calls fail with [ErrClosed]. Held locks are renewed until they are released

@@ -113,8 +113,7 @@ func (o callOption) call()                 {}
 // WithPrefix puts s in front of every lock's key, its companions and channels, in the adapters too: with
 // WithPrefix("shop:"), the lock "order:42" is the Redis key "shop:order:42". Other keys of packages asynqlock and
 // cronlock begin with "asynqlock:" and "cronlock:", and have the prefix behind that. Programs exclude each other only
-// if they use the same prefix. Default: none, as in other lock libraries. New refuses a prefix that no valid key can
-// begin with.
+// if they use the same prefix. Default: none. New refuses a prefix that no valid key can begin with.
 func WithPrefix(s string) Option {
 	return option(func(c *config) error { c.prefix = s; return nil })
 }
@@ -140,8 +139,8 @@ func (c *config) plain() bool { return !c.noRenew && c.reentryID == "" && c.acks
 
 // WithLocalHandover bounds how calls of one Locker hand a lock to each other. They queue within the process, and a
 // release passes the lock to the next of them without a command: at most n times in a row, and only until d after the
-// process got the lock. Then waiters in other processes have their turn. Default: 250 times, the maximum, and 100 ms. n
-// = 0 turns it off: each call waits in line in Redis on its own, and readers do not join, see [WithShared].
+// process got the lock. Then other processes have their turn. Default: 250 times, the maximum, and 100 ms. n = 0
+// turns it off: each call waits in line in Redis on its own, and readers do not join, see [WithShared].
 //
 // The tokens of such calls were reserved when Redis granted the lock. If Redis forgets the key within d and another
 // process acquires it, that process has the larger token, and a fence refuses what later calls write until they learn
@@ -172,7 +171,7 @@ func WithTTL(d time.Duration) CallOption {
 }
 
 // WithWait bounds how long Acquire, Do and DoAll wait for another holder, from when they learn that the lock is held.
-// WithWait(0) does not wait at all, like TryAcquire. Default: until the context ends.
+// WithWait(0) does not wait, like TryAcquire. Default: until the context ends.
 //
 // In an outage of Redis a call fails with [ErrUnavailable] after max, or after the patience of [WithTTL] if that is
 // longer, and at the latest after a whole TTL.
@@ -193,8 +192,8 @@ func WithoutRenewal() CallOption {
 }
 
 // WithMaxHold ends a hold d after the acquisition: the lock counts as lost, its context is cancelled, and its lease
-// expires at about that time. d must not be below the TTL. Default: no bound, so that a hung handler keeps its key for
-// as long as its process lives.
+// expires at about that time. d must not be below the TTL. Default: no bound, and a hung handler keeps its key as
+// long as its process lives.
 func WithMaxHold(d time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if d <= 0 {
@@ -205,24 +204,24 @@ func WithMaxHold(d time.Duration) CallOption {
 	})
 }
 
-// WithReentrancy lets a call acquire a lock that its context already holds, whatever its goroutine. The call returns at
-// once with another handle to the same hold: a Lock with the same token. Its other options have no effect. The hold
-// ends when its last handle is released, so a handle that is dropped without a Release keeps the lock. Default: such a
-// call fails with [ErrSelfDeadlock].
+// WithReentrancy lets a call acquire a lock that its context already holds. The call returns at once with another
+// handle to the same hold: a Lock with the same token. Its other options have no effect. The hold ends when its last
+// handle is released, so a handle that is dropped without a Release keeps the lock. Default: such a call fails with
+// [ErrSelfDeadlock].
 func WithReentrancy() CallOption {
 	return callOption(func(c *config) error { c.reentrant = true; return nil })
 }
 
-// WithReentryID lets all calls that name the same id hold the lock together, wherever they run: a job that holds a
-// lock, say, and a service that the job calls and passes the id to. They share one token. The lock is free when the
-// last of them has released it; a call that crashed counts until its own lease expires.
+// WithReentryID lets all calls that name the same id hold the lock together, wherever they run: say a job that holds
+// a lock, and a service that it calls with the id. They share one token. The lock is free when the last of them has
+// released it; a call that crashed counts until its own lease expires.
 //
 // New calls enter past waiters as long as the first holder is in, the call that got the lock when it was free; later
 // ones stand in line. Let the job be the first holder, and let it hold the lock for as long as it calls others.
 // Otherwise a call can wait for itself: see core/limits.md.
 //
 // id has 1 to 128 bytes. Anyone who knows it can enter the lock: use a random one for each job. New and the adapters
-// refuse this option, since all of their calls would hold their locks together. Default: none.
+// refuse this option. Default: none.
 func WithReentryID(id string) CallOption {
 	return callOption(func(c *config) error {
 		if id == "" || len(id) > maxReentryID {
@@ -234,7 +233,7 @@ func WithReentryID(id string) CallOption {
 }
 
 // WithLabel names the holder, for humans: [Locker.Inspect] and [HeldError] show the label, which is stored with the
-// key. Given to New, it names the replica. It has at most 64 printable bytes. Default: none.
+// key. It has at most 64 printable bytes. Default: none.
 func WithLabel(s string) CallOption {
 	return callOption(func(c *config) error {
 		if !protocol.ValidLabel(s) {
@@ -245,7 +244,7 @@ func WithLabel(s string) CallOption {
 	})
 }
 
-// WithTrace adds hooks, for logs and metrics. Default: none, which costs nothing.
+// WithTrace adds hooks, for logs and metrics. Default: none.
 func WithTrace(t *Trace) CallOption {
 	return callOption(func(c *config) error {
 		if t == nil {

@@ -17,10 +17,11 @@ const maxKeys = 64
 // never deadlock with each other. The keys may be in different slots of a Cluster. A key that is named twice is locked
 // once.
 //
-// DoAll asks for all locks at once, and has them after one round trip if they are free. If some are held, it keeps
-// those that come before the first held one in byte order, gives back the rest, waits in line for that one, and asks
-// for the rest again. A lock that ends meanwhile, even by [WithMaxHold], is taken again. [WithWait] bounds the waiting for all locks
-// together.
+// DoAll asks for all locks at once, which takes one round trip if they are free. If some are held, it keeps those that
+// come before the first held one in byte order, gives back the rest, waits in line for that one, and asks for the rest
+// again. So let the key with the most room come last: "by-user:7", then "provider:x". A lock that ends meanwhile, even
+// by [WithMaxHold], is taken again. [WithWait] bounds the waiting for all locks together, and [OnKey] has options for
+// one of them.
 //
 // fn's context carries all of the locks, the largest key innermost, and ends when one of them is lost. DoAll releases
 // them when fn returns or panics.
@@ -38,16 +39,31 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 		return invalid("DoAll(%q) without a function", keys)
 	}
 	s := &several{locker: l, outer: ctx, ctx: ctx}
-	if s.cfg, err = configure(l, opts); err != nil {
-		return err
-	}
 	for _, key := range keys {
 		k, err := l.stored(key)
 		if err != nil {
 			return err
 		}
 		s.keys = append(s.keys, k)
+		own := l.keyed[key] != nil || names(opts, key)
+		if !own && s.cfg != nil {
+			continue
+		}
+		cfg, err := configure(l, opts, key, keys...)
+		if err != nil {
+			return err
+		}
+		s.wait = cfg.wait
+		switch {
+		case !own:
+			s.cfg = cfg
+		case s.own == nil:
+			s.own = map[string]*config{k.Lock: cfg}
+		default:
+			s.own[k.Lock] = cfg
+		}
 	}
+	// By bytes, and by nothing that calls may see differently, such as the limits that they name: see several.
 	slices.SortFunc(s.keys, func(a, b protocol.Key) int { return cmp.Compare(a.Lock, b.Lock) })
 	s.keys = slices.CompactFunc(s.keys, func(a, b protocol.Key) bool { return a.Lock == b.Lock })
 	if n := len(s.keys); n == 0 || n > maxKeys {
@@ -67,14 +83,27 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 }
 
 // several are the locks of one DoAll. No two calls wait in a circle: a call waits for a key with smaller keys only, so among
-// calls that wait for each other, the one that waits for the largest key waits for a call that waits for nothing.
+// calls that wait for each other, the one that waits for the largest key waits for a call that waits for nothing. For that all
+// calls must agree on the order, whatever else they disagree on: with an order by limits, a call that takes a lock alone would
+// wait in a circle with one that takes it shared.
 type several struct {
 	locker *Locker
-	cfg    *config
-	keys   []protocol.Key // in order
+	cfg    *config            // of the keys that no OnKey names; nil for none
+	own    map[string]*config // of the others, by the key in Redis
+	wait   time.Duration      // of all
+	keys   []protocol.Key     // in order
 	outer  context.Context
 	locks  []*Lock         // of the first of keys
 	ctx    context.Context // that carries these
+}
+
+// acquire takes the lock of one key.
+func (s *several) acquire(k protocol.Key, wait time.Duration) (*Lock, error) {
+	cfg := s.own[k.Lock]
+	if cfg == nil {
+		cfg = s.cfg
+	}
+	return s.locker.take(s.ctx, k, cfg, wait)
 }
 
 func (s *several) take() error {
@@ -91,7 +120,7 @@ func (s *several) take() error {
 				continue
 			}
 		}
-		wait := s.cfg.wait
+		wait := s.wait
 		now := s.locker.env.Now().Mono
 		if until < 0 {
 			until = now + wait
@@ -105,7 +134,7 @@ func (s *several) take() error {
 		if wait == 0 && refused != nil {
 			return refused
 		}
-		lock, err := s.locker.take(s.ctx, s.keys[len(s.locks)], s.cfg, wait)
+		lock, err := s.acquire(s.keys[len(s.locks)], wait)
 		if err == nil {
 			s.add(lock)
 		}
@@ -128,7 +157,7 @@ func (s *several) try(rest []protocol.Key) error {
 			panic(p)
 		}
 	}()
-	each(len(rest), func(i int) { locks[i], errs[i] = s.locker.take(s.ctx, rest[i], s.cfg, 0) })
+	each(len(rest), func(i int) { locks[i], errs[i] = s.acquire(rest[i], 0) })
 	var refused error
 	for i, lock := range locks {
 		switch {

@@ -59,19 +59,19 @@ func (m *middleware) handle(c *gin.Context) {
 	if unmatched(c) {
 		return
 	}
-	keys, err := wiring.Keys(m.targets, c, unnamed)
+	locks, err := wiring.Named(m.targets, c, unnamed)
 	if err != nil {
 		m.refuse(c, err)
 		return
 	}
 	request, ran := c.Request, false
-	err = m.locker.DoAll(request.Context(), keys, func(ctx context.Context) error {
+	err = m.locker.DoAll(request.Context(), locks.Keys, func(ctx context.Context) error {
 		if c.Request == request { // otherwise c belongs to another request by now, see hold
 			ran = true
 			m.hold(c, ctx)
 		}
 		return nil
-	}, m.lock...)
+	}, locks.Options(m.lock...)...)
 	if !ran && c.Request == request {
 		m.without(c, err)
 	}

@@ -34,8 +34,8 @@ func newKeyed(scoped bool) *keyed {
 		part = Parts(route, part)
 	}
 	read := func(c *gin.Context) {
-		keys, err := wiring.Keys([]target{{Resource: "order", Part: part}}, c, unnamed)
-		k.key, k.err = strings.Join(keys, " "), err
+		locks, err := wiring.Named([]target{{Resource: "order", Part: part}}, c, unnamed)
+		k.key, k.err = strings.Join(locks.Keys, " "), err
 	}
 	for _, route := range []string{"/orders/:tenant/:id", "/invoices/:tenant/:id"} {
 		k.POST(route, read)

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
-// An Option configures the middleware that [New] returns. It only records its argument; New checks it.
+// An Option configures the middleware that [New] returns, which checks it.
 type Option interface{ apply(*config) }
 
 // defaultWait covers the time between the end of a long response, when its client can send the next request, and the
@@ -24,7 +24,6 @@ type config struct {
 	errorHandler func(*gin.Context, error)
 	traces       []*Trace
 	failOpen     bool
-	limited      bool
 }
 
 type option func(*config)
@@ -63,23 +62,22 @@ func WithLock(opts ...holdfast.CallOption) Option {
 	return option(func(c *config) { c.lock = append(c.lock, opts...) })
 }
 
-// WithLimit lets n requests for one key run at a time, on all replicas together. It is WithLock([holdfast.WithLimit](n)),
-// but one more request is refused with 429 instead of 409. Such a lock does not fence: a write that sqlfence guards needs
-// another one, or fails with ErrNoToken.
-func WithLimit(n int) Option {
-	return option(func(c *config) { c.lock, c.limited = append(c.lock, holdfast.WithLimit(n)), true })
-}
+// WithLimit lets n requests for one key run at a time, on all replicas together, and refuses one more with 429. It is
+// WithLock([holdfast.WithLimit](n)). Such a lock does not fence: a write that sqlfence guards needs another one, or fails
+// with ErrNoToken.
+func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 
 // WithAlso adds a lock. The chain runs under the lock of [New] and those of up to 63 WithAlso, taken together as by
 // [holdfast.Locker.DoAll], without deadlocks whatever their order. A transfer:
 //
 //	ginlock.New(locker, "account", ginlock.JSON("from"), ginlock.WithAlso("account", ginlock.JSON("to")))
 //
-// The request's context ends when one of the locks is lost. The other options apply to each lock, and the wait of
-// [WithBusy] to all together. Chains that already hold some of the locks can wait for each other in a circle until it
-// ends.
-func WithAlso(resource string, part Part) Option {
-	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part}) })
+// opts are for this lock alone, such as holdfast.WithLimit(20). Where two parts name one key, the smaller limit
+// counts. The other options apply to each lock, and the wait of [WithBusy] to all together. The context ends when one
+// of them is lost. Chains that already hold some of the locks can wait in a circle until it ends.
+func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
+	opts = slices.Clone(opts)
+	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part, Own: opts}) })
 }
 
 // WithErrorHandler sets handle, which answers in place of [Respond], unless the chain has responded. Respond still
@@ -102,8 +100,7 @@ func WithTrace(t *Trace) Option {
 }
 
 // WithFailOpen runs the chain without the lock while Redis is unavailable, unless the request's context has ended. It
-// gives up mutual exclusion exactly when the system is in trouble: any number of requests for a key run at once,
-// alongside holders that still have the lock. Use it if the lock saves work, not if it keeps data correct: sqlfence then
-// fails with ErrNoToken, and gormfence lets writes pass unless it has WithLockRequired. Default: such requests are
-// refused with 503.
+// gives up mutual exclusion exactly when the system is in trouble: any number of requests for a key run at once. Use
+// it if the lock saves work, not if it keeps data correct: sqlfence then fails with ErrNoToken, and gormfence lets
+// writes pass unless it has WithLockRequired. Default: such requests are refused with 503.
 func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }

@@ -58,15 +58,10 @@ func Respond(c *gin.Context, err error) {
 	if p.Status == http.StatusInternalServerError && c.Request != nil && len(holdfast.Held(c.Request.Context())) > 0 {
 		p.Detail = "The request failed." // a handler's own error: what it has done by then is not known here
 	}
-	if p.Status == http.StatusConflict {
+	if p.Status == http.StatusConflict || p.Status == http.StatusTooManyRequests {
 		v, _ := c.Get(refusedKey)
-		by, ok := v.(*config)
-		if !ok || !by.busy.lease {
+		if by, ok := v.(*config); !ok || !by.busy.lease {
 			retry = retrySoon
-		}
-		if ok && by.limited {
-			p.Status, p.Title = http.StatusTooManyRequests, http.StatusText(http.StatusTooManyRequests)
-			p.Detail = "The maximum number of requests for this resource is in progress. Nothing was done."
 		}
 	}
 	h := c.Writer.Header()
@@ -88,8 +83,14 @@ func describe(err error) (p problem, retry time.Duration) {
 	case errors.Is(err, holdfast.ErrNotAcquired):
 		p.Status, retry = http.StatusConflict, retryLater
 		p.Detail = "Another request or job for the same resource is in progress. Nothing was done."
-		if errors.As(err, &held) && held.TimeLeft > 0 {
-			retry = held.TimeLeft
+		if errors.As(err, &held) {
+			if held.TimeLeft > 0 {
+				retry = held.TimeLeft
+			}
+			if held.Limit > 1 {
+				p.Status = http.StatusTooManyRequests
+				p.Detail = "The maximum number of requests for this resource is in progress. Nothing was done."
+			}
 		}
 	case errors.Is(err, holdfast.ErrUnavailable), errors.Is(err, holdfast.ErrClosed):
 		p.Status, retry = http.StatusServiceUnavailable, retryLater

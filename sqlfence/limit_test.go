@@ -59,3 +59,33 @@ func TestLocksWithALimitDoNotFence(t *testing.T) {
 		}
 	})
 }
+
+// Of the locks of one call, the one that is held alone guards the write, whichever comes first.
+func TestOnlyTheExclusiveLockOfACallFences(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		locker, err := holdfast.New(servertest.NewBubble(t).Client())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Shutdown(background)
+		f := newFence(t, sqlfence.Postgres)
+		write := func(context.Context, *sql.Tx) error { return nil }
+		for _, o := range []holdfast.CallOption{holdfast.WithLimit(20), holdfast.WithShared()} {
+			for _, others := range []string{"a", "z"} {
+				fake, db := newDB(t)
+				err := locker.DoAll(background, []string{"order:42", others}, func(ctx context.Context) error {
+					return f.WithTx(ctx, db, nil, write)
+				}, holdfast.OnKey(others, o))
+				if _, guarded := fake.rows["order:42"]; err != nil || !guarded || len(fake.rows) != 1 {
+					t.Errorf("guarded by %v, %v, want order:42 alone", fake.rows, err)
+				}
+				err = locker.DoAll(background, []string{"order:42", others}, func(ctx context.Context) error {
+					return f.WithTx(ctx, db, nil, write)
+				}, o)
+				if !errors.Is(err, sqlfence.ErrNoToken) {
+					t.Errorf("with two that others may hold too: %v", err)
+				}
+			}
+		}
+	})
+}

@@ -40,10 +40,12 @@ type invalidError struct{ reason string }
 func (e *invalidError) Error() string        { return e.reason }
 func (e *invalidError) Is(target error) bool { return target == holdfast.ErrInvalid }
 
-// Target is a resource, and the part of a request or task that tells one of its locks from another.
+// Target is a resource, the part of a request or task that tells one of its locks from another, and the options that its
+// lock alone has.
 type Target[T any] struct {
 	Resource string
 	Part     func(T) ([]string, error)
+	Own      []holdfast.CallOption
 }
 
 // Judge records what is wrong with the locker, with the targets, of which the first is the constructor's and the others are
@@ -67,30 +69,56 @@ func Judge[T any](m *Mistakes, locker *holdfast.Locker, targets []Target[T], loc
 		return
 	}
 	// The key is as long as a key can be, to find a prefix that leaves no room for it.
-	if err := locker.Check(strings.Repeat("k", longestKey), lock...); err != nil {
+	key := strings.Repeat("k", longestKey)
+	if err := locker.Check(key, lock...); err != nil {
 		m.Refuse("WithLock: %v", err)
+		return
+	}
+	for _, t := range targets {
+		if err := locker.Check(key, append(lock[:len(lock):len(lock)], holdfast.OnKey(key, t.Own...))...); err != nil {
+			m.Refuse("WithAlso: %v", err)
+		}
 	}
 }
 
-// Keys returns the keys of the locks that from names, each once. unnamed makes the error for a target of which it has what:
-// a key without that value would be one lock for all that have none.
-func Keys[T any](targets []Target[T], from T, unnamed func(resource, what string) error) ([]string, error) {
-	keys := make([]string, 0, len(targets))
+// Locks are the locks that a request or task names.
+type Locks struct {
+	Keys []string              // each once
+	own  []holdfast.CallOption // of single keys
+}
+
+// Options returns all for the acquisition of the locks, and those of single keys.
+func (l Locks) Options(all ...holdfast.CallOption) []holdfast.CallOption {
+	if len(l.own) == 0 {
+		return all
+	}
+	return slices.Concat(all, l.own)
+}
+
+// Named returns the locks that from names. unnamed makes the error for a target of which it has what: a key without that
+// value would be one lock for all that have none.
+func Named[T any](targets []Target[T], from T, unnamed func(resource, what string) error) (Locks, error) {
+	l := Locks{Keys: make([]string, 0, len(targets))}
+	own := slices.ContainsFunc(targets, func(t Target[T]) bool { return len(t.Own) > 0 })
 	for _, t := range targets {
 		parts, err := t.Part(from)
 		switch {
 		case err != nil:
-			return nil, err
+			return Locks{}, err
 		case len(parts) == 0:
-			return nil, unnamed(t.Resource, "nothing")
+			return Locks{}, unnamed(t.Resource, "nothing")
 		case slices.Contains(parts, ""):
-			return nil, unnamed(t.Resource, "an empty value")
+			return Locks{}, unnamed(t.Resource, "an empty value")
 		}
-		if key := holdfast.Key(append([]string{t.Resource}, parts...)...); !slices.Contains(keys, key) {
-			keys = append(keys, key)
+		key := holdfast.Key(append([]string{t.Resource}, parts...)...)
+		if !slices.Contains(l.Keys, key) {
+			l.Keys = append(l.Keys, key)
+		}
+		if own { // also without options: of targets that turn out to be one key, the smallest limit is to count
+			l.own = append(l.own, holdfast.OnKey(key, t.Own...))
 		}
 	}
-	return keys, nil
+	return l, nil
 }
 
 // Parts returns a part that takes what all of parts take, in their order; nil for none, or if one is nil.
