@@ -135,6 +135,11 @@ func Left(lk *Lock) time.Duration {
 	return max(0, h.lease.ends()-h.locker.env.Now().Mono)
 }
 
+// ReportLate is a Progress under lk that read the clock ago before it takes effect.
+func ReportLate(lk *Lock, ago time.Duration) {
+	lk.hold.lease.progress.report(lk.hold.locker.env.Now().Mono - ago)
+}
+
 // StallTimer keeps the scheduler from running for d, as a runtime that starves does.
 func StallTimer(l *Locker, d time.Duration) {
 	l.sched.mu.Lock()

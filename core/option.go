@@ -35,19 +35,21 @@ const (
 )
 
 type config struct {
-	prefix  string
-	ttl     time.Duration
-	wait    time.Duration // < 0: until the context ends
-	waitSet bool          // by an option of the call itself
-	noRenew bool
-	maxHold time.Duration // 0: none
-	label   string
+	prefix   string
+	ttl      time.Duration
+	wait     time.Duration // < 0: until the context ends
+	waitSet  bool          // by an option of the call itself
+	noRenew  bool
+	maxHold  time.Duration // 0: none
+	progress time.Duration // 0: none
+	label    string
 
 	limit     int // how many may hold the lock together; protocol.NoLimit with WithShared
-	reentrant bool
 	reentryID string
+	reentrant bool
 
 	background bool // releases
+	gathers    bool // a call of DoAll, whose function has not begun: progress need not be reported yet
 
 	acks       int // replicas to wait for; 0: none
 	acksWithin time.Duration
@@ -200,6 +202,20 @@ func WithMaxHold(d time.Duration) CallOption {
 			return invalid("WithMaxHold(%v): want more than 0", d)
 		}
 		c.maxHold = d
+		return nil
+	})
+}
+
+// WithProgress ends a hold when the work under it has called [Progress] for the last time d ago. The lock counts as lost,
+// with the cause [ErrNoProgress] too, and is no longer renewed: it is free at most a TTL later. The first d
+// count from the acquisition, with DoAll from the call of fn. Default: no bound. If d is too short, work that is slow
+// loses its lock. Reports from a goroutine beside the work defeat the purpose.
+func WithProgress(d time.Duration) CallOption {
+	return callOption(func(c *config) error {
+		if d <= 0 {
+			return invalid("WithProgress(%v): want more than 0", d)
+		}
+		c.progress = d
 		return nil
 	})
 }

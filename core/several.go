@@ -41,6 +41,10 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	if s.cfg, err = configure(l, opts); err != nil {
 		return err
 	}
+	if s.cfg.progress > 0 {
+		cfg := *s.cfg
+		cfg.gathers, s.cfg = true, &cfg
+	}
 	for _, key := range keys {
 		k, err := l.stored(key)
 		if err != nil {
@@ -62,6 +66,7 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	if err := s.take(); err != nil {
 		return err
 	}
+	s.begin()
 	ran = true
 	return fn(s.ctx)
 }
@@ -150,6 +155,15 @@ func (s *several) giveBack(lock *Lock) {
 func (s *several) add(lock *Lock) {
 	s.locks = append(s.locks, lock)
 	s.ctx = lock.within(s.ctx, s)
+}
+
+// begin has the time of WithProgress begin for all locks at once. Before, a wait for the last one would have ended the first.
+func (s *several) begin() {
+	for _, lock := range s.locks {
+		if h := lock.hold; h.lease.progress != nil && h.lease.progress.begin(h.locker.env.Now().Mono) {
+			h.locker.sched.hasten(h)
+		}
+	}
 }
 
 // restart reports whether a lock was lost, which ends the wait for another one. It then keeps the locks in front of that
