@@ -206,10 +206,10 @@ func WithMaxHold(d time.Duration) CallOption {
 	})
 }
 
-// WithProgress ends a hold when the work under it has called [Progress] for the last time d ago. The lock counts as lost,
-// with the cause [ErrNoProgress] too, and is no longer renewed: it is free at most a TTL later. The first d
-// count from the acquisition, with DoAll from the call of fn. Default: no bound. If d is too short, work that is slow
-// loses its lock. Reports from a goroutine beside the work defeat the purpose.
+// WithProgress ends a hold d after the last call of [Progress] under it: the lock counts as lost, with [ErrNoProgress],
+// and is no longer renewed, so that it is free at most a TTL later. The acquisition is the first report, with DoAll the
+// call of fn. Default: no bound. If d is too short, slow work loses its lock. Report from the work itself: a goroutine
+// beside it goes on when the work hangs.
 func WithProgress(d time.Duration) CallOption {
 	return callOption(func(c *config) error {
 		if d <= 0 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Progress reports progress of the work under all locks that ctx carries: see [WithProgress]. It has no effect on a lock
-// without that option, or that has ended. It costs no command and never waits, so call it for each item.
+// Progress reports progress of the work under all locks that ctx carries: see [WithProgress]. It sends nothing to Redis and
+// does not wait. A lock without that option is left alone, and so is one that has ended.
 func Progress(ctx context.Context) {
 	for c := range carried(ctx) {
 		if h := c.lock.hold; h.lease.progress != nil && !c.lock.released.Load() {
