@@ -153,8 +153,8 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 		}
 		h.stake.End(left)
 	}
+	h.lease.cut(now) // before others can see the end: a report of progress may have moved the deadline since cond
 	h.ended.Store(e)
-	h.lease.cut(now)
 	contexts := h.handles.contexts
 	h.handles.contexts = nil
 	h.mu.Unlock()
