@@ -44,6 +44,7 @@ func TestProgressKeepsTheLock(t *testing.T) {
 	for _, d := range []time.Duration{10 * time.Millisecond, time.Second, ttl, time.Minute, 1<<63 - 1} {
 		t.Run(d.String(), func(t *testing.T) {
 			solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+				time.Sleep(time.Second) // or the longest d would not be too long for the clock
 				lock, plain := acquire(t, r.Locker, "k", holdfast.WithProgress(d)), acquire(t, r.Locker, "plain")
 				ctx := lock.Context(background)
 				sent := map[string]int{}
@@ -432,6 +433,72 @@ func TestExtendIsNoProgress(t *testing.T) {
 			t.Errorf("%v of the lease are left", left)
 		}
 		wantIs(t, lock.Release(background), holdfast.ErrNoProgress)
+
+		// An older answer does not shorten the lease, though the next report is due before.
+		lock = acquire(t, r.Locker, "k", holdfast.WithProgress(2*time.Second), holdfast.WithoutRenewal())
+		ctx := lock.Context(background)
+		must(t, lock.Extend(background, time.Minute))
+		holdfast.Answer(lock, 10*time.Second)
+		work(ctx, 50, time.Second)
+		fine(t, lock.Err())
+		release(t, lock)
+
+		// Redis has its time for an answer though the next report is due before.
+		var ends endings
+		lock = acquire(t, r.Locker, "k", holdfast.WithProgress(2*time.Second), ends.trace())
+		time.Sleep(1500 * time.Millisecond)
+		r.link.Delay(400 * time.Millisecond)
+		go func() {
+			time.Sleep(400 * time.Millisecond)
+			holdfast.Progress(lock.Context(background))
+		}()
+		must(t, lock.Extend(background, time.Minute))
+		r.link.Delay(0)
+		fine(t, lock.Err())
+		if ends.none(t); ends.nodes > 0 {
+			t.Errorf("%d failures were reported", ends.nodes)
+		}
+		release(t, lock)
+	})
+}
+
+// What others are told of is the lease that ends first, not the hold.
+func TestTimeLeftOfAHoldThatMayStall(t *testing.T) {
+	solo(t, func(t *testing.T, b *servertest.Bubble, r *replica) {
+		two := holdfast.WithLimit(2)
+		one := acquire(t, r.Locker, "k", two)
+		time.Sleep(3 * time.Second)
+		other := acquire(t, r.Locker, "k", two, holdfast.WithProgress(5*time.Second))
+		held := refused(t, (<-call(bounded(t, time.Second), r, "k", two)).err)
+		if held.TimeLeft > 11*time.Second || held.TimeLeft < 9*time.Second || held.Holders != 2 {
+			t.Errorf("got %+v, want what the first has left", held)
+		}
+		release(t, one)
+		release(t, other)
+	})
+}
+
+// On several masters the lock is released when the lease has run out, not when the hold has ended.
+func TestProgressOnSeveralMasters(t *testing.T) {
+	const d, ttl = 10 * time.Second, 15 * time.Second
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		r, other := ms.voter(t), ms.voter(t)
+		lock := acquire(t, r.Locker, "k", holdfast.WithProgress(d))
+		ctx := lock.Context(background)
+		work(ctx, 20, 7*time.Second)
+		fine(t, ctx.Err())
+		last := time.Now()
+		<-ctx.Done()
+		took(t, last, d)
+		stalled(t, lock)
+		time.Sleep(ttl / 2)
+		ms.have(t, "k", 3)
+		rival := await(t, other.Locker, "k")
+		atMost(t, last, d+ttl)
+		rises(t, lock, rival)
+		wantIs(t, lock.Release(background), holdfast.ErrNoProgress)
+		fine(t, rival.Err())
+		releaseAll(t, rival)
 	})
 }
 
@@ -439,39 +506,41 @@ func TestExtendIsNoProgress(t *testing.T) {
 func TestProgressInDoAll(t *testing.T) {
 	const d = 5 * time.Second
 	duo(t, func(t *testing.T, b *servertest.Bubble, r, other *replica) {
-		var ends endings
-		held := acquire(t, other.Locker, "z")
-		go func() {
-			time.Sleep(time.Minute)
-			release(t, held)
-		}()
-		err := r.DoAll(background, []string{"a", "m", "z"}, func(ctx context.Context) error {
-			ends.none(t)
-			for _, lk := range holdfast.Held(ctx)[1:] { // z has the short lease of a grant
-				if left := time.Until(lk.Deadline()); left != d {
-					t.Errorf("%s ends in %v", lk.Key(), left)
+		for _, reports := range []int{0, 20} {
+			var ends endings
+			held := acquire(t, other.Locker, "z")
+			go func() {
+				time.Sleep(time.Minute)
+				release(t, held)
+			}()
+			err := r.DoAll(background, []string{"a", "m", "z"}, func(ctx context.Context) error {
+				ends.none(t)
+				for _, lk := range holdfast.Held(ctx)[1:] { // z has the short lease of a grant
+					if left := time.Until(lk.Deadline()); left != d {
+						t.Errorf("%s ends in %v", lk.Key(), left)
+					}
 				}
-			}
-			work(ctx, 20, 3*time.Second)
-			fine(t, ctx.Err())
-			began := time.Now()
-			<-ctx.Done()
-			took(t, began, d)
-			return nil
-		}, holdfast.WithProgress(d), ends.trace())
-		wantIs(t, err, holdfast.ErrLost, holdfast.ErrNoProgress)
-		ends.told(t, 3)
+				work(ctx, reports, 3*time.Second)
+				fine(t, ctx.Err())
+				began := time.Now()
+				<-ctx.Done()
+				took(t, began, d)
+				return nil
+			}, holdfast.WithProgress(d), ends.trace())
+			wantIs(t, err, holdfast.ErrLost, holdfast.ErrNoProgress)
+			ends.told(t, 3)
+		}
 		// A lock that the context holds by another handle has its own time.
 		outer := acquire(t, r.Locker, "a", holdfast.WithProgress(d))
 		time.Sleep(d / 2)
-		err = r.DoAll(outer.Context(background), []string{"a", "b"}, func(ctx context.Context) error {
+		err := r.DoAll(outer.Context(background), []string{"a", "b"}, func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}, holdfast.WithProgress(time.Hour), holdfast.WithReentrancy())
 		wantIs(t, err, holdfast.ErrNoProgress)
 		stalled(t, outer)
 		wantIs(t, outer.Release(background), holdfast.ErrNoProgress)
-	})
+	}, holdfast.WithTTL(time.Minute))
 }
 
 // A leader that hangs steps down.
