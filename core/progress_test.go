@@ -434,6 +434,8 @@ func TestExtendIsNoProgress(t *testing.T) {
 		}
 		wantIs(t, lock.Release(background), holdfast.ErrNoProgress)
 
+		unheld(t, b, "k")
+
 		// An older answer does not shorten the lease, though the next report is due before.
 		lock = acquire(t, r.Locker, "k", holdfast.WithProgress(2*time.Second), holdfast.WithoutRenewal())
 		ctx := lock.Context(background)
@@ -507,13 +509,24 @@ func TestProgressInDoAll(t *testing.T) {
 	const d = 5 * time.Second
 	duo(t, func(t *testing.T, b *servertest.Bubble, r, other *replica) {
 		for _, reports := range []int{0, 20} {
+			var began time.Time
+			err := r.DoAll(background, []string{"a", "b"}, func(ctx context.Context) error { // which are free
+				began = time.Now()
+				work(ctx, reports, 3*time.Second)
+				<-ctx.Done()
+				return nil
+			}, holdfast.WithProgress(d))
+			wantIs(t, err, holdfast.ErrNoProgress)
+			took(t, began, time.Duration(reports)*3*time.Second+d)
+			unheld(t, b, "a", "b")
+
 			var ends endings
 			held := acquire(t, other.Locker, "z")
 			go func() {
 				time.Sleep(time.Minute)
 				release(t, held)
 			}()
-			err := r.DoAll(background, []string{"a", "m", "z"}, func(ctx context.Context) error {
+			err = r.DoAll(background, []string{"a", "m", "z"}, func(ctx context.Context) error {
 				ends.none(t)
 				for _, lk := range holdfast.Held(ctx)[1:] { // z has the short lease of a grant
 					if left := time.Until(lk.Deadline()); left != d {
@@ -529,6 +542,7 @@ func TestProgressInDoAll(t *testing.T) {
 			}, holdfast.WithProgress(d), ends.trace())
 			wantIs(t, err, holdfast.ErrLost, holdfast.ErrNoProgress)
 			ends.told(t, 3)
+			unheld(t, b, "a", "m", "z")
 		}
 		// A lock that the context holds by another handle has its own time.
 		outer := acquire(t, r.Locker, "a", holdfast.WithProgress(d))
