@@ -33,8 +33,8 @@ func (e *lease) lasts(now timing.Instant) bool {
 
 // running is the lease of a hold, as renewals move it. It is read without a mutex; the hold's guards changes.
 //
-// The deadline of the lease counts from when a command was sent, never from when its answer came. Redis starts the lease later than
-// that, so the lease also ends later there, and no rival can hold the lock before the deadline.
+// The deadline of the lease counts from when a command was sent, never from when its answer came. Redis starts the lease
+// later than that, so the lease also ends later there, and no rival can hold the lock before the deadline.
 type running struct {
 	limit    time.Duration // the end that WithMaxHold sets, monotonic; forever without
 	progress *progress     // of WithProgress; nil without
