@@ -206,6 +206,8 @@ func (s *simulation) call(under *sync.WaitGroup) {
 		opts = append(opts, holdfast.WithMaxHold(5*time.Second))
 	case 4:
 		opts = append(opts, holdfast.WithTTL(300*time.Millisecond))
+	case 5:
+		opts = append(opts, holdfast.WithProgress(time.Millisecond+s.ms(3000)))
 	}
 	if s.seed%3 == 1 {
 		if name := s.rnd.IntN(4); name > 0 {
