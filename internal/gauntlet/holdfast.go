@@ -42,6 +42,9 @@ func openHoldfast(s settings) (locker, error) {
 	case s.limit > 0:
 		o.options = append(o.options, holdfast.WithLimit(s.limit))
 	}
+	if s.tenant != "" {
+		o.options = append(o.options, holdfast.WithShare(s.tenant))
+	}
 	var err error
 	if len(o.clients) > 1 {
 		o.locker, err = redlock.New(o.clients, holdfast.WithTTL(s.lease), redlock.WithQuarantine(s.quarantine))
