@@ -22,10 +22,23 @@ type tenancy struct {
 // tenancies are without names first, which the others are compared with. The peers have no names: what they show is how long one
 // tenant waits behind another there.
 var tenancies = []tenancy{
-	{host{us + " (no names)", sentByHoldfast, openLimit}, false},
+	{host{us + " (no names)", sentByHoldfast, openLimit()}, false},
 	{hosts[0], true},
 	{hosts[1], false},
 	{hosts[2], false},
+}
+
+// loopers are those whose throughput is measured. The last one tells what names cost apart from hand-overs: each call asks Redis.
+var loopers = []tenancy{
+	tenancies[0], tenancies[1],
+	{host{us + " (no names, no local line)", sentByHoldfast, openLimit(withoutLocalLine)}, false},
+}
+
+func namesOf(all []tenancy) (names []string) {
+	for _, of := range all {
+		names = append(names, of.name)
+	}
+	return names
 }
 
 // permits is how many tenants hold the lock together.
@@ -119,10 +132,6 @@ func (p plan) bursts(ctx context.Context, s *server) (table, error) {
 	const work = 20 * time.Millisecond
 	t := newTarget(s.addr, 4)
 	defer t.close()
-	var names []string
-	for _, of := range tenancies {
-		names = append(names, of.name)
-	}
 	calls := permits * int(p.duration/work)
 	var rows []row[beside]
 	for _, often := range []struct {
@@ -131,7 +140,7 @@ func (p plan) bursts(ctx context.Context, s *server) (table, error) {
 		once  bool
 	}{{"one in the midst", p.duration / 2, true}, {"every 40 ms", 40 * time.Millisecond, false}} {
 		for lockers := range 2 {
-			group, err := interleave(p.rounds, names, func(i int) (beside, error) {
+			group, err := interleave(p.rounds, namesOf(tenancies), func(i int) (beside, error) {
 				return p.burst(ctx, t, tenancies[i], lockers+1, calls, work, often.every, often.once)
 			}, often.label, lockers+1)
 			if err != nil {
@@ -226,6 +235,8 @@ var portionColumns = []column[portions]{
 	typical("off %", 1, func(s portions) float64 { return s.off }),
 	typical("third's p50 ms", 1, func(s portions) float64 { return quantile(s.waits, 0.5) }),
 	most("third's longest ms", 1, func(s portions) float64 { return quantile(s.waits, 1) }),
+	typical("commands", 2, func(s portions) float64 { return s.commands }),
+	typical("script µs", 1, func(s portions) float64 { return s.script }),
 	failed[portions](),
 	total("beyond", func(s portions) int { return s.beyond }),
 }
@@ -238,8 +249,8 @@ func (p plan) loops(ctx context.Context, s *server) (table, error) {
 	defer t.close()
 	var rows []row[portions]
 	for _, of := range loops {
-		group, err := interleave(p.rounds, []string{tenancies[0].name, tenancies[1].name}, func(i int) (portions, error) {
-			return p.loop(ctx, t, tenancies[i], of, work)
+		group, err := interleave(p.rounds, namesOf(loopers), func(i int) (portions, error) {
+			return p.loop(ctx, t, loopers[i], of, work)
 		}, of.label)
 		if err != nil {
 			return table{}, err
@@ -250,7 +261,7 @@ func (p plan) loops(ctx context.Context, s *server) (table, error) {
 		"rounds of %v, and the longest of all.", permits, work, p.rounds, p.duration)
 	return tabulate(title, []string{"callers", ""}, portionColumns, rows, "ratio: of grants/s to the first line's. first, second and third: the tenants' "+
 		"grants/s. off %: how far from its part the grants are of the tenant that is farthest, among those with calls enough for a part. A single caller has not, "+
-		"and waits as long as it says there. –: no grant in a round."), nil
+		"and waits as long as it says there. commands: sent by the clients, for each grant. script µs: the server's time for an EVALSHA. –: no grant in a round."), nil
 }
 
 func (p plan) loop(ctx context.Context, t *target, of tenancy, in loop, work time.Duration) (got portions, err error) {
@@ -275,11 +286,11 @@ func (p plan) loop(ctx context.Context, t *target, of tenancy, in loop, work tim
 		}
 	}
 	err = pause(ctx, p.duration/6) // for the first rush
-	from := now()
+	var sent stats
+	var from, to int64
 	if err == nil {
-		err = pause(ctx, p.duration)
+		from, to, err = t.watch(ctx, p.duration, &sent)
 	}
-	to := now()
 	stop()
 	callers.Wait()
 	if err != nil {
@@ -299,5 +310,8 @@ func (p plan) loop(ctx context.Context, t *target, of tenancy, in loop, work tim
 		got.off = max(got.off, 100*math.Abs(got.got[i]*weights/in.weights[i]/grants-1))
 	}
 	got.turnout = party{limit: permits}.judge(diaries, from, to)
+	all, _ := sent.split(of.sends)
+	got.commands = float64(all.calls) / got.seconds / got.acquires
+	got.script = float64(sent["evalsha"].usec) / float64(sent["evalsha"].calls)
 	return got, nil
 }

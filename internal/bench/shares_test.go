@@ -20,7 +20,7 @@ func TestSharesMeasureEveryTable(t *testing.T) {
 		above []string
 	}{
 		{"burst", 4 * len(tenancies), []string{"p50 ms", "longest ms", "burst/ideal"}},
-		{"loops", 2 * len(loops), []string{"grants/s", "ratio"}},
+		{"loops", len(loopers) * len(loops), []string{"grants/s", "ratio", "commands"}},
 		{"line", len(namings), []string{"join µs", "look µs", "leave µs", "release µs", "look ratio", "leave ratio"}},
 	} {
 		table := tables[i]
