@@ -46,6 +46,8 @@ type settings struct {
 	owner string // where the caller names it
 	label string // by which people know the caller, where the library stores one
 	limit int    // how many may hold a lock together, readers without an end, or 0 for locks with one holder
+	// silence is for how long the work under a lock may report nothing, where it can report that it goes on.
+	silence time.Duration
 	// tenant is whose calls they are, where those take turns.
 	tenant string
 	// ahead is by how much the clock of the process is fast, where the library sends its time.
