@@ -223,6 +223,9 @@ func (s *simulation) call(under *sync.WaitGroup) {
 			all = append(all, s.keys[i])
 		}
 	}
+	if all != nil && s.rnd.IntN(3) == 0 {
+		opts = append(opts, holdfast.OnKey(all[0], holdfast.WithLimit(1+s.rnd.IntN(3))))
+	}
 	panics := s.rnd.IntN(10) == 0
 	s.calls++
 	under.Go(func() {

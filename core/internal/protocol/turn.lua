@@ -23,7 +23,7 @@
 --
 -- KEYS: 4 has the members "share atowner": `at` is when the waiter came, by TIME in µs, in 16 digits, and later than all of
 --         its share before it, even if the clock was set back. The share is query-escaped, so none of its bytes is below
---         %, and no share is a prefix of another. The member '', which comes first, says that there are shares.
+--         %, and the space ends it. The member '', which comes first, says that there are shares.
 --       5 has for each owner "expiry at lease life block limit weight:share counted inbox":
 --         expiry          from when on the entry counts as dead unless it was refreshed, by TIME in ms
 --         lease           the first lease of a grant, in ms: short, so that a grant that nobody notices costs little
