@@ -57,7 +57,7 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 	if g.busy.wait < 0 {
 		g.mistakes.Refuse("WithBusy(Wait(%v)): negative", g.busy.wait)
 	}
-	wiring.Judge(&g.mistakes, locker, g.targets, g.lock)
+	wiring.Judge(&g.mistakes, locker, g.targets, g.lock, g.share)
 	g.redis = tasksIn(&g.mistakes, locker, g.redis)
 	if err := g.mistakes.Err("asynqlock: New"); err != nil {
 		panic(err)
@@ -98,7 +98,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if serverOf(ctx) == nil {
 		return errNotConfigured
 	}
-	want, err := wiring.Named(g.targets, t, unnamed(t))
+	want, err := wiring.Named(g.targets, g.share, t, unnamed(t))
 	if key := (*keyError)(nil); errors.As(err, &key) {
 		g.tell(ctx, unnamedHook, Event{Task: t, Err: err})
 		return g.decide(ctx, t, err)

@@ -24,6 +24,7 @@ type config struct {
 	mistakes    wiring.Mistakes
 	targets     []target // New's, and those of WithAlso
 	lock        []holdfast.CallOption
+	share       *wiring.Share[*asynq.Task] // nil without WithShare
 	redis       redis.UniversalClient
 	busy        Policy
 	maxDeferral time.Duration // as the policy says
@@ -201,6 +202,12 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 	opts = slices.Clone(opts)
 	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part, Own: opts}) })
+}
+
+// WithShare has tasks for a key take turns by the value of part, such as Field("tenant"), each with an equal part of the
+// grants, see [holdfast.WithShare].
+func WithShare(part Part) Option {
+	return option(func(c *config) { c.share = &wiring.Share[*asynq.Task]{Part: part} })
 }
 
 // WithRedis sets the Redis that asynq uses. Default: the Locker's.
