@@ -22,13 +22,14 @@ import (
 //
 //	asynqlock:queues:<lock>              queues with deferred tasks, a set  SMEMBERS SADD PEXPIRE
 //	asynqlock:deferred:{<queue>}:<lock>  these tasks, a sorted set          ZADD ZREM ZRANGE ZRANK EXISTS PTTL PEXPIRE
+//	asynqlock:share*:{<queue>}:*         the same, of WithShare             the same, ZCARD
 //	asynq:{<queue>}:t:<id>               asynq's hash of a task             HGET HMGET HSET HDEL HEXISTS HINCRBY
 //	asynq:{<queue>}:pending              asynq's list                       LPOS LREM RPUSH
 //	asynq:{<queue>}:retry                asynq's sorted set                 ZADD ZREM
 //	asynq:{<queue>}:archived             asynq's sorted set                 ZREM
 //	asynq:{<queue>}:paused               asynq's string                     EXISTS
 //
-// The first two expire at most twice [Policy.MaxDelay] after the last deferral. A deferred task has fields of its hash that
+// The first three expire at most twice [Policy.MaxDelay] after the last deferral. A deferred task has fields of its hash that
 // begin with "holdfast". Without these commands nothing wakes a deferred task, and one without retries left fails.
 type Guard struct {
 	locker *holdfast.Locker
@@ -57,7 +58,7 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 	if g.busy.wait < 0 {
 		g.mistakes.Refuse("WithBusy(Wait(%v)): negative", g.busy.wait)
 	}
-	wiring.Judge(&g.mistakes, locker, g.targets, g.lock)
+	wiring.Judge(&g.mistakes, locker, g.targets, g.lock, g.share)
 	g.redis = tasksIn(&g.mistakes, locker, g.redis)
 	if err := g.mistakes.Err("asynqlock: New"); err != nil {
 		panic(err)
@@ -98,7 +99,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if serverOf(ctx) == nil {
 		return errNotConfigured
 	}
-	want, err := wiring.Named(g.targets, t, unnamed(t))
+	want, err := wiring.Named(g.targets, g.share, t, unnamed(t))
 	if key := (*keyError)(nil); errors.As(err, &key) {
 		g.tell(ctx, unnamedHook, Event{Task: t, Err: err})
 		return g.decide(ctx, t, err)
@@ -112,7 +113,7 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	}
 	outcome := g.refused(ctx, want, t, next, err)
 	if len(want.Keys) > 1 {
-		g.passOn(ctx, want.Keys, err, outcome)
+		g.passOn(ctx, want, err, outcome)
 	}
 	return outcome
 }
@@ -143,7 +144,7 @@ func (g *Guard) run(ctx context.Context, want wiring.Locks, wait time.Duration, 
 	var names []string // of the locks in Redis, with the Locker's prefix
 	var listens func() bool
 	var began time.Time
-	r, result := refOf(ctx), errPanicked
+	r, result := refOf(ctx, want.Share), errPanicked
 	defer func() {
 		if !ran {
 			return

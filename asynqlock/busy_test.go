@@ -206,7 +206,7 @@ func TestReleaseWakesTheNext(t *testing.T) {
 // A release that comes while a task gives way wakes it all the same.
 func TestReleaseInTheMiddleOfADeferral(t *testing.T) {
 	noting := func(args []string) bool {
-		return len(args) > 8 && args[2] == "2" && strings.HasPrefix(args[4], "asynqlock:deferred:")
+		return len(args) > 8 && args[2] == "4" && strings.HasPrefix(args[4], "asynqlock:deferred:")
 	}
 	archiving := func(args []string) bool { return len(args) > 12 && slices.Contains(args, "asynq:{default}:archived") }
 	putting := func(args []string) bool { return len(args) > 10 && slices.Contains(args, "asynq:{default}:retry") }

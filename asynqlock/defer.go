@@ -41,7 +41,7 @@ const (
 // asynq puts a task back if its handler returns an error that is not a failure. But first it checks the retries, and
 // archives a task that has none left, failure or not: see keep.
 func (g *Guard) putBack(ctx context.Context, want wiring.Locks, t *asynq.Task, next asynq.Handler, busy error) error {
-	r, now, lock := refOf(ctx), time.Now(), lockOf(busy)
+	r, now, lock := refOf(ctx, want.Share), time.Now(), lockOf(busy)
 	ends, bounded := ctx.Deadline() // by its Timeout, too, asynq would count a failure
 	mayWait := g.busy.wait < patience && (!bounded || ends.Sub(now) > patience+time.Second)
 	rec, err := g.note(ctx, r, lock, now, mayWait)

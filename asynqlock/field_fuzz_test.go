@@ -75,7 +75,7 @@ func FuzzField(f *testing.F) {
 		key := func(payload []byte, part Part) (string, string) {
 			task := asynq.NewTask("pay", payload)
 			want, ok := said(payload, name)
-			locks, err := wiring.Named([]target{{Resource: "account", Part: part}}, task, unnamed(task))
+			locks, err := wiring.Named([]target{{Resource: "account", Part: part}}, nil, task, unnamed(task))
 			key := strings.Join(locks.Keys, " ")
 			if ok != (err == nil) {
 				t.Fatalf("%q in %q: got key %q, %v, want %q", name, payload, key, err, want)

@@ -139,8 +139,12 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"no delay":      {guard(asynqlock.WithBusy(asynqlock.Fail().MaxDelay(time.Millisecond))), []string{"MaxDelay(1ms)"}},
 		"no decision":   {guard(asynqlock.WithErrorHandler(nil)), []string{"WithErrorHandler(nil)"}},
 		"no trace":      {guard(asynqlock.WithTrace(nil)), []string{"WithTrace(nil)"}},
-		"no Redis":      {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
-		"a nil Redis":   {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},
+		"no share":      {guard(asynqlock.WithShare(asynqlock.Field())), []string{"WithShare: no part"}},
+		"shares of several": {func() {
+			asynqlock.New(several, "account", part, asynqlock.WithShare(part), asynqlock.WithRedis(rdb))
+		}, []string{"WithShare: ", "need one Redis"}},
+		"no Redis":    {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
+		"a nil Redis": {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},
 		"all at once": {func() {
 			asynqlock.New(nil, "", part, asynqlock.WithBusy(asynqlock.Wait(-1).MaxDelay(0).MaxDeferral(-1)), nil, asynqlock.WithRedis(nil))
 		}, []string{"no Locker", "no resource", "MaxDelay(0s)", "nil option", "MaxDeferral(-1ns)", "Wait(-1ns)", "WithRedis(nil)"}},

@@ -106,12 +106,22 @@ func TestWokenTaskAtTheEndOfTheQueue(t *testing.T) {
 func TestWakeLooksAtTheTask(t *testing.T) {
 	everywhere(t, func(s *shop) {
 		t, ctx, rdb := s.t, context.Background(), s.client()
-		const prefix, notes = "asynq:{q}:", "asynqlock:deferred:{q}:account:1"
-		task := func(id, state string, fields ...any) {
+		const prefix, notes, shares = "asynq:{q}:", "asynqlock:deferred:{q}:account:1", "asynqlock:shares:{q}:account:1"
+		of := func(share, id, state string, fields ...any) {
+			notes := notes
+			if share != "" {
+				notes = "asynqlock:share:{q}:" + share + "|account:1"
+			}
 			rdb.HSet(ctx, prefix+"t:"+id, append([]any{"state", state}, fields...)...)
 			rdb.ZAdd(ctx, notes, redis.Z{Score: float64(len(id)), Member: id}) // longer names come later
 			if state == "retry" || state == "archived" {
 				rdb.ZAdd(ctx, prefix+state, z(id))
+			}
+		}
+		task := func(id, state string, fields ...any) { of("", id, state, fields...) }
+		turns := func(names ...string) {
+			for i, name := range names {
+				rdb.ZAdd(ctx, shares, redis.Z{Score: float64(i), Member: name})
 			}
 		}
 		deferred := []any{"holdfast", "1 0"}
@@ -122,46 +132,87 @@ func TestWakeLooksAtTheTask(t *testing.T) {
 			reply  int
 			queued string // by commas
 			left   string // notes
+			share  string // of the task that has run
+			turns  string // of the shares that are left
 		}{
-			"deferred": {func() { task("a", "retry", deferred...) }, 1, 1, "x,y,z,a", ""},
+			"deferred": {func() { task("a", "retry", deferred...) }, 1, 1, "x,y,z,a", "", "", ""},
 			"two of three": {func() {
 				task("a", "retry", deferred...)
 				task("aa", "retry", deferred...)
 				task("aaa", "retry", deferred...)
-			}, 2, 2, "x,y,z,aa,a", "aaa"},
-			"two of one":     {func() { task("a", "retry", deferred...) }, 2, 1, "x,y,z,a", ""},
-			"not in the set": {func() { task("a", "retry", deferred...); rdb.Del(ctx, prefix+"retry") }, 1, 0, "x,y,z", ""},
-			"failed":         {func() { task("a", "retry") }, 1, 0, "x,y,z", ""},
-			"active":         {func() { task("a", "active", deferred...) }, 1, -1, "x,y,z", "a"},
-			"the next":       {func() { task("a", "active", deferred...); task("aa", "retry", deferred...) }, 1, 1, "x,y,z,aa", "a"},
-			"archived":       {func() { task("a", "archived", deferred...) }, 1, 0, "x,y,z", ""},
-			"kept":           {func() { task("a", "archived", kept...) }, 1, 1, "x,y,z,a", ""},
-			"kept, gone":     {func() { task("a", "archived", kept...); rdb.Del(ctx, prefix+"archived") }, 1, 0, "x,y,z", ""},
-			"gone":           {func() { task("a", "retry", deferred...); rdb.Del(ctx, prefix+"t:a") }, 1, 0, "x,y,z", ""},
-			"back":           {func() { task("a", "pending", deferred...); rdb.LPush(ctx, prefix+"pending", "w", "a", "v") }, 1, 1, "v,w,x,y,z,a", ""},
-			"too deep":       {func() { task("a", "pending", deferred...); rdb.RPush(ctx, prefix+"pending", "a") }, 1, 0, "x,y,z,a", ""},
-			"paused":         {func() { task("a", "retry", deferred...); rdb.Set(ctx, prefix+"paused", 1, 0) }, 1, 0, "x,y,z", "a"},
-			"its own":        {func() { task("own", "active", deferred...) }, 1, 0, "x,y,z", ""},
+			}, 2, 2, "x,y,z,aa,a", "aaa", "", ""},
+			"two of one":     {func() { task("a", "retry", deferred...) }, 2, 1, "x,y,z,a", "", "", ""},
+			"not in the set": {func() { task("a", "retry", deferred...); rdb.Del(ctx, prefix+"retry") }, 1, 0, "x,y,z", "", "", ""},
+			"failed":         {func() { task("a", "retry") }, 1, 0, "x,y,z", "", "", ""},
+			"active":         {func() { task("a", "active", deferred...) }, 1, -1, "x,y,z", "a", "", ""},
+			"the next":       {func() { task("a", "active", deferred...); task("aa", "retry", deferred...) }, 1, 1, "x,y,z,aa", "a", "", ""},
+			"archived":       {func() { task("a", "archived", deferred...) }, 1, 0, "x,y,z", "", "", ""},
+			"kept":           {func() { task("a", "archived", kept...) }, 1, 1, "x,y,z,a", "", "", ""},
+			"kept, gone":     {func() { task("a", "archived", kept...); rdb.Del(ctx, prefix+"archived") }, 1, 0, "x,y,z", "", "", ""},
+			"gone":           {func() { task("a", "retry", deferred...); rdb.Del(ctx, prefix+"t:a") }, 1, 0, "x,y,z", "", "", ""},
+			"back":           {func() { task("a", "pending", deferred...); rdb.LPush(ctx, prefix+"pending", "w", "a", "v") }, 1, 1, "v,w,x,y,z,a", "", "", ""},
+			"too deep":       {func() { task("a", "pending", deferred...); rdb.RPush(ctx, prefix+"pending", "a") }, 1, 0, "x,y,z,a", "", "", ""},
+			"paused":         {func() { task("a", "retry", deferred...); rdb.Set(ctx, prefix+"paused", 1, 0) }, 1, 0, "x,y,z", "a", "", ""},
+			"its own":        {func() { task("own", "active", deferred...) }, 1, 0, "x,y,z", "", "", ""},
 			"many that have gone": {func() {
 				for i := range 1500 {
 					rdb.ZAdd(ctx, notes, redis.Z{Score: float64(i), Member: fmt.Sprint(i)})
 				}
-			}, 1, -1, "x,y,z", "500 of them"},
+			}, 1, -1, "x,y,z", "500 of them", "", ""},
+			"by turns": {wake: 2, reply: 2, queued: "x,y,z,c,bb", left: "a", turns: ",b", setUp: func() {
+				task("a", "retry", deferred...)
+				of("b", "bb", "retry", deferred...)
+				of("b", "bbb", "retry", deferred...)
+				of("c", "c", "retry", deferred...)
+				turns("b", "c", "")
+			}},
+			"its own share": {wake: 1, reply: 1, queued: "x,y,z,c", share: "b", turns: "", setUp: func() {
+				of("b", "own", "active", deferred...)
+				of("c", "c", "retry", deferred...)
+				turns("b", "c")
+			}},
+			"a share that is back": {wake: 1, reply: 1, queued: "x,y,z,cc", turns: "b,c", setUp: func() {
+				of("b", "bb", "active", deferred...)
+				of("c", "cc", "retry", deferred...)
+				of("c", "ccc", "retry", deferred...)
+				turns("b", "c")
+			}},
+			"no share is back": {wake: 1, reply: -1, queued: "x,y,z", turns: "b,c", setUp: func() {
+				of("b", "b", "active", deferred...)
+				of("c", "c", "active", deferred...)
+				turns("b", "c")
+			}},
+			"a share of nothing": {wake: 1, reply: 1, queued: "x,y,z,c", setUp: func() {
+				of("c", "c", "retry", deferred...)
+				turns("b", "c")
+			}},
+			"failed, of a share": {wake: 1, reply: 0, queued: "x,y,z", setUp: func() {
+				of("b", "b", "retry")
+				turns("b")
+			}},
+			"only its own": {reply: 0, queued: "x,y,z", share: "b", turns: "c", setUp: func() {
+				of("b", "own", "active", deferred...)
+				of("c", "c", "retry", deferred...)
+				turns("b", "c")
+			}},
 		} {
 			rdb.FlushAll(ctx)
 			rdb.RPush(ctx, prefix+"pending", "x", "y", "z")
 			c.setUp()
-			keys := []string{notes, prefix + "pending", prefix + "retry", prefix + "archived", prefix + "paused"}
-			n, err := asynqlock.RunScript.Run(ctx, rdb, keys, prefix+"t:", 7, c.wake, 3, "own", time.Now().Unix()).Int()
+			keys := []string{notes, prefix + "pending", prefix + "retry", prefix + "archived", prefix + "paused", shares}
+			n, err := asynqlock.RunScript.Run(ctx, rdb, keys, prefix+"t:", 7, c.wake, 3, "own", time.Now().Unix(), c.share, "asynqlock:share:{q}:", "|account:1").Int()
 			left := rdb.ZRange(ctx, notes, 0, -1).Val()
 			if len(left) > 10 {
 				left = []string{fmt.Sprint(len(left), " of them")}
 			}
 			queued := strings.Join(rdb.LRange(ctx, prefix+"pending", 0, -1).Val(), ",")
+			if got := strings.Join(rdb.ZRange(ctx, shares, 0, -1).Val(), ","); got != c.turns {
+				t.Errorf("%s: the turns of %q are left, want %q", name, got, c.turns)
+			}
 			if err != nil || n != c.reply || queued != c.queued || strings.Join(left, ",") != c.left {
 				t.Errorf("%s: got %d, %v, %q in the queue and notes %q, want %d, %q and %q", name, n, err, queued, left, c.reply, c.queued, c.left)
 			}
-			if h := rdb.HGetAll(ctx, prefix+"t:a").Val(); n > 0 && name != "the next" && (h["state"] != "pending" || h["pending_since"] != "7" || h["holdfast:woken"] != "1" || h["holdfast:kept"] != "") {
+			if h := rdb.HGetAll(ctx, prefix+"t:a").Val(); n > 0 && strings.HasSuffix(c.queued, ",a") && (h["state"] != "pending" || h["pending_since"] != "7" || h["holdfast:woken"] != "1" || h["holdfast:kept"] != "") {
 				t.Errorf("%s: got %v", name, h)
 			}
 		}

@@ -24,6 +24,7 @@ type config struct {
 	mistakes    wiring.Mistakes
 	targets     []target // New's, and those of WithAlso
 	lock        []holdfast.CallOption
+	share       *wiring.Share[*asynq.Task] // nil without WithShare
 	redis       redis.UniversalClient
 	busy        Policy
 	maxDeferral time.Duration // as the policy says
@@ -126,9 +127,9 @@ const (
 // First the task may wait in its worker for up to 200 ms, to start at once behind a short request or task. At most a
 // third of the server's workers wait like that, or one.
 //
-// A task that ends wakes the one that was deferred first for its key, in one of the queues by lot that are not paused,
-// and asynq takes that one next. A request or a cron job wakes no task: behind one that took a second, the first task
-// comes back within 2 s.
+// A task that ends wakes the one that was deferred first for its key, or by [WithShare], in one of the queues by lot that
+// are not paused, and asynq takes that one next. A request or a cron job wakes no task: behind one that took a second, the
+// first task comes back within 2 s.
 //
 // A task without retries left is archived by asynq each time, and the Guard brings it back at once. asynq logs "Retry
 // exhausted" and counts a task processed and failed. If the process is killed in between, the task stays archived until the
@@ -201,6 +202,13 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 	opts = slices.Clone(opts)
 	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part, Own: opts}) })
+}
+
+// WithShare has tasks for a key take turns by the value of part, such as Field("tenant"), with equal parts of the wakes and
+// grants: see [holdfast.WithShare]. A task without it has no name. Take it from who was authenticated. With [Wait], tasks of
+// one name can occupy all workers.
+func WithShare(part Part) Option {
+	return option(func(c *config) { c.share = &wiring.Share[*asynq.Task]{Part: part} })
 }
 
 // WithRedis sets the Redis that asynq uses. Default: the Locker's.

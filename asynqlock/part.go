@@ -1,6 +1,7 @@
 package asynqlock
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -27,7 +28,11 @@ func Field(path ...string) Part {
 	return func(t *asynq.Task) ([]string, error) {
 		value, err := jsonfield.Find(t.Payload(), "payload", path)
 		if err != nil {
-			return nil, &keyError{fmt.Sprintf("task %q has %v", t.Type(), err)}
+			key := &keyError{fmt.Sprintf("task %q has %v", t.Type(), err)}
+			if errors.Is(err, jsonfield.ErrAbsent) {
+				return nil, wiring.Absent(key)
+			}
+			return nil, key
 		}
 		return []string{value}, nil
 	}

@@ -35,10 +35,12 @@ var (
 // taskRef says which task a run is of, as its context has it. Without a server it has no ID.
 type taskRef struct {
 	queue, id      string
+	share          string // as in holdfast.WithShare, "" for none
 	retried, limit int
 }
 
-func refOf(ctx context.Context) (r taskRef) {
+func refOf(ctx context.Context, share string) (r taskRef) {
+	r.share = share
 	r.id, _ = asynq.GetTaskID(ctx)
 	r.queue, _ = asynq.GetQueueName(ctx)
 	r.retried, _ = asynq.GetRetryCount(ctx)
@@ -68,9 +70,9 @@ func (g *Guard) note(ctx context.Context, r taskRef, lock string, since time.Tim
 	rec := record{since: since}
 	keys, life := []string{r.key()}, g.maxDelay+forwarding
 	if lock != "" {
-		keys = append(keys, notesKey(lock, r.queue))
+		keys = append(keys, notesKey(lock, r.queue, r.share), sharesKey(lock, r.queue), notesKey(lock, r.queue, ""))
 	}
-	reply, err := deferScript.Run(ctx, g.redis, keys, r.id, since.UnixMilli(), r.retried, life.Milliseconds(), mayWait).Slice()
+	reply, err := deferScript.Run(ctx, g.redis, keys, r.id, since.UnixMilli(), r.retried, life.Milliseconds(), mayWait, r.share).Slice()
 	if err == redis.Nil {
 		err = asynq.ErrTaskNotFound
 	}

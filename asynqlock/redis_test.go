@@ -116,13 +116,13 @@ func TestRedisCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Shutdown(context.Background()) })
-	s.serve(s.guard(l), func(context.Context, *asynq.Task) error {
+	s.serve(s.guard(l, byTenant), func(context.Context, *asynq.Task) error {
 		time.Sleep(500 * time.Millisecond)
 		return nil
 	})
 	began := time.Now()
 	for i := range 4 {
-		s.enqueue(pay(42), asynq.MaxRetry(i%2*25))
+		s.enqueue(payOf([]string{"a", "b", ""}[i%3]), asynq.MaxRetry(i%2*25))
 	}
 	s.until("all runs", func() bool { return s.ran() == 4 })
 	if took := time.Since(began); took > 8*time.Second {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
 // busyKey returns the one of keys that err is about.
@@ -32,16 +33,16 @@ func busyKey(keys []string, err error) string {
 //
 // passOn does not wait. The task can be woken only after asynq has put it back, so two tasks that waited for each other here
 // would never be woken.
-func (g *Guard) passOn(ctx context.Context, keys []string, busy, outcome error) {
+func (g *Guard) passOn(ctx context.Context, want wiring.Locks, busy, outcome error) {
 	var held *holdfast.HeldError
 	if !errors.As(outcome, &held) && !errors.As(busy, &held) {
 		return
 	}
-	r := refOf(ctx)
+	r := refOf(ctx, want.Share)
 	time.AfterFunc(settling, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 		defer cancel()
-		for state, err := range g.locker.InspectAll(ctx, keys...) {
+		for state, err := range g.locker.InspectAll(ctx, want.Keys...) {
 			if err == nil && !state.Held && state.Key != held.Key { // the task that releases that one finds the note
 				g.wake(ctx, state.Key, r, 1)
 			}

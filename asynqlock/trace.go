@@ -81,10 +81,10 @@ var logTrace = Trace{
 		if errors.As(e.Err, &core) && core.Logged() {
 			return
 		}
-		slog.ErrorContext(ctx, "asynqlock: the lock was lost while its task ran", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx).id, "err", e.Err)
+		slog.ErrorContext(ctx, "asynqlock: the lock was lost while its task ran", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx, "").id, "err", e.Err)
 	},
 	Unlocked: func(ctx context.Context, e Event) {
-		slog.WarnContext(ctx, "asynqlock: a task runs without its lock", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx).id, "err", e.Err)
+		slog.WarnContext(ctx, "asynqlock: a task runs without its lock", "key", e.Key, "type", e.Task.Type(), "id", refOf(ctx, "").id, "err", e.Err)
 	},
 	Unnamed: func(ctx context.Context, e Event) {
 		// The server has a handler for this type, which then never runs. The cause is a mistake in the wiring as often as

@@ -15,6 +15,10 @@ import (
 // task without a note comes back after its delay. The woken task goes to the right end of its queue, where asynq takes tasks
 // from. Behind a backlog it would come too late, and the key would be idle meanwhile.
 //
+// Tasks of several shares, see WithShare, take turns there as the waiters of a lock do: each share has its notes, which
+// together have the order in which they are woken. A wake takes the first share's, and puts that share behind all others. So what
+// a share has, or deletes, is no matter to the others.
+//
 // Each queue has its notes with its tasks, so that one script does all this, and so that a queue that is paused, however many
 // notes it has, keeps them and leaves the turn to other queues. Which queues have notes is noted by lock.
 
@@ -23,9 +27,23 @@ var runText string
 
 var runScript = redis.NewScript(asynqNames + runText)
 
-// notesKey returns the key of the tasks of a queue that were deferred for a lock. lock is its name in Redis, with the Locker's
-// prefix.
-func notesKey(lock, queue string) string { return "asynqlock:deferred:{" + queue + "}:" + lock }
+// notesKey returns the key of the tasks of a queue and a share that were deferred for a lock. lock is its name in Redis, with the
+// Locker's prefix.
+func notesKey(lock, queue, share string) string {
+	if share == "" {
+		return "asynqlock:deferred:{" + queue + "}:" + lock
+	}
+	before, behind := aroundShare(lock, queue)
+	return before + share + behind
+}
+
+// aroundShare returns what the key of a share's notes has before and behind the share, in which there is no "|".
+func aroundShare(lock, queue string) (before, behind string) {
+	return "asynqlock:share:{" + queue + "}:", "|" + lock
+}
+
+// sharesKey returns the key of the shares that have notes.
+func sharesKey(lock, queue string) string { return "asynqlock:shares:{" + queue + "}:" + lock }
 
 // queuesKey returns the key of the queues whose tasks were deferred for a lock.
 func queuesKey(lock string) string { return "asynqlock:queues:" + lock }
@@ -63,9 +81,7 @@ const (
 func (g *Guard) fill(ctx context.Context, lock *holdfast.Lock, keys []string, r taskRef) {
 	ctx, cancel := context.WithTimeout(ctx, noteBound)
 	defer cancel()
-	if g.redis.ZRem(ctx, notesKey(lock.Key(), r.queue), r.id).Err() != nil {
-		return
-	}
+	g.runNext(ctx, lock.Key(), r.queue, r, 0)
 	for state, err := range g.locker.InspectAll(ctx, keys...) {
 		if err == nil && state.Key == lock.Key() && state.Holders < lock.Limit() {
 			g.wake(ctx, lock.Key(), r, 1)
@@ -84,9 +100,9 @@ func (g *Guard) wake(ctx context.Context, lock string, ran taskRef, n int) {
 	}
 	rand.Shuffle(len(queues), func(i, j int) { queues[i], queues[j] = queues[j], queues[i] })
 	for _, queue := range queues {
-		own := ""
+		own := taskRef{}
 		if queue == ran.queue {
-			own = ran.id
+			own = ran
 		}
 		if n -= g.runNext(ctx, lock, queue, own, n); n <= 0 {
 			return
@@ -94,13 +110,14 @@ func (g *Guard) wake(ctx context.Context, lock string, ran taskRef, n int) {
 	}
 }
 
-// runNext returns how many tasks of a queue are about to run.
-func (g *Guard) runNext(ctx context.Context, lock, queue, own string, n int) int {
-	keys := []string{notesKey(lock, queue), pendingKey(queue), retryKey(queue), archivedKey(queue), pausedKey(queue)}
+// runNext has asynq run the next n tasks of a queue, and returns how many are about to run. The note of own goes.
+func (g *Guard) runNext(ctx context.Context, lock, queue string, own taskRef, n int) int {
+	keys := []string{notesKey(lock, queue, ""), pendingKey(queue), retryKey(queue), archivedKey(queue), pausedKey(queue), sharesKey(lock, queue)}
+	before, behind := aroundShare(lock, queue)
 	for pause := firstPause; ; pause *= 2 {
 		now := time.Now()
 		look := now.Add(leastLook + rand.N(mostLook-leastLook)).Unix()
-		woken, err := runScript.Run(ctx, g.redis, keys, taskPrefix(queue), now.UnixNano(), n, furthest, own, look).Int()
+		woken, err := runScript.Run(ctx, g.redis, keys, taskPrefix(queue), now.UnixNano(), n, furthest, own.id, look, own.share, before, behind).Int()
 		if err != nil || woken != notYet || pause >= firstPause<<(wakeTries-1) {
 			return max(woken, 0)
 		}

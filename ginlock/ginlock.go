@@ -39,7 +39,7 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) gi
 	if m.busy.wait < 0 {
 		m.mistakes.Refuse("WithBusy(Wait(%v)): negative", m.busy.wait)
 	}
-	wiring.Judge(&m.mistakes, locker, m.targets, m.lock)
+	wiring.Judge(&m.mistakes, locker, m.targets, m.lock, m.share)
 	if err := m.mistakes.Err("ginlock: New"); err != nil {
 		panic(err)
 	}
@@ -59,7 +59,7 @@ func (m *middleware) handle(c *gin.Context) {
 	if unmatched(c) {
 		return
 	}
-	locks, err := wiring.Named(m.targets, c, unnamed)
+	locks, err := wiring.Named(m.targets, m.share, c, unnamed)
 	if err != nil {
 		m.refuse(c, err)
 		return

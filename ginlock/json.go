@@ -8,6 +8,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/holdfast-go/holdfast/internal/adapter/jsonfield"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
 // maxBody is the largest body that Body reads, in bytes. The body stays in memory while the request waits and runs.
@@ -28,7 +29,10 @@ func JSON(path ...string) Part {
 	path = slices.Clone(path)
 	return Body(func(body []byte) ([]string, error) {
 		value, err := jsonfield.Find(body, "body", path)
-		if err != nil {
+		switch {
+		case errors.Is(err, jsonfield.ErrAbsent):
+			return nil, wiring.Absent(&keyError{what: err.Error()})
+		case err != nil:
 			return nil, &keyError{what: err.Error()}
 		}
 		return []string{value}, nil

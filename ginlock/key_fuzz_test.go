@@ -34,7 +34,7 @@ func newKeyed(scoped bool) *keyed {
 		part = Parts(route, part)
 	}
 	read := func(c *gin.Context) {
-		locks, err := wiring.Named([]target{{Resource: "order", Part: part}}, c, unnamed)
+		locks, err := wiring.Named([]target{{Resource: "order", Part: part}}, nil, c, unnamed)
 		k.key, k.err = strings.Join(locks.Keys, " "), err
 	}
 	for _, route := range []string{"/orders/:tenant/:id", "/invoices/:tenant/:id"} {

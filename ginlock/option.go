@@ -18,7 +18,8 @@ const defaultWait = 100 * time.Millisecond
 
 type config struct {
 	mistakes     wiring.Mistakes
-	targets      []target // New's, and those of WithAlso
+	targets      []target                    // New's, and those of WithAlso
+	share        *wiring.Share[*gin.Context] // nil without WithShare
 	busy         Policy
 	lock         []holdfast.CallOption
 	errorHandler func(*gin.Context, error)
@@ -78,6 +79,16 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 	opts = slices.Clone(opts)
 	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part, Own: opts}) })
+}
+
+// WithShare has waiting requests take turns by the value of part, with equal parts of the grants: see
+// [holdfast.WithShare]. The name is holdfast.Key of the values; a request without them has none.
+//
+//	ginlock.New(locker, "provider", byProvider, ginlock.WithLimit(20), ginlock.WithShare(ginlock.Value("tenant")))
+//
+// Take it from the authentication, not from a header: a client that can choose names gets a part for each.
+func WithShare(part Part) Option {
+	return option(func(c *config) { c.share = &wiring.Share[*gin.Context]{Part: part} })
 }
 
 // WithErrorHandler sets handle, which answers in place of [Respond], unless the chain has responded. Respond still

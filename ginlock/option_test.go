@@ -227,6 +227,7 @@ func TestNewJudgesEverythingAtOnceAndSendsNothing(t *testing.T) {
 			"also a nil option":   {l, "order", byID, []ginlock.Option{ginlock.WithAlso("customer", byID, nil)}, []string{"WithAlso: ", "nil option"}},
 			"also a short hold":   {l, "order", byID, []ginlock.Option{ginlock.WithLock(holdfast.WithMaxHold(time.Minute)), ginlock.WithAlso("customer", byID, holdfast.WithTTL(time.Hour))}, []string{"WithAlso: ", "WithMaxHold"}},
 			"one key of many":     {l, "order", byID, []ginlock.Option{ginlock.WithLock(holdfast.OnKey("order:42", holdfast.WithLimit(2)))}, []string{"WithLock: ", "OnKey"}},
+			"share of no part":    {l, "order", byID, []ginlock.Option{ginlock.WithShare(ginlock.Parts(byID, ginlock.Value("")))}, []string{"WithShare: no part", "Parts"}},
 			"too many":            {l, "order", byID, slices.Repeat([]ginlock.Option{ginlock.WithAlso("order", byID)}, 64), []string{"65 locks", "at most 64"}},
 			"all of it": {l, "", nil, []ginlock.Option{nil, ginlock.WithTrace(nil), ginlock.WithBusy(ginlock.Wait(-time.Second)), ginlock.WithErrorHandler(nil),
 				ginlock.WithLock(holdfast.WithTTL(0))}, []string{"resource", "part", "option 1 of 5", "WithTrace", "WithBusy", "WithErrorHandler", "WithTTL(0s)"}},

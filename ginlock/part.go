@@ -29,7 +29,7 @@ func Param(name string) Part {
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Params.Get(name)
 		if !ok {
-			return nil, fmt.Errorf("ginlock: Param(%q): the route %q has no such parameter: use one that it has", name, c.FullPath())
+			return nil, absent("ginlock: Param(%q): the route %q has no such parameter: use one that it has", name, c.FullPath())
 		}
 		return one(v, "path parameter", name)
 	}
@@ -71,14 +71,14 @@ func Value(name string) Part {
 	return func(c *gin.Context) ([]string, error) {
 		v, ok := c.Get(name)
 		if !ok {
-			return nil, fmt.Errorf("ginlock: Value(%q) is not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
+			return nil, absent("ginlock: Value(%q) is not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
 		}
 		s, ok := text(v)
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("ginlock: Value(%q) has type %T: set a string, an integer or a fmt.Stringer", name, v)
 		case s == "":
-			return nil, fmt.Errorf("ginlock: Value(%q) is an empty %T: refuse such requests before this middleware", name, v)
+			return nil, absent("ginlock: Value(%q) is an empty %T: refuse such requests before this middleware", name, v)
 		}
 		return []string{s}, nil
 	}
@@ -90,10 +90,12 @@ func Parts(parts ...Part) Part { return wiring.Parts(parts) }
 
 func one(value, kind, name string) ([]string, error) {
 	if value == "" {
-		return nil, &keyError{what: fmt.Sprintf("no %s %q", kind, name)}
+		return nil, wiring.Absent(&keyError{what: fmt.Sprintf("no %s %q", kind, name)})
 	}
 	return []string{value}, nil
 }
+
+func absent(format string, args ...any) error { return wiring.Absent(fmt.Errorf(format, args...)) }
 
 // text reports false for a type without a text of its own: a pointer's would differ from request to request.
 func text(v any) (string, bool) {

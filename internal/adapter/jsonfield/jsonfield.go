@@ -4,6 +4,7 @@ package jsonfield
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -16,26 +17,27 @@ import (
 // only once, in whatever case: encoding/json stores the last of several in a struct, and merges several objects there, but
 // not in a map.
 //
-// The error says what something has, instead of such a field, in its in: "no field ...".
+// The error says what something has, instead of such a field, in its in: "no field ...". It matches ErrAbsent if the text
+// does not have the field, or has null or "" there.
 func Find(text []byte, in string, path []string) (string, error) {
 	value := bytes.Trim(text, space)
 	switch {
 	case len(value) == 0:
-		return "", fmt.Errorf("no %s", in)
+		return "", absent("no %s", in)
 	case value[0] != '{' || !json.Valid(value):
 		return "", fmt.Errorf("a %s that is not a JSON object", in)
 	}
 	for i, name := range path {
 		field := strings.Join(path[:i+1], ".")
 		if value[0] != '{' {
-			return "", fmt.Errorf("no field %q in its %s", field, in)
+			return "", absent("no field %q in its %s", field, in)
 		}
 		var other []byte
 		switch value, other = member(value, name); {
 		case other != nil:
 			return "", fmt.Errorf("a field %.100q in its %s; only %q is allowed, once", other, in, name)
 		case value == nil:
-			return "", fmt.Errorf("no field %q in its %s", field, in)
+			return "", absent("no field %q in its %s", field, in)
 		}
 	}
 	field := strings.Join(path, ".")
@@ -44,13 +46,25 @@ func Find(text []byte, in string, path []string) (string, error) {
 		return "0", nil
 	case c == '-', '0' <= c && c <= '9':
 		return string(value), nil
+	case c == 'n':
+		return "", absent("a field %q in its %s that is neither a string nor a number", field, in)
 	case c != '"':
 		return "", fmt.Errorf("a field %q in its %s that is neither a string nor a number", field, in)
 	case len(value) == len(`""`):
-		return "", fmt.Errorf("an empty field %q in its %s", field, in)
+		return "", absent("an empty field %q in its %s", field, in)
 	}
 	return string(unquote(value)), nil
 }
+
+// ErrAbsent is matched by the error of a field that is not there.
+var ErrAbsent = errors.New("no field")
+
+type absentError string
+
+func (e absentError) Error() string        { return string(e) }
+func (e absentError) Is(target error) bool { return target == ErrAbsent }
+
+func absent(format string, args ...any) error { return absentError(fmt.Sprintf(format, args...)) }
 
 // What follows goes through the text of valid JSON. A map, or the tokens, of an object with very many fields would take
 // many times the time and the memory.

@@ -3,6 +3,9 @@
 package wiring
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +19,9 @@ const (
 
 	// mostLocks is how many locks DoAll takes at most.
 	mostLocks = 64
+
+	// longestShare is the length of the longest name that holdfast.WithShare takes.
+	longestShare = 128
 )
 
 // Mistakes are those in the arguments of a constructor. Options only record them; the constructor panics with all of them.
@@ -48,21 +54,32 @@ type Target[T any] struct {
 	Own      []holdfast.CallOption
 }
 
+// noPart is the mistake of a nil part.
+const noPart = "%sno part: a part needs names that are not empty, and Parts needs at least one part, none of them nil"
+
+// A Share is the part that names the share of a request or task, of which there may be none.
+type Share[T any] struct {
+	Part func(T) ([]string, error)
+}
+
 // Judge records what is wrong with the locker, with the targets, of which the first is the constructor's and the others are
-// from WithAlso, and with the options of their locks.
-func Judge[T any](m *Mistakes, locker *holdfast.Locker, targets []Target[T], lock []holdfast.CallOption) {
+// from WithAlso, with the options of their locks, and with the share, which is nil without WithShare.
+func Judge[T any](m *Mistakes, locker *holdfast.Locker, targets []Target[T], lock []holdfast.CallOption, share *Share[T]) {
 	where := ""
 	for _, t := range targets {
 		if t.Resource == "" {
 			m.Refuse("%sno resource", where)
 		}
 		if t.Part == nil {
-			m.Refuse("%sno part: a part needs names that are not empty, and Parts needs at least one part, none of them nil", where)
+			m.Refuse(noPart, where)
 		}
 		where = "WithAlso: "
 	}
 	if n := len(targets); n > mostLocks {
 		m.Refuse("WithAlso: %d locks at once: want at most %d", n, mostLocks)
+	}
+	if share != nil && share.Part == nil {
+		m.Refuse(noPart, "WithShare: ")
 	}
 	if locker == nil {
 		m.Refuse("no Locker")
@@ -74,6 +91,13 @@ func Judge[T any](m *Mistakes, locker *holdfast.Locker, targets []Target[T], loc
 		m.Refuse("WithLock: %v", err)
 		return
 	}
+	if share != nil {
+		lock = append(lock[:len(lock):len(lock)], holdfast.WithShare("share"))
+		if err := locker.Check(key, lock...); err != nil {
+			m.Refuse("WithShare: %v", err)
+			return
+		}
+	}
 	for _, t := range targets {
 		if err := locker.Check(key, append(lock[:len(lock):len(lock)], holdfast.OnKey(key, t.Own...))...); err != nil {
 			m.Refuse("WithAlso: %v", err)
@@ -83,21 +107,26 @@ func Judge[T any](m *Mistakes, locker *holdfast.Locker, targets []Target[T], loc
 
 // Locks are the locks that a request or task names.
 type Locks struct {
-	Keys []string              // each once
-	own  []holdfast.CallOption // of single keys
+	Keys  []string              // each once
+	Share string                // "" for none
+	own   []holdfast.CallOption // of single keys
 }
 
-// Options returns all for the acquisition of the locks, and those of single keys.
+// Options returns all for the acquisition of the locks, the share, and the options of single keys.
 func (l Locks) Options(all ...holdfast.CallOption) []holdfast.CallOption {
-	if len(l.own) == 0 {
+	if len(l.own) == 0 && l.Share == "" {
 		return all
 	}
-	return slices.Concat(all, l.own)
+	all = slices.Clip(all)
+	if l.Share != "" {
+		all = append(all, holdfast.WithShare(l.Share))
+	}
+	return append(all, l.own...)
 }
 
-// Named returns the locks that from names. unnamed makes the error for a target of which it has what: a key without that
-// value would be one lock for all that have none.
-func Named[T any](targets []Target[T], from T, unnamed func(resource, what string) error) (Locks, error) {
+// Named returns the locks that from names, and its share. unnamed makes the error for a target of which it has what: a key
+// without that value would be one lock for all that have none.
+func Named[T any](targets []Target[T], share *Share[T], from T, unnamed func(resource, what string) error) (Locks, error) {
 	l := Locks{Keys: make([]string, 0, len(targets))}
 	own := slices.ContainsFunc(targets, func(t Target[T]) bool { return len(t.Own) > 0 })
 	for _, t := range targets {
@@ -118,8 +147,42 @@ func Named[T any](targets []Target[T], from T, unnamed func(resource, what strin
 			l.own = append(l.own, holdfast.OnKey(key, t.Own...))
 		}
 	}
+	if share == nil {
+		return l, nil
+	}
+	parts, err := share.Part(from)
+	switch {
+	case errors.Is(err, ErrAbsent):
+	case err != nil:
+		return Locks{}, err
+	case !slices.Contains(parts, ""):
+		l.Share = shareName(parts)
+	}
 	return l, nil
 }
+
+// shareName returns "" for no parts. What is longer than a name can be is hashed. '#' is in no other name: holdfast.Key escapes
+// it, and puts one only into keys that are longer.
+func shareName(parts []string) string {
+	name := holdfast.Key(parts...)
+	if len(name) <= longestShare {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	end := "#" + hex.EncodeToString(sum[:])
+	return name[:longestShare-len(end)] + end
+}
+
+// ErrAbsent is matched by the error of a part that finds no value. That is no error of a share.
+var ErrAbsent = errors.New("no value")
+
+// Absent returns err, which then matches ErrAbsent too.
+func Absent(err error) error { return &absentError{err} }
+
+type absentError struct{ error }
+
+func (e *absentError) Unwrap() error        { return e.error }
+func (e *absentError) Is(target error) bool { return target == ErrAbsent }
 
 // Parts returns a part that takes what all of parts take, in their order; nil for none, or if one is nil.
 func Parts[P ~func(T) ([]string, error), T any](parts []P) P {
