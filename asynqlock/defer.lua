@@ -5,8 +5,9 @@
 --       task that was woken, or that none is noted in front of, is to wait: it is not deferred, and loses its note for now,
 --       6 its share, or ''
 --
--- Shares take turns: one whose task is woken goes behind all others, and so does one that has a note for the first time. As long
--- as no task has a share there are no shares; else those without one are the share ''.
+-- Shares take turns: one whose task is woken goes behind all others, and so does one that had no note. If its only task was woken
+-- in vain, because others had the key or took it, the share has its turn back. As long as no task has a share there are no shares;
+-- else those without one are the share ''.
 --
 -- The reply is nil if the task is gone, or else
 --   1     asynq's message
@@ -41,8 +42,9 @@ if not KEYS[2] then return {msg, since, failure, 0, 0, 0, 0} end
 redis.call('ZADD', KEYS[2], since or ARGV[2], ARGV[1])
 if ARGV[6] ~= '' or redis.call('EXISTS', KEYS[3]) == 1 then
   if redis.call('EXISTS', KEYS[3]) == 0 and redis.call('EXISTS', KEYS[4]) == 1 then redis.call('ZADD', KEYS[3], 0, '') end
-  local last = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2] or 0
-  redis.call('ZADD', KEYS[3], 'NX', last + 1, ARGV[6])
+  local at = woken and 0 or -1
+  local turn = (redis.call('ZRANGE', KEYS[3], at, at, 'WITHSCORES')[2] or 0) + (woken and -1 or 1)
+  redis.call('ZADD', KEYS[3], 'NX', turn, ARGV[6])
   if redis.call('PTTL', KEYS[3]) < tonumber(ARGV[4]) then redis.call('PEXPIRE', KEYS[3], 2 * ARGV[4]) end
 end
 local place, firsts, extended = ahead(), 0, 0

@@ -62,13 +62,17 @@ func TestShareOfATenant(t *testing.T) {
 				for i := range 4 {
 					sent, id := time.Now(), fmt.Sprint("small", i)
 					s.enqueue(payOf(c.small), append(c.opts, asynq.TaskID(id))...)
-					time.Sleep(3*hold + 10*time.Millisecond)
-					mu.Lock()
-					took := began[id].Sub(sent)
-					mu.Unlock()
-					if took <= 0 || took > 2*hold+100*time.Millisecond {
+					var took time.Duration
+					s.until("its run", func() bool {
+						mu.Lock()
+						defer mu.Unlock()
+						took = began[id].Sub(sent)
+						return took > 0
+					})
+					if took > 2*hold+100*time.Millisecond {
 						t.Errorf("task %d began after %v", i, took)
 					}
+					time.Sleep(hold + 10*time.Millisecond)
 				}
 				if q := s.queued(); q.Size < burst/10 {
 					t.Errorf("%d tasks left: too few to be in the way", q.Size)
