@@ -94,7 +94,7 @@ func TestWorkThatHangsLosesTheLock(t *testing.T) {
 				if !lock.Deadline().Equal(time.Now().Add(1)) || isDone(ctx) {
 					t.Errorf("the deadline is in %v, the context done: %v", time.Until(lock.Deadline()), isDone(ctx))
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				if synctest.Wait(); !isDone(ctx) {
 					t.Error("the context goes on")
 				}
@@ -111,7 +111,7 @@ func TestWorkThatHangsLosesTheLock(t *testing.T) {
 					left = 0
 					wantIs(t, lock.Release(background), holdfast.ErrLost, holdfast.ErrNoProgress)
 				} else if !c.renewal {
-					left = began.Add(ttl + 10*time.Millisecond).Sub(time.Now())
+					left = time.Until(began.Add(ttl + 10*time.Millisecond))
 				}
 				from := time.Now()
 				rival := got(t, next)
@@ -220,7 +220,7 @@ func TestProgressThatIsOvertaken(t *testing.T) {
 		holdfast.ReportLate(untold, time.Second)
 		time.Sleep(d - 1)
 		fine(t, untold.Err())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		stalled(t, untold)
 		wantIs(t, told.Release(background), holdfast.ErrNoProgress)
 		wantIs(t, untold.Release(background), holdfast.ErrNoProgress)
@@ -245,7 +245,7 @@ func TestProgressBesideTheEnd(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range 8 {
 				all.Go(func() {
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 					for range i {
 						holdfast.Progress(ctx)
 					}
