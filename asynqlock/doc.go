@@ -35,7 +35,8 @@
 // and retries the task: keep the TTL below 30 s. It can also rerun a task whose handler has committed: store the task's
 // ID in that transaction, and look for it first.
 //
-// WithLock(holdfast.WithMaxHold(d)) ends the lock of a handler that hangs, but not the handler.
+// WithLock(holdfast.WithMaxHold(d)) ends the lock of a handler that hangs, but not the handler. So does WithProgress for
+// one that calls holdfast.Progress.
 //
 // Tasks of a key do not run in the order of their enqueueing, under any [Policy].
 //

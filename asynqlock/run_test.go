@@ -92,6 +92,47 @@ func TestPanicReleases(t *testing.T) {
 	})
 }
 
+// With holdfast.WithProgress a handler that reports keeps its lock for as long as it likes. One that hangs loses it, which is
+// a loss like any other: its task is tried again.
+func TestTaskThatHangs(t *testing.T) {
+	t.Parallel()
+	for _, hangs := range []bool{false, true} {
+		bubble(t, func(s *shop) {
+			s.serve(s.guard(s.locker(), asynqlock.WithLock(holdfast.WithProgress(5*time.Second))), func(ctx context.Context, _ *asynq.Task) error {
+				if s.ran() > 1 {
+					return nil
+				}
+				for range 10 {
+					time.Sleep(4 * time.Second)
+					holdfast.Progress(ctx)
+				}
+				if ctx.Err() != nil {
+					t.Errorf("a handler that reports: %v", context.Cause(ctx))
+				}
+				if began := time.Now(); hangs {
+					<-ctx.Done()
+					if d := time.Since(began); d != 5*time.Second || !errors.Is(context.Cause(ctx), holdfast.ErrNoProgress) {
+						t.Errorf("the context ended after %v with %v", d, context.Cause(ctx))
+					}
+				}
+				return nil
+			})
+			s.enqueue(pay(42))
+			runs := 1
+			if hangs {
+				runs = 2
+				s.until("the event", func() bool { return s.of("lost") == 1 })
+			}
+			s.until("the runs", func() bool { return s.ran() == runs })
+			time.Sleep(time.Minute)
+			s.check(runs-1, 0)
+			if n := s.of("lost"); n != runs-1 || n > 0 && (!errors.Is(s.errs[0], holdfast.ErrLost) || !errors.Is(s.errs[0], holdfast.ErrNoProgress)) {
+				t.Errorf("hangs: %v, %d losses, ErrorHandler got %v", hangs, n, s.errs)
+			}
+		})
+	}
+}
+
 func TestLostLock(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -355,6 +355,7 @@ func newLock(a *acquisition, e lease, from, now time.Duration) *Lock {
 	if a.cfg.maxHold > 0 && a.cfg.maxHold < forever-from {
 		h.lease.limit = from + a.cfg.maxHold
 	}
+	h.lease.progress = newProgress(a.cfg, now)
 	h.lease.set(e, a.cfg.ttl)
 	if a.row != nil {
 		h.row = a.row.has(h, e)

@@ -63,6 +63,7 @@
 //	                 stay until its lease expires
 //	ErrLost          the lock was ours and is gone: the function ran, perhaps alongside another holder, and only
 //	                 the fencing token tells the two apart
+//	ErrNoProgress    with ErrLost: the work reported no progress, see [WithProgress]
 //	ErrClosed        the Locker was shut down: nothing ran, except perhaps Lead's function. With ErrLost: a forced
 //	                 Shutdown abandoned the lock
 //	ErrSelfDeadlock  the context already holds this lock: nothing ran

@@ -17,6 +17,7 @@ var (
 	ErrClosed       = errors.New("holdfast: locker is shut down")
 	ErrSelfDeadlock = errors.New("holdfast: the context already holds this lock")
 	ErrInvalid      = errors.New("holdfast: invalid argument")
+	ErrNoProgress   = errors.New("holdfast: no progress reported within the time of WithProgress")
 )
 
 // errReleased is what an ended lock reports after its own Release.

@@ -44,6 +44,23 @@ func ExampleWithMaxHold() {
 	// Output: <nil> true
 }
 
+// A job of any length that hangs loses its lock a minute after the last item.
+func ExampleWithProgress() {
+	locker := exampleLocker()
+
+	err := locker.Do(context.Background(), "import", func(ctx context.Context) error {
+		for range 3 { // for each item of the import
+			if ctx.Err() != nil {
+				return context.Cause(ctx) // matches holdfast.ErrNoProgress after an item that took too long
+			}
+			holdfast.Progress(ctx)
+		}
+		return nil
+	}, holdfast.WithProgress(time.Minute))
+	fmt.Println(err)
+	// Output: <nil>
+}
+
 // A function that locks what its caller may already hold.
 func ExampleWithReentrancy() {
 	locker := exampleLocker()

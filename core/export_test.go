@@ -135,6 +135,14 @@ func Left(lk *Lock) time.Duration {
 	return max(0, h.lease.ends()-h.locker.env.Now().Mono)
 }
 
+// ReportLate is a Progress under lk that read the clock ago before it takes effect.
+func ReportLate(lk *Lock, ago time.Duration) {
+	lk.hold.lease.progress.report(lk.hold.locker.env.Now().Mono - ago)
+}
+
+// Answer is an answer to a renewal that arrives now and says that d of the lease of lk were left.
+func Answer(lk *Lock, d time.Duration) { _ = lk.hold.confirm(lk.hold.locker.env.Now(), d) }
+
 // StallTimer keeps the scheduler from running for d, as a runtime that starves does.
 func StallTimer(l *Locker, d time.Duration) {
 	l.sched.mu.Lock()

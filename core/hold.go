@@ -69,16 +69,16 @@ func (h *hold) key() string { return h.stake.key }
 // trust sets the deadline from a command that was sent at at and that left d of the lease. It never moves the deadline
 // back, because no script shortens a lease.
 func (h *hold) trust(at timing.Instant, d time.Duration) {
-	if e := leaseFrom(at, d); min(e.end.Mono, h.lease.limit) > h.lease.ends() {
+	if e := leaseFrom(at, d); min(e.end.Mono, h.lease.limit) > h.lease.leaseEnds() {
 		h.lease.set(e, h.cfg.ttl)
 	}
 }
 
-// confirm is trust for a hold in use. An answer that comes after the hold has ended, or after its deadline, revives
-// nothing.
+// confirm is trust for a hold in use. An answer that comes after the hold has ended, or after the deadline of its lease,
+// revives nothing.
 func (h *hold) confirm(at timing.Instant, d time.Duration) error {
 	h.mu.Lock()
-	if h.ended.Load() == nil && !h.lease.expired(h.locker.env.Now()) {
+	if h.ended.Load() == nil && h.locker.env.Now().Mono < h.lease.leaseEnds() {
 		h.trust(at, d)
 	}
 	h.mu.Unlock()
@@ -116,15 +116,15 @@ func (h *hold) lapsed() error {
 
 // expire ends the hold if its deadline has passed.
 func (h *hold) expire() {
-	reason := errExpired
-	if h.lease.ends() >= h.lease.limit {
-		reason = errMaxHold
-	}
-	h.end(h.locker.env.Now(), func() bool { return h.lease.expired(h.locker.env.Now()) }, h.loss(reason))
+	lost := h.loss(nil)
+	h.end(h.locker.env.Now(), func() bool {
+		lost.cause = h.lease.lapse(h.locker.env.Now())
+		return lost.cause != nil
+	}, lost)
 }
 
 // loss returns the error of a hold that did not last until its release. The hook Ended is told of it.
-func (h *hold) loss(reason error) error {
+func (h *hold) loss(reason error) *opError {
 	return &opError{act: "hold", key: h.key(), outcome: ErrLost, cause: reason, logged: h.cfg.traces.logs()}
 }
 
@@ -132,7 +132,7 @@ func (h *hold) loss(reason error) error {
 func (h *hold) lose(reason error) { h.end(h.locker.env.Now(), nil, h.loss(reason)) }
 
 // end ends the hold as of now, once, if cond still holds or is nil. It reports whether this call did it. A concurrent
-// confirm comes either before, and cond sees its effect, or after, and finds the hold ended.
+// confirm or report of progress comes either before, and cond sees its effect, or after, and finds the hold ended.
 func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 	e := releasedEnding
 	if err != errReleased {
@@ -153,8 +153,8 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 		}
 		h.stake.End(left)
 	}
+	h.lease.cut(now) // before others can see the end: a report of progress may have moved the deadline since cond
 	h.ended.Store(e)
-	h.lease.cut(now)
 	contexts := h.handles.contexts
 	h.handles.contexts = nil
 	h.mu.Unlock()
@@ -341,7 +341,7 @@ func (h *hold) ask() {
 		left = h.cfg.ttl.Milliseconds()
 	}
 	h.mu.Lock()
-	if h.ended.Load() == nil && !h.lease.expired(h.locker.env.Now()) {
+	if h.ended.Load() == nil && h.locker.env.Now().Mono < h.lease.leaseEnds() {
 		d := timing.Millis(left)
 		d -= timing.Margin(d)
 		h.lease.deadline.Store(int64(min(c.At.Mono+d, h.lease.limit)))
@@ -395,7 +395,7 @@ func (h *hold) extend(ctx context.Context, ttl time.Duration) error {
 			return fail
 		}
 		now := env.Now().Mono
-		left := h.lease.ends() - now
+		left := h.lease.leaseEnds() - now
 		lease := h.lease.bounded(now, ttl)
 		if !h.reserve(lease) {
 			continue

@@ -33,11 +33,12 @@ func (e *lease) lasts(now timing.Instant) bool {
 
 // running is the lease of a hold, as renewals move it. It is read without a mutex; the hold's guards changes.
 //
-// Its deadline counts from when a command was sent, never from when its answer came. Redis starts the lease later than
-// that, so the lease also ends later there, and no rival can hold the lock before the deadline.
+// The deadline of the lease counts from when a command was sent, never from when its answer came. Redis starts the lease
+// later than that, so the lease also ends later there, and no rival can hold the lock before the deadline.
 type running struct {
 	limit    time.Duration // the end that WithMaxHold sets, monotonic; forever without
-	deadline atomic.Int64  // monotonic, since the clock's base; at most limit
+	progress *progress     // of WithProgress; nil without
+	deadline atomic.Int64  // of the lease, monotonic, since the clock's base; at most limit
 	wall     atomic.Int64  // the same moment by the wall clock, as expected when it was set; Unix, ns
 	full     atomic.Int64  // the length of the lease at its beginning
 	complete atomic.Bool   // some lease was as long as the TTL, which the first lease of a grant may not be
@@ -55,19 +56,36 @@ func (r *running) set(e lease, ttl time.Duration) {
 
 // get returns the lease that the next holder of the tenure can rely on.
 func (r *running) get() lease {
-	end := timing.Instant{Mono: r.ends(), Wall: r.wall.Load()}
+	end := timing.Instant{Mono: r.leaseEnds(), Wall: r.wall.Load()}
 	return lease{end, time.Duration(r.full.Load())}
 }
 
-// ends returns the deadline.
-func (r *running) ends() time.Duration { return time.Duration(r.deadline.Load()) }
+// leaseEnds returns the deadline of the lease.
+func (r *running) leaseEnds() time.Duration { return time.Duration(r.deadline.Load()) }
 
-// expired reports whether the deadline has passed, by the monotonic clock.
+// ends returns the deadline of the hold: that of its lease, or of the next report of progress if that is earlier.
+func (r *running) ends() time.Duration { return min(r.leaseEnds(), r.progress.ends()) }
+
+// expired reports whether the deadline of the hold has passed, by the monotonic clock.
 func (r *running) expired(now timing.Instant) bool { return now.Mono >= r.ends() }
+
+// lapse returns why the deadline of the hold has passed, or nil if it has not.
+func (r *running) lapse(now timing.Instant) error {
+	lease, progress := r.leaseEnds(), r.progress.ends()
+	switch {
+	case now.Mono < min(lease, progress):
+		return nil
+	case progress < lease:
+		return ErrNoProgress
+	case lease >= r.limit:
+		return errMaxHold
+	}
+	return errExpired
+}
 
 // left returns how long the lease lasts by both clocks.
 func (r *running) left(now timing.Instant) time.Duration {
-	return min(r.ends()-now.Mono, time.Duration(r.wall.Load()-now.Wall))
+	return min(r.leaseEnds()-now.Mono, time.Duration(r.wall.Load()-now.Wall))
 }
 
 // cut ends the lease for its holder, if it has not ended.

@@ -41,13 +41,13 @@ func (lk *Lock) within(parent context.Context, call any) context.Context {
 	return &lockContext{Context: inner, parent: parent, lock: lk, call: call, cancel: cancel}
 }
 
-// Deadline returns when the lock will count as lost unless a renewal or Extend succeeds. That is before Redis drops the
-// lease: 2 ms + ttl/100 earlier for clock drift, and max(25 ms, ttl/20) more for the holder to notice. For a lock that
-// has ended it is in the past.
+// Deadline returns when the lock will count as lost unless a renewal or Extend succeeds, or [Progress] if that is due
+// first. That is before Redis drops the lease: 2 ms + ttl/100 earlier for clock drift, and max(25 ms, ttl/20) more for
+// the holder to notice. For a lock that has ended it is in the past.
 func (lk *Lock) Deadline() time.Time {
 	_ = lk.hold.err()
 	now := lk.hold.locker.env.Clock.Now()
-	left := lk.hold.lease.left(now)
+	left := min(lk.hold.lease.left(now), lk.hold.lease.ends()-now.Mono)
 	return lk.hold.locker.env.Clock.Time(now.Mono + left)
 }
 

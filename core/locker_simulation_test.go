@@ -206,6 +206,8 @@ func (s *simulation) call(under *sync.WaitGroup) {
 		opts = append(opts, holdfast.WithMaxHold(5*time.Second))
 	case 4:
 		opts = append(opts, holdfast.WithTTL(300*time.Millisecond))
+	case 5:
+		opts = append(opts, holdfast.WithProgress(time.Millisecond+s.ms(3000)))
 	}
 	if s.seed%3 == 1 {
 		if name := s.rnd.IntN(4); name > 0 {
@@ -220,6 +222,9 @@ func (s *simulation) call(under *sync.WaitGroup) {
 		for _, i := range s.rnd.Perm(len(s.keys))[:2+s.rnd.IntN(2)] {
 			all = append(all, s.keys[i])
 		}
+	}
+	if all != nil && s.rnd.IntN(3) == 0 {
+		opts = append(opts, holdfast.OnKey(all[0], holdfast.WithLimit(1+s.rnd.IntN(3))))
 	}
 	panics := s.rnd.IntN(10) == 0
 	s.calls++

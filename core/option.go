@@ -35,20 +35,22 @@ const (
 )
 
 type config struct {
-	prefix  string
-	ttl     time.Duration
-	wait    time.Duration // < 0: until the context ends
-	waitSet bool          // by an option of the call itself
-	noRenew bool
-	maxHold time.Duration // 0: none
-	label   string
+	prefix   string
+	ttl      time.Duration
+	wait     time.Duration // < 0: until the context ends
+	waitSet  bool          // by an option of the call itself
+	noRenew  bool
+	maxHold  time.Duration // 0: none
+	progress time.Duration // 0: none
+	label    string
 
 	limit     int           // how many may hold the lock together; protocol.NoLimit with WithShared
 	share     *single.Share // whose turn the call takes; nil for none
-	reentrant bool
 	reentryID string
+	reentrant bool
 
 	background bool // releases
+	gathers    bool // a call of DoAll, whose function has not begun: progress need not be reported yet
 
 	acks       int // replicas to wait for; 0: none
 	acksWithin time.Duration
@@ -200,6 +202,20 @@ func WithMaxHold(d time.Duration) CallOption {
 			return invalid("WithMaxHold(%v): want more than 0", d)
 		}
 		c.maxHold = d
+		return nil
+	})
+}
+
+// WithProgress ends a hold d after the last call of [Progress] under it: the lock counts as lost, with [ErrNoProgress],
+// and is no longer renewed, so that it is free at most a TTL later. The acquisition is the first report, with DoAll the
+// call of fn. Default: no bound. If d is too short, slow work loses its lock. Report from the work itself: a goroutine
+// beside it goes on when the work hangs.
+func WithProgress(d time.Duration) CallOption {
+	return callOption(func(c *config) error {
+		if d <= 0 {
+			return invalid("WithProgress(%v): want more than 0", d)
+		}
+		c.progress = d
 		return nil
 	})
 }

@@ -44,6 +44,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 			"MaxHold zero":             {holdfast.WithMaxHold(0)},
 			"MaxHold below TTL":        {holdfast.WithMaxHold(14 * second)},
 			"MaxHold without renewal":  {holdfast.WithMaxHold(time.Minute), holdfast.WithoutRenewal()},
+			"progress within nothing":  {holdfast.WithProgress(0)},
+			"progress negative":        {holdfast.WithProgress(-second)},
 			"label too long":           {holdfast.WithLabel(strings.Repeat("x", 65))},
 			"label with a newline":     {holdfast.WithLabel("a\nb")},
 			"label not UTF-8":          {holdfast.WithLabel("\xff")},

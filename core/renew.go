@@ -54,7 +54,7 @@ func (s *scheduler) add(h *hold) bool {
 // is renewed when two thirds of a TTL are left. With WithoutRenewal, a lease that began short (see grantLease in
 // package single) is renewed once, immediately, to its full length.
 func (h *hold) renewPoint() time.Duration {
-	end, full := h.lease.ends(), time.Duration(h.lease.full.Load())
+	end, full := h.lease.leaseEnds(), time.Duration(h.lease.full.Load())
 	switch {
 	case end >= h.lease.limit:
 		return forever
@@ -91,6 +91,17 @@ func (s *scheduler) replan(h *hold, when time.Duration) {
 	s.plan(h, when)
 	s.holds.Moved(&h.due)
 	s.arm()
+}
+
+// hasten is for a hold whose deadline has become earlier.
+func (s *scheduler) hasten(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.due.Listed() {
+		s.plan(h, h.due.renewAt)
+		s.holds.Moved(&h.due)
+		s.arm()
+	}
 }
 
 func (s *scheduler) arm() { s.holds.Arm(s.locker.env.Now().Mono) }
@@ -135,11 +146,15 @@ func (s *scheduler) tick() {
 		d := s.holds.First()
 		h := d.hold
 		patience := timing.Patience(h.cfg.ttl)
+		due := d.renewAt <= now.Mono+patience/8
+		wait := h.lease.progress.awaited(now.Mono, timing.Margin(h.cfg.ttl))
 		switch again := now.Mono + patience; {
 		case d.When <= now.Mono && h.lease.expired(now):
 			expired = append(expired, h)
 			d.renewAt, d.When = again, again // removed when it has ended; it stays if an answer saved it
-		case d.renewAt <= now.Mono+patience/8: // less than the time to the retry, or the loop would not end
+		case due && d.renewAt < wait:
+			s.plan(h, wait)
+		case due && wait == 0: // less than the time to the retry, or the loop would not end
 			renews = append(renews, h)
 			if held := now.Mono - h.began; held >= d.report {
 				d.report = 2 * held
@@ -194,7 +209,7 @@ func (s *scheduler) answered(h *hold, c *redisconn.Call) {
 	if err := h.renewed(c.At, c.Val, c.Err); err == nil {
 		// Not at once again if Redis answered with no more than we had.
 		s.replan(h, max(h.renewPoint(), s.locker.env.Now().Mono+retryRenewal(h)))
-		left := h.lease.ends() - s.locker.env.Now().Mono
+		left := h.lease.leaseEnds() - s.locker.env.Now().Mono
 		h.cfg.traces.emit(renewed, Event{Key: h.key(), Token: h.token, TimeLeft: left})
 	} else if h.ended.Load() == nil {
 		h.failed(err)

@@ -54,6 +54,10 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 			return err
 		}
 		s.wait = cfg.wait
+		if cfg.progress > 0 {
+			its := *cfg
+			its.gathers, cfg = true, &its
+		}
 		switch {
 		case !own:
 			s.cfg = cfg
@@ -78,6 +82,7 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	if err := s.take(); err != nil {
 		return err
 	}
+	s.begin()
 	ran = true
 	return fn(s.ctx)
 }
@@ -179,6 +184,15 @@ func (s *several) giveBack(lock *Lock) {
 func (s *several) add(lock *Lock) {
 	s.locks = append(s.locks, lock)
 	s.ctx = lock.within(s.ctx, s)
+}
+
+// begin has the time of WithProgress begin for all locks at once. Before, a wait for the last one would have ended the first.
+func (s *several) begin() {
+	for _, lock := range s.locks {
+		if h := lock.hold; h.lease.progress != nil && h.lease.progress.begin(h.locker.env.Now().Mono) {
+			h.locker.sched.hasten(h)
+		}
+	}
 }
 
 // restart reports whether a lock was lost, which ends the wait for another one. It then keeps the locks in front of that

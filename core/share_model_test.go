@@ -28,7 +28,7 @@ func TestScheduleDoesWhatTheScriptsDo(t *testing.T) {
 		schedule.UnheardArePassed, schedule.UnfitHoldUpAll, schedule.ResendKeepsPlace, schedule.DeadAreRemoved,
 		schedule.LeastLimitCounts, schedule.JoinerMayBeNext,
 	}
-	whole := uint64(40)
+	whole := uint64(20)
 	if underRace {
 		rules, whole = rules[:1], 10
 	}

@@ -131,11 +131,14 @@ func TestShareOfClosedLoops(t *testing.T) {
 		weights map[string]int
 		want    map[string]float64
 		limit   int
+		one     bool // process
 	}{
 		{name: "equal", callers: map[string]int{"a": 50, "b": 10, "c": 5}, want: map[string]float64{"a": 1, "b": 1, "c": 1}, limit: 2},
 		{name: "alone", callers: map[string]int{"a": 50, "b": 10, "c": 2}, want: map[string]float64{"a": 1, "b": 1, "c": 1}, limit: 1},
 		{name: "weights", callers: map[string]int{"a": 12, "b": 12, "c": 12}, weights: map[string]int{"b": 2, "c": 4},
 			want: map[string]float64{"a": 1, "b": 2, "c": 4}, limit: 3},
+		{name: "weights in one process", callers: map[string]int{"a": 12, "b": 12, "c": 12}, weights: map[string]int{"b": 2, "c": 4},
+			want: map[string]float64{"a": 1, "b": 2, "c": 4}, limit: 3, one: true},
 		{name: "without a name", callers: map[string]int{"": 40, "b": 8}, want: map[string]float64{"": 1, "b": 1}, limit: 2},
 		{name: "without a name, with a weight", callers: map[string]int{"": 20, "b": 20}, weights: map[string]int{"": 3}, want: map[string]float64{"": 3, "b": 1}, limit: 2},
 	} {
@@ -144,6 +147,10 @@ func TestShareOfClosedLoops(t *testing.T) {
 				rs := []*replica{newReplica(t, b), newReplica(t, b)}
 				if _, unnamed := c.callers[""]; unnamed { // which would hand over for longer
 					rs = []*replica{newReplica(t, b, holdfast.WithLocalHandover(0, 0)), newReplica(t, b, holdfast.WithLocalHandover(0, 0))}
+				}
+				if c.one {
+					shutdown(t, rs[1].Locker)
+					rs = rs[:1]
 				}
 				for _, r := range rs {
 					warm(t, r)
@@ -156,7 +163,7 @@ func TestShareOfClosedLoops(t *testing.T) {
 						opts = append(opts, holdfast.WithShareWeight(w))
 					}
 					for i := range n {
-						all.loop(ctx, rs[i%2], 1, name, 5*time.Millisecond, opts...)
+						all.loop(ctx, rs[i%len(rs)], 1, name, 5*time.Millisecond, opts...)
 					}
 				}
 				all.all.Wait()

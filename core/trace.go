@@ -28,7 +28,7 @@ type Trace struct {
 	// and that error is not the end of its context.
 	Ended func(Event)
 	// LongHold: a lock has been held for 20 leases, or twice as long as at the last call: the handler may hang, see
-	// WithMaxHold. Not called for a leader.
+	// WithProgress. Not called for a leader.
 	LongHold func(Event)
 	// NodeError: a command to Redis, also one of package tick, failed or was not answered. Err says how; Node names the
 	// master if there are several. Without a Key it concerns the connection on which waiters are notified: they poll

@@ -232,7 +232,7 @@ func (r *row) front() front {
 	}
 	f := front{first: r.holds[0], holders: len(r.holds)}
 	for _, h := range r.holds[1:] {
-		if h.lease.ends() < f.first.lease.ends() {
+		if h.lease.leaseEnds() < f.first.lease.leaseEnds() {
 			f.first = h
 		}
 	}
@@ -245,7 +245,7 @@ func (f *front) report() (*HeldError, error) {
 	if h == nil {
 		return f.held, f.err
 	}
-	left := h.lease.ends() - h.locker.env.Now().Mono
+	left := h.lease.leaseEnds() - h.locker.env.Now().Mono
 	held := &HeldError{Key: h.key(), TimeLeft: max(left, time.Millisecond), Holders: f.holders}
 	if h.cfg.limit == 1 {
 		held.Label = h.stake.cfg.label

@@ -22,6 +22,7 @@ func TestQueueBehindALoss(t *testing.T) {
 	}{
 		"redis forgets it": {nil, func(b *servertest.Bubble) { b.Redis.FlushAll() }},
 		"max hold":         {[]holdfast.CallOption{holdfast.WithMaxHold(15 * time.Second)}, func(*servertest.Bubble) {}},
+		"no progress":      {[]holdfast.CallOption{holdfast.WithProgress(15 * time.Second)}, func(*servertest.Bubble) {}},
 		"another has it": {nil, func(b *servertest.Bubble) {
 			_ = b.Redis.Set("k", "another")
 			b.Redis.SetTTL("k", 7*time.Second)

@@ -40,7 +40,8 @@
 // data can refuse those writes, by the fencing token: see package sqlfence, which finds it in the request's context.
 //
 // The lock covers neither goroutines that a handler leaves running nor a hijacked connection after its handler has
-// returned. WithLock(holdfast.WithMaxHold(d)) ends the lock of a handler that hangs, but not the handler.
+// returned. WithLock(holdfast.WithMaxHold(d)) ends the lock of a handler that hangs, but not the handler. So does WithProgress
+// for one that calls holdfast.Progress.
 //
 // A slow client keeps the lock while the handler reads its upload or writes its response. The http.Server's ReadTimeout
 // and WriteTimeout bound that, from the beginning of the request. With HTTP/1 the read or write that then fails ends the

@@ -45,6 +45,10 @@ func TestLossEndsTheContextAndIsReported(t *testing.T) {
 			opts:   []ginlock.Option{ginlock.WithLock(holdfast.WithMaxHold(20 * time.Second))},
 			status: http.StatusServiceUnavailable,
 		},
+		"without progress": {
+			opts:   []ginlock.Option{ginlock.WithLock(holdfast.WithProgress(20 * time.Second))},
+			status: http.StatusServiceUnavailable,
+		},
 		"fail open is for the beginning": {
 			lose:   func(b *servertest.Bubble, _ *holdfast.Lock) { b.Redis.Del("order:42") },
 			opts:   []ginlock.Option{ginlock.WithFailOpen()},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,14 +53,31 @@ type waiter struct {
 	// be alone has neither.
 	Shared bool  `json:"shared,omitempty"`
 	Limit  int64 `json:"limit,omitempty"`
+	// Share is the name of WithShare: waiters of several names take turns by name.
+	Share string `json:"share,omitempty"`
 	// Told says that Redis wakes the waiter when its turn comes. Otherwise the waiter polls.
 	Told bool `json:"told"`
 	// Gone says that the waiter has given no sign for too long, and will be passed over.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// newWaiter makes a waiter of an id in line and of its entry: "expiry lease life block limit counted inbox", with the expiry
-// in ms by the clock of Redis.
+// places returns the ids of members of a line, and how many of them say only that waiters have shares, which is at most one. A
+// member is "share", a space, the arrival in 16 digits, and the id; on one of several masters it is the id.
+func places(members []string) (ids []string, marks int) {
+	for _, m := range members {
+		if m == "" {
+			marks++
+		} else if _, rest, ok := strings.Cut(m, " "); ok && len(rest) > 16 {
+			ids = append(ids, rest[16:])
+		} else {
+			ids = append(ids, m)
+		}
+	}
+	return ids, marks
+}
+
+// newWaiter makes a waiter of an id in line and of its entry: "expiry at lease life block limit weight:share counted inbox",
+// with the expiry in ms by the clock of Redis.
 func newWaiter(id, entry string, now time.Time) waiter {
 	label, _ := ownLabel(id)
 	fields := strings.Fields(entry)
@@ -68,8 +86,10 @@ func newWaiter(id, entry string, now time.Time) waiter {
 	}
 	expiry, err := strconv.ParseInt(fields[0], 10, 64)
 	w := waiter{Label: label, Told: fields[len(fields)-1] != "-", Gone: err != nil || now.UnixMilli() >= expiry}
-	if len(fields) == 7 { // the masters of package redlock keep no limit
-		w.Shared, w.Limit = limitOf(fields[4])
+	if len(fields) == 9 { // the masters of package redlock keep no limit
+		w.Shared, w.Limit = limitOf(fields[5])
+		_, share, _ := strings.Cut(fields[6], ":")
+		w.Share, _ = url.QueryUnescape(share)
 	}
 	return w
 }

@@ -38,6 +38,7 @@ type row struct {
 	Holders   int    `json:"holders,omitempty"` // how many hold it together
 	Limit     int    `json:"limit,omitempty"`   // the lowest of theirs; 0 if all are readers
 	Waiting   int    `json:"waiting"`
+	Shares    int    `json:"shares,omitempty"` // how many names the waiters have, if any has one
 	Error     string `json:"error,omitempty"`
 
 	Members []member `json:"members,omitempty"` // the holders that hold it together
@@ -103,7 +104,7 @@ func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern
 				unnamed = append(unnamed, len(all))
 			}
 		}
-		r.Token, r.Waiting = state.Token, state.Waiting
+		r.Token, r.Waiting, r.Shares = state.Token, state.Waiting, state.Shares
 		if r.Holders > 0 || r.Waiting > 0 {
 			crowds = append(crowds, len(all))
 		}
@@ -144,6 +145,7 @@ func nameCrowds(ctx context.Context, client redis.UniversalClient, all []row, ch
 		value   *redis.StringCmd
 		several *redis.MapStringStringCmd
 		line    *redis.StringSliceCmd
+		ids     []string // of the line
 		waits   *redis.SliceCmd
 	}
 	of := make([]reads, len(chunk))
@@ -170,13 +172,17 @@ func nameCrowds(ctx context.Context, client redis.UniversalClient, all []row, ch
 			of.value, of.several = pipe.GetRange(ctx, r.Key, 0, int64(valueHead)), pipe.HGetAll(ctx, base+"held")
 		}
 		if r.Waiting > 0 {
-			waited, of.line = true, pipe.LRange(ctx, base+"line", 0, lineShown-1)
+			waited, of.line = true, pipe.ZRange(ctx, base+"line", 0, lineShown)
 		}
 	})
 	if err == nil && waited {
 		err = look(func(pipe redis.Pipeliner, _ *row, base string, of *reads) {
-			if of.line != nil && len(of.line.Val()) > 0 {
-				of.waits = pipe.HMGet(ctx, base+"wait", of.line.Val()...)
+			if of.line == nil {
+				return
+			}
+			ids, _ := places(of.line.Val())
+			if of.ids = ids[:min(len(ids), lineShown)]; len(of.ids) > 0 {
+				of.waits = pipe.HMGet(ctx, base+"wait", of.ids...)
 			}
 		})
 	}
@@ -185,7 +191,7 @@ func nameCrowds(ctx context.Context, client redis.UniversalClient, all []row, ch
 			all[k].Members = newMembers(of.several.Val(), of.value.Val(), now.Val())
 		}
 		if of := &of[i]; of.waits != nil {
-			all[k].Line = newLine(of.line.Val(), of.waits.Val(), now.Val())
+			all[k].Line = newLine(of.ids, of.waits.Val(), now.Val())
 		}
 	}
 	return err

@@ -375,8 +375,8 @@ func TestServerACL(t *testing.T) {
 	wait(t, rdb, "k", "w", 1)
 	rdb.Set(t.Context(), "long", "AAECAwQFBgcICQoLDA0ODw:me", 0)
 	for user, commands := range map[string]string{
-		"ls":   "SCAN EVALSHA EVAL GET PTTL LLEN GETRANGE",
-		"show": "MULTI EXEC GETRANGE PTTL LRANGE LLEN HGETALL HMGET TIME",
+		"ls":   "SCAN EVALSHA EVAL GET PTTL ZCARD ZRANK GETRANGE",
+		"show": "MULTI EXEC GETRANGE PTTL ZRANGE ZCARD ZCOUNT HGETALL HMGET TIME",
 	} {
 		acl := []any{"ACL", "SETUSER", user, "on", ">p", "~*", "-@all"}
 		for _, command := range strings.Fields(commands) {
@@ -399,7 +399,7 @@ func TestServerACL(t *testing.T) {
 		waiting string // for k
 	}{
 		{[]any{"+hgetall", "+time"}, "1"}, // which the script takes where several hold a lock
-		{[]any{"+lrange", "+hmget"}, "1: w"},
+		{[]any{"+zrange", "+hmget"}, "1: w"},
 	} {
 		if err := rdb.Do(t.Context(), append([]any{"ACL", "SETUSER", "ls"}, c.allow...)...).Err(); err != nil {
 			t.Fatal(err)

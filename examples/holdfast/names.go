@@ -44,7 +44,7 @@ func lockOf(name string) (key string, ok bool) {
 		key = key[1 : n-1]
 	}
 	switch suffix {
-	case "fence", "line", "wait", "held":
+	case "fence", "line", "wait", "held", "share":
 		base, ok := baseOf(key)
 		return key, ok && base+suffix == name
 	}

@@ -55,14 +55,15 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		value, fence, mark *redis.StringCmd
 		left, fenceLeft    *redis.DurationCmd
 		line               *redis.StringSliceCmd
-		waiting            *redis.IntCmd
+		waiting, shares    *redis.IntCmd
 		several            *redis.MapStringStringCmd
 		now                *redis.TimeCmd
 	)
 	cmds, err := client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		value, left = tx.GetRange(ctx, key, 0, int64(valueHead)), tx.PTTL(ctx, key)
 		fence, fenceLeft = tx.GetRange(ctx, base+"fence", 0, 255), tx.PTTL(ctx, base+"fence")
-		line, waiting = tx.LRange(ctx, base+"line", 0, maxLine-1), tx.LLen(ctx, base+"line")
+		line, waiting = tx.ZRange(ctx, base+"line", 0, maxLine), tx.ZCard(ctx, base+"line")
+		shares = tx.ZCount(ctx, base+"share", "0", "(4503599627370496") // beyond that are names that do not wait
 		several, mark = tx.HGetAll(ctx, base+"held"), tx.GetRange(ctx, base+"mark", 0, 63)
 		now = tx.Time(ctx) // it has no key, so a Cluster client sends it along with the rest
 		return nil
@@ -79,7 +80,9 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 		return nil, err
 	}
 	d := &details{row: newRow(key), History: newHistory(fence.Val(), fenceLeft.Val())}
-	d.Waiting = int(waiting.Val())
+	ids, marks := places(line.Val())
+	ids = ids[:min(len(ids), maxLine)]
+	d.Waiting, d.Shares = int(waiting.Val())-marks, int(shares.Val())*marks
 	d.Members = newMembers(several.Val(), value.Val(), now.Val())
 	if n := left.Val(); n != -2 { // go-redis leaves -1 and -2 as they are
 		d.State, d.NoExpiry, d.LeftMS = held, n == -1, max(0, n.Milliseconds())
@@ -113,7 +116,7 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 			d.Tick = time.UnixMicro(n).UTC().Format(time.RFC3339Nano)
 		}
 	}
-	if ids := line.Val(); len(ids) > 0 {
+	if len(ids) > 0 {
 		entries, err := client.HMGet(ctx, base+"wait", ids...).Result()
 		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 			return nil, err
@@ -178,7 +181,7 @@ func (d *details) write(w io.Writer) error {
 	} else {
 		line("token", "not remembered: a fence lives for a TTL and a minute after an acquisition")
 	}
-	line("waiting", "%d", d.Waiting)
+	line("waiting", "%s", d.waiting())
 	for i, one := range d.Line {
 		how := "polls"
 		switch {
@@ -188,13 +191,16 @@ func (d *details) write(w io.Writer) error {
 			how = "will be notified"
 		}
 		wants := ""
+		if one.Share != "" {
+			wants = " of " + printable(one.Share)
+		}
 		switch {
 		case one.Shared:
-			wants = ", to read"
+			wants += ", to read"
 		case one.Limit > 0:
-			wants = fmt.Sprintf(", for a permit of %d", one.Limit)
+			wants += fmt.Sprintf(", for a permit of %d", one.Limit)
 		case d.mixed():
-			wants = ", to be alone"
+			wants += ", to be alone"
 		}
 		line("", "%d. %s%s, %s", i+1, orDash(one.Label), wants, how)
 	}

@@ -79,9 +79,11 @@ func TestShowTellsOfReleasedForeignAndDamagedKeys(t *testing.T) {
 		}
 		rdb.Set(t.Context(), "rival", "host-1\x1b[2J", 0)
 		const id = "AAECAwQFBgcICQoLDA0ODw"
-		rdb.RPush(t.Context(), "{rival}:~line", id+":w1", id, "~0001", id+":lost")
+		for i, m := range []string{id + ":w1", id, "~0001", id + ":lost"} {
+			rdb.ZAdd(t.Context(), "{rival}:~line", redis.Z{Member: fmt.Sprintf(" %016d%s", i, m)})
+		}
 		later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
-		rdb.HSet(t.Context(), "{rival}:~wait", id+":w1", later+" 3000 75000 1 1 holdfast:inbox:x", id, later+" 3000 75000 1 1 -", "~0001", "1 40 1 holdfast:inbox:x")
+		rdb.HSet(t.Context(), "{rival}:~wait", id+":w1", later+" 1 3000 75000 1 1 1: 1 holdfast:inbox:x", id, later+" 1 3000 75000 1 1 1: 1 -", "~0001", "1 40 1 holdfast:inbox:x")
 		if r := play(t, addr, "show", "rival"); r.status != 0 || !strings.Contains(r.stdout, `"host-1\x1b[2J"`) || !strings.Contains(r.stdout, "forever") ||
 			!strings.Contains(r.stdout, "1. w1, will be notified") || !strings.Contains(r.stdout, "2. -, polls") ||
 			!strings.Contains(r.stdout, "3. -, gone") || !strings.Contains(r.stdout, "4. lost, gone") || !strings.Contains(r.stdout, "foreign") || !strings.Contains(r.stdout, "not remembered") {
@@ -176,6 +178,25 @@ func TestShowTellsOfPermitsReadersAndTheirLine(t *testing.T) {
 	})
 }
 
+// Waiters of several names take turns by name, and ls and show say so.
+func TestNamesOfWaiters(t *testing.T) {
+	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
+		acquire(t, newLocker(t, rdb), "k")
+		wait(t, rdb, "k", "one", 1, holdfast.WithShare("tenant a"))
+		wait(t, rdb, "k", "two", 2, holdfast.WithShare("tenant a"))
+		wait(t, rdb, "k", "three", 3, holdfast.WithShare("b"))
+		until(t, "show", func() bool {
+			r := play(t, addr, "show", "k")
+			parts := []string{"waiting      3 of 2 names\n", `1. three of b, will`, `2. one of "tenant a", will`, `3. two of "tenant a", will`}
+			return r.status == 0 && !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(r.stdout, part) })
+		})
+		until(t, "ls", func() bool { return play(t, addr, "ls").table(t)["k"][5] == "3 of 2 names: three, one, two" })
+		if d := play(t, addr, "show", "-json", "k").details(t); d.Waiting != 3 || d.Shares != 2 || len(d.Line) != 3 || d.Line[1].Share != "tenant a" {
+			t.Errorf("got %+v, %+v", d.row, d.Line)
+		}
+	})
+}
+
 func TestHistoryOfWhatIsNoFence(t *testing.T) {
 	for fence, want := range map[string]string{
 		"9 8 7":                "[9 8 7]",
@@ -198,7 +219,7 @@ func TestHistoryOfWhatIsNoFence(t *testing.T) {
 	for entry, want := range map[string]waiter{
 		"1001 3000 75000 1 1 holdfast:inbox:x": {Told: true}, "1001 3000 75000 1 1 -": {}, "1000 3000 75000 1 1 -": {Gone: true},
 		"1001 40 1 holdfast:inbox:x": {Told: true}, "": {Gone: true},
-		"1001 3000 75000 1 1 1 -": {}, "1001 3000 75000 1 3 1 -": {Limit: 3}, "1001 3000 75000 1 1048576 0 x": {Told: true, Shared: true},
+		"1001 1 3000 75000 1 1 1: 1 -": {}, "1001 1 3000 75000 1 3 1: 1 -": {Limit: 3}, "1001 1 3000 75000 1 1048576 1: 0 x": {Told: true, Shared: true}, "1001 1 3000 75000 1 3 7:a+b 1 -": {Limit: 3, Share: "a b"},
 		"1001 3000 75000 1 x 0 x": {Told: true}, "x y": {Told: true, Gone: true},
 	} {
 		if got := newWaiter("id", entry, now); got != want {

@@ -27,7 +27,7 @@ func cells(all []row) [][]string {
 	table := [][]string{{"KEY", "STATE", "HOLDER", "TOKEN", "SINCE", "LEFT", "WAITING"}}
 	for _, r := range all {
 		table = append(table, []string{
-			printable(r.Key), r.State, r.holder() + r.members(), r.token(), clock(r.since(), time.Now()), r.left(), strconv.Itoa(r.Waiting) + r.line(),
+			printable(r.Key), r.State, r.holder() + r.members(), r.token(), clock(r.since(), time.Now()), r.left(), r.waiting() + r.line(),
 		})
 	}
 	return table
@@ -40,6 +40,14 @@ func (r *row) members() string {
 		labels = append(labels, m.Label)
 	}
 	return names(labels)
+}
+
+// waiting returns how many wait, and by how many names they take turns.
+func (r *row) waiting() string {
+	if r.Shares == 0 {
+		return strconv.Itoa(r.Waiting)
+	}
+	return fmt.Sprintf("%d of %d names", r.Waiting, r.Shares)
 }
 
 // line names the first waiters, except those that are gone.

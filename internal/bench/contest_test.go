@@ -214,7 +214,7 @@ func TestParsePlan(t *testing.T) {
 	if err != nil || !slices.Equal(p.parts, []string{uncontended}) || len(p.rivals) != len(rivals) {
 		t.Errorf("without arguments: got %v, %v", p, err)
 	}
-	p, err = parse("-parts", "uncontended,far,mix,refused,contended,limits,redlock,held,guard,bulk,tasks", "-only", "holdfast (no local line),holdfast", "-sizes", "3,5")
+	p, err = parse("-parts", "uncontended,far,mix,refused,contended,limits,shares,redlock,held,guard,bulk,tasks", "-only", "holdfast (no local line),holdfast", "-sizes", "3,5")
 	if whole, _ := parse("-parts=all"); !slices.Equal(p.parts, whole.parts) {
 		t.Errorf("all parts: got %v, want %v", whole.parts, p.parts)
 	}

@@ -30,7 +30,7 @@ const readers = math.MaxInt32
 // hosts let in up to a limit, in turns. The first one is what the others are compared with. The last one is for one process: no
 // lock in Redis can be as quick.
 var hosts = []host{
-	{us, sentByHoldfast, openLimit},
+	{us, sentByHoldfast, openLimit()},
 	{peers.RedissonPermits.Name, []string{"evalsha", "eval", "subscribe", "unsubscribe", "ping"}, openSemaphore(peers.RedissonPermits)},
 	// It polls every 10 ms, as by default.
 	{peers.RedisSemaphore.Name, []string{"evalsha", "eval", "zrem"}, openSemaphore(peers.RedisSemaphore)},
@@ -41,19 +41,21 @@ var inProcess = host{"x/sync/semaphore (one process)", nil, openInProcess}
 
 // readingHosts have readers and a writer, but for the second one, in which all take turns as writers.
 var readingHosts = []host{
-	{us, sentByHoldfast, openLimit},
+	{us, sentByHoldfast, openLimit()},
 	{"holdfast (mutex)", sentByHoldfast, func(int) func(*target) (waiter, error) { return openHoldfast() }},
 	inProcess,
 }
 
-func openLimit(limit int) func(*target) (waiter, error) {
-	return func(t *target) (waiter, error) {
-		option := holdfast.WithShared()
-		if limit != readers {
-			option = holdfast.WithLimit(limit)
+func openLimit(opts ...holdfast.Option) func(int) func(*target) (waiter, error) {
+	return func(limit int) func(*target) (waiter, error) {
+		return func(t *target) (waiter, error) {
+			option := holdfast.WithShared()
+			if limit != readers {
+				option = holdfast.WithLimit(limit)
+			}
+			locker, err := holdfast.New(t.rdb, append([]holdfast.Option{holdfast.WithTTL(lease)}, opts...)...)
+			return ours{locker, t.rdb, []holdfast.CallOption{option}}, err
 		}
-		locker, err := holdfast.New(t.rdb, holdfast.WithTTL(lease))
-		return ours{locker, t.rdb, []holdfast.CallOption{option}}, err
 	}
 }
 

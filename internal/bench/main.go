@@ -1,7 +1,8 @@
 // Command bench measures what holdfast costs beside the floor, the two commands that any lock on one Redis has to send, and
 // beside other Go libraries: without contention, where many want the same key, on a majority of five servers, also while some
-// of them are late or hang, with thousands of locks held, where several may hold one lock together, and where asynq's tasks
-// want one key. It starts redis-servers of its own (HOLDFAST_REDIS_SERVER names another program) and prints tables in Markdown.
+// of them are late or hang, with thousands of locks held, where several may hold one lock together, or tenants share it, and
+// where asynq's tasks want one key. It starts redis-servers of its own (HOLDFAST_REDIS_SERVER names another program) and prints
+// tables in Markdown.
 //
 //	go run . -rounds 7 -duration 1s
 //	go run . -parts contended

@@ -31,6 +31,7 @@ var parts = slices.Concat(
 	[]part{
 		{name: "idle", rounds: 1, duration: 0, measure: plan.idle},
 		{name: "limits", rounds: 3, duration: time.Second, measure: plan.limits}, // by then a mutex has been with each of 8 Lockers
+		{name: "shares", rounds: 5, duration: time.Second, several: plan.inShares},
 		{name: "redlock", rounds: 3, duration: 400 * time.Millisecond, measure: plan.redlock},
 		{name: "held", rounds: 1, duration: 0, measure: plan.held},
 		{name: "guard", rounds: 1, duration: 0, measure: plan.guard},

@@ -55,6 +55,15 @@ var goals = []goal{
 	{"50,000 held: client and server CPU, of a goroutine and a PEXPIRE for each", false, 1. / 8, func(r report) float64 {
 		return against(r, "held", "CPU %", math.Max, is(timer), match("locks", "50000"))
 	}},
+	shareGoal("beside a burst of another: median ms until served", "burst", "p50 ms", 20),
+	shareGoal("beside a burst of another: ms until served, at worst", "burst", "longest ms", 45),
+	shareGoal("a burst: time, of the ideal", "burst", "burst/ideal", 1.05),
+	shareGoal("1000, 100 and 1 callers: % off equal parts", "loops", "off %", 2, match("callers", loops[0].label)),
+	{"shares, 1000, 100 and 1 callers: grants/s, of those without names", true, 0.95, func(r report) float64 {
+		return of(r, "shares: loops", "ratio", math.Min, match("callers", loops[0].label))
+	}},
+	shareGoal("weights 1, 2 and 4: % off their parts", "loops", "off %", 2, match("callers", loops[1].label)),
+	lineGoal("look"), lineGoal("leave"),
 	quorumGoal("all healthy", 1.4), quorumGoal("one 50 ms late", 1.4), quorumGoal("two stopped", 1.4), quorumGoal("all far", 1.1),
 	{"RedLock, three stopped, with a node timeout of 1000 ms: ms until the refusal", false, 1050, func(r report) float64 {
 		return of(r, "redlock", "lock p99 µs", math.Max, match("servers", "three stopped")) / 1e3
@@ -129,6 +138,17 @@ func mixWaitGoal(connections string) goal {
 // bulkGoal is for the worst of all rows of a table of the part bulk.
 func bulkGoal(about, scene, value string, most float64, which ...condition) goal {
 	return goal{"in bulk, " + about, false, most, func(r report) float64 { return of(r, "bulk: "+scene, value, math.Max, which...) }}
+}
+
+// shareGoal is for the worst of all rows of a table of the part shares.
+func shareGoal(about, table, value string, most float64, which ...condition) goal {
+	return goal{"shares, " + about, false, most, func(r report) float64 { return of(r, "shares: "+table, value, math.Max, which...) }}
+}
+
+func lineGoal(act string) goal {
+	return goal{"a line of 10000: Redis' time for a " + act + ", of that with 10", false, 1.3, func(r report) float64 {
+		return figures(r, "shares: line", act+" ratio", math.Max, match("waiters", "10000"))
+	}}
 }
 
 // taskGoal is for the worst of all numbers of servers and tasks.

@@ -328,6 +328,7 @@ var controls = map[string]control{
 	"waiter-dies":           {firstInLine, "it still waits"},
 	"waiter-gives-up":       {firstInLine, "its only waiter has given up"},
 	"label-with-space":      {dozes, "hand-overs took"},
+	"hangs-alive":           {takesBack, "it hangs and has the lock"},
 	"shared-lease-left":     {joins, "the key is still there"},
 	"address-moves":         {listens, "it still waits"},
 	"redlock-one-hangs":     {polls, "not done after"},

@@ -42,6 +42,12 @@ func openHoldfast(s settings) (locker, error) {
 	case s.limit > 0:
 		o.options = append(o.options, holdfast.WithLimit(s.limit))
 	}
+	if s.tenant != "" {
+		o.options = append(o.options, holdfast.WithShare(s.tenant))
+	}
+	if s.silence > 0 {
+		o.options = append(o.options, holdfast.WithProgress(s.silence))
+	}
 	var err error
 	if len(o.clients) > 1 {
 		o.locker, err = redlock.New(o.clients, holdfast.WithTTL(s.lease), redlock.WithQuarantine(s.quarantine))
@@ -113,5 +119,7 @@ func (l ourLock) release(ctx context.Context) error {
 }
 
 func (l ourLock) lost() error { return l.lock.Err() }
+
+func (l ourLock) progress() { holdfast.Progress(l.lock.Context(context.Background())) }
 
 func (l ourLock) token() int64 { return l.lock.Token() }

@@ -39,6 +39,13 @@ var leases = []scenario{
 		run:    idleCommands,
 	},
 	{
+		name:   "hangs-alive",
+		wrong:  "The work hangs while its process lives and renews the lock: nobody else ever gets it.",
+		source: "https://github.com/coalesce-labs/catalyst/issues/3249",
+		needs:  []feature{renewal},
+		run:    hangsAlive,
+	},
+	{
 		name:   "shared-lease-left",
 		wrong:  "Two calls share a hold; the one with the long lease leaves, the other dies, and the long lease blocks everybody.",
 		source: "https://github.com/redisson/redisson/issues/4217",
@@ -86,6 +93,42 @@ func partition(b *bed) verdict {
 	p.CutDown()
 	b.Cleanup(p.Heal)
 	return b.succeeded(s, h)
+}
+
+// laborious is a lock whose work reports that it goes on.
+type laborious interface{ progress() }
+
+// hangsAlive has a holder work for longer than a lease and than it may be silent, and then hang.
+func hangsAlive(b *bed) verdict {
+	const lease, silence, slack = 2 * time.Second, time.Second, time.Second
+	s := b.server()
+	next := b.open(settings{addrs: []string{s.Addr()}, lease: lease})
+	h := b.take(b.open(settings{addrs: []string{s.Addr()}, lease: lease, silence: silence}))
+	for until := time.Now().Add(lease + silence); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		if w, ok := h.(laborious); ok {
+			w.progress()
+		}
+	}
+	if h.lost() != nil {
+		return fail("it lost the lock while it worked")
+	}
+	since := time.Now()
+	ctx, cancel := b.background()
+	w := b.wait(ctx, next)
+	b.Cleanup(cancel)
+	select {
+	case got := <-w.got:
+		if got == nil {
+			return fail("the next one gave up: %v", brief(w.err))
+		}
+		b.keep(got)
+		if h.lost() == nil {
+			return fail("the next one has the lock, and the one that hangs was not told")
+		}
+		return pass("the next one has the lock %v after the last report, with a lease of %v", ms(time.Since(since)), lease)
+	case <-time.After(lease + silence + slack):
+		return fail("it hangs and has the lock for %v, with a lease of %v", lease+silence+slack, lease)
+	}
 }
 
 // succeeded waits until somebody else can have the lock of a holder that is cut off, and looks whether it knows.

@@ -36,6 +36,7 @@ const (
 	reports  feature = "reports"  // a release says what came of it
 	majority feature = "majority" // locks on independent masters
 	reading  feature = "reading"  // any number of readers, or one writer
+	tenants  feature = "tenants"  // calls say whose they are, and those take turns
 )
 
 // settings is what a scenario asks of a locker. Several lockers of one scenario are several processes.
@@ -45,6 +46,10 @@ type settings struct {
 	owner string // where the caller names it
 	label string // by which people know the caller, where the library stores one
 	limit int    // how many may hold a lock together, readers without an end, or 0 for locks with one holder
+	// silence is for how long the work under a lock may report nothing, where it can report that it goes on.
+	silence time.Duration
+	// tenant is whose calls they are, where those take turns.
+	tenant string
 	// ahead is by how much the clock of the process is fast, where the library sends its time.
 	ahead time.Duration
 	// quarantine is for how long a master that has just started is not to be trusted.

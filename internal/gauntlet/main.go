@@ -9,7 +9,7 @@
 // without_redsync or without_rueidis; and with without_asynq the scenarios of adapters.
 //
 // Of locks that several hold together, what runs beside holdfast are the algorithms of Redisson and redis-semaphore, which have no
-// library in Go; see package peers.
+// library in Go, and a limiter as services write it by hand; see package peers.
 //
 // Every library is set up as its documentation recommends, and where that leaves a choice, by the one that does best
 // here; see the file peers.go. Each scenario runs several times: a library is said to fail only where it

@@ -52,10 +52,11 @@ var semaphores = []library{
 	semaphore(peers.RedissonPermits, map[feature]string{majority: "it is for one Redis"}),
 	semaphore(peers.RedissonSemaphore, map[feature]string{majority: "it is for one Redis"}),
 	semaphore(peers.RedisSemaphore, map[feature]string{}),
+	semaphore(peers.ByHand, map[feature]string{majority: "it is for one Redis"}),
 }
 
 func semaphore(lib *peers.Library, lacks map[feature]string) library {
-	lacks[reading] = "it has no readers"
+	lacks[reading], lacks[tenants] = "it has no readers", "it cannot tell tenants apart"
 	l := other(lib, func(settings, *peers.Settings) {}, lacks)
 	l.alone, l.together = false, true
 	return l

@@ -82,7 +82,7 @@ func (r report) writeTable(b *strings.Builder, together bool) {
 	}
 	if together {
 		b.WriteString("\nLocks that several hold together. Redisson and redis-semaphore are for other languages: what ran are their " +
-			"algorithms, written in Go.\n\n")
+			"algorithms, written in Go. The sorted set by hand is what services write themselves.\n\n")
 	}
 	fmt.Fprintf(b, "| | %s |\n|---%s|\n", strings.Join(names, " | "), strings.Repeat("|---", len(names)))
 	for i, s := range r.scenarios {

@@ -42,6 +42,29 @@ var several = []scenario{
 		run:      placeLeaks,
 	},
 	{
+		name:     "given-up-inside",
+		wrong:    "A call gives up while it waits for a place, and goes on as if it had one: more are inside than may be.",
+		source:   "https://github.com/Tencent/WeKnora/pull/1986",
+		together: true,
+		run:      givenUpInside,
+	},
+	{
+		name:     "tenant-starves",
+		wrong:    "A tenant has many calls in line, and the one call of another waits behind all of them.",
+		source:   "https://github.com/que-rb/que/issues/353",
+		needs:    []feature{tenants},
+		together: true,
+		run:      func(b *bed) verdict { return b.besideCrowd(0) },
+	},
+	{
+		name:     "charged-for-giving-up",
+		wrong:    "Calls that have given up go on to count for their tenant: those that come after them wait as if they had been served.",
+		source:   "https://github.com/kubernetes/kubernetes/pull/100634",
+		needs:    []feature{tenants},
+		together: true,
+		run:      func(b *bed) verdict { return b.besideCrowd(2 * crowd) },
+	},
+	{
 		name:     "limit-lowered",
 		wrong:    "A deployment lowers the limit while holders are inside, and one that names the lower limit gets in beside more of them.",
 		source:   "https://github.com/madelson/DistributedLock/issues/78",
@@ -203,6 +226,83 @@ func placeLeaks(b *bed) verdict {
 		}
 	}
 	return pass("all places were taken again %v after the leases of the dead holders", ms(time.Since(since)))
+}
+
+func givenUpInside(b *bed) verdict {
+	const limit = 2
+	at := settings{addrs: []string{b.server().Addr()}, lease: long, limit: limit}
+	l := b.open(at)
+	for range limit {
+		b.take(l)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), impatience)
+	defer cancel()
+	switch h, in := b.result(b.wait(ctx, b.open(at))); {
+	case !in:
+		return fail("%v after its context ended it still waits", b.patience)
+	case h != nil:
+		return fail("one whose context ended got in beside %d", limit)
+	}
+	return pass("it was refused")
+}
+
+// besideCrowd has a tenant call whose calls have given up so often, beside a crowd of another's that came before.
+func (b *bed) besideCrowd(givenUp int) verdict {
+	const limit = 2
+	at := settings{addrs: []string{b.server().Addr()}, lease: long, limit: limit, tenant: "many"}
+	holder := b.open(at)
+	h := b.take(holder)
+	b.take(holder)
+	all, cancel := b.background()
+	var calls sync.WaitGroup
+	served := make(chan bool, crowd+1) // whether it is the other's
+	call := func(l locker, other bool) {
+		calls.Go(func() {
+			mine, err := l.acquire(all, order)
+			if err != nil {
+				return
+			}
+			served <- other
+			_ = mine.release(all)
+		})
+	}
+	b.Cleanup(calls.Wait)
+	b.Cleanup(cancel)
+	for i := range crowd {
+		call(b.open(at), false)
+		b.settled(holder, i+1)
+	}
+	at.tenant = "other"
+	other := b.open(at)
+	for range givenUp {
+		ctx, giveUp := context.WithCancel(all)
+		w := b.wait(ctx, other)
+		b.settled(holder, crowd+1)
+		giveUp()
+		if got, in := b.result(w); !in || got != nil {
+			return fail("its context ended, and it got in or waits on")
+		}
+		if q, ok := holder.(queued); ok && !b.until(func() bool { return q.waiting(order) <= crowd }) {
+			return fail("it has given up, and is in line")
+		}
+	}
+	call(other, true)
+	b.settled(holder, crowd+1)
+	b.leave(h)
+	for i := range crowd + 1 {
+		select {
+		case others := <-served:
+			switch {
+			case others && i > 1:
+				return fail("its call was number %d of %d, and %d of its calls had given up", i+1, crowd+1, givenUp)
+			case others:
+				return pass("its call was number %d of %d, and %d of its calls had given up", i+1, crowd+1, givenUp)
+			}
+		case <-time.After(b.patience):
+			return fail("%v later %d still wait", b.patience, crowd+1-i)
+		}
+	}
+	return fail("its call was not served")
 }
 
 func limitLowered(b *bed) verdict {

@@ -29,6 +29,7 @@ type manner struct {
 	bare   bool   // without renewal
 	limit  int    // 0 where none is named
 	id     string // of a re-entry
+	share  string // "" where none is named
 	within *hold  // whose context the call is under, if it is nested
 }
 
@@ -94,6 +95,9 @@ func (l ours) acquire(ctx context.Context, key string, waits bool, how manner) (
 	}
 	if how.id != "" {
 		opts = append(opts, holdfast.WithReentryID(how.id))
+	}
+	if how.share != "" {
+		opts = append(opts, holdfast.WithShare(how.share))
 	}
 	if how.within != nil {
 		opts = append(opts, holdfast.WithReentrancy())

@@ -301,7 +301,11 @@ func (w *worker) enter(e Entry) {
 	e.Waits = !w.Tries && w.one(3)
 	ctx, cancel := w.limit(context.Background())
 	defer cancel()
-	if h := w.acquire(ctx, e, manner{bare: w.one(4), limit: e.Limit}); h != nil {
+	how := manner{bare: w.one(4), limit: e.Limit}
+	if w.one(2) {
+		how.share = fmt.Sprint("share", w.rnd.IntN(3))
+	}
+	if h := w.acquire(ctx, e, how); h != nil {
 		w.stay(h)
 		w.release(h)
 	}

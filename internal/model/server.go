@@ -362,6 +362,9 @@ func (f *Fence) lost(token Token) bool {
 // is next then, and a newcomer if self is 0: nobody before it waits for room. For handed see enter.
 func (s *Server) serve(p *Params, self Owner, handed bool) (g []Grant, next bool) {
 	for i := 0; i < int(s.Length); {
+		if s.full(p) {
+			return g, false
+		}
 		e := s.Line[i]
 		if e.Owner == self {
 			break

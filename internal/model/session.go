@@ -41,6 +41,12 @@ func (s *Server) admits(p *Params, limit uint8) bool {
 	return s.room(p, limit)
 }
 
+// full tells whether there is room for nobody, whatever the limit. Then nobody looks at who waits.
+func (s *Server) full(p *Params) bool {
+	const largest = Unlimited - 1
+	return s.shared() && s.Held.Cap != Unlimited && !s.admits(p, largest)
+}
+
 func (s *Server) room(p *Params, limit uint8) bool {
 	h := &s.Held
 	if s.Owner == 0 {

@@ -41,7 +41,9 @@ var (
 func Libraries() []*Library { return []*Library{Redislock, Redsync, Rueidislock} }
 
 // Semaphores are the algorithms of others that let several hold one lock. All of them are written here.
-func Semaphores() []*Library { return []*Library{RedissonPermits, RedissonSemaphore, RedisSemaphore} }
+func Semaphores() []*Library {
+	return []*Library{RedissonPermits, RedissonSemaphore, RedisSemaphore, ByHand}
+}
 
 // Present is whether this program was built with it.
 func (l *Library) Present() bool { return l.open != nil }
@@ -72,7 +74,7 @@ type Settings struct {
 	// Value is that of the key, where the caller may choose it: not rueidislock's.
 	Value string
 	// Pause is that of Acquire after so many tries, of those that poll. By default redislock and Plain try once, and redis-semaphore
-	// pauses for 10 ms.
+	// pauses for 10 ms, and ByHand for 200.
 	Pause func(tries int) time.Duration
 	// ExtendPause is that of Extend, of redislock. By default it tries once.
 	ExtendPause func(tries int) time.Duration

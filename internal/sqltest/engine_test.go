@@ -247,6 +247,7 @@ func TestPostgres(t *testing.T) {
 		testModes(t, c, "postgres", "binary_parameters=yes", "binary_parameters=no")
 		t.Run("Deadlock", func(t *testing.T) { testDeadlock(t, c) })
 		t.Run("Idle", func(t *testing.T) { testIdle(t, c) })
+		t.Run("Hangs", func(t *testing.T) { testHangs(t, c) })
 		t.Run("OtherTable", func(t *testing.T) { testOtherTable(t, c) })
 		testBounds(t, c, "SET LOCAL idle_in_transaction_session_timeout = '200ms'", "SET lock_timeout = '200ms'")
 	})

@@ -80,13 +80,13 @@ if at.value and at.value ~= ARGV[1] and not at.s then
   return refuse(left)
 end
 
-local _, first = upcoming({})
-at.idle = not first
+local waits = redis.call('EXISTS', KEYS[4]) == 1
+at.idle = not waits
 local led = at.s and tag ~= '' and tag == at.s.tag and redis.call('HGET', hash, '@' .. string.sub(at.value, 2))
 if led and read(led) * 1000 > now then
   -- The first holder is in: past all waiters, see held.lua.
   leave(ARGV[1])
-elseif first and (not at.value or at.s) then
+elseif waits and (not at.value or at.s) then
   stand() -- a share that arrives may be next
   local _, blocked, granted = serve(ARGV[1], at)
   if blocked or not admits(at, limit, tag) then return refuse(granted or 0) end
@@ -100,6 +100,6 @@ token, err = grant(at, ARGV[1], limit, tag, tonumber(lease), tonumber(life), ton
 if not token then return err or -2 end
 -- There may be room for those behind. The end of another library's lock notifies nobody, and this owner is just the
 -- first to look after it.
-if first and at.s then serve('', at) end
+if waits and at.s then serve('', at) end
 settle(at)
 return token

@@ -77,6 +77,7 @@ end
 local function serve(self, at)
   local skip, n = {}, 0
   while n < 64 do
+    if full(at) then return n, true end
     local m, owner, share = upcoming(skip)
     if not m or owner == self then return n end
     local w = waiter(redis.call('HGET', KEYS[5], owner))
@@ -95,7 +96,8 @@ local function serve(self, at)
       local sent = w.inbox ~= '-' and
         redis.pcall('PUBLISH', w.inbox, owner .. string.format('\n%.0f\n%.0f\n', token, at.now) .. KEYS[1])
       if type(sent) ~= 'table' or not sent.err then
-        leave(owner, true)
+        drop(m, share, tonumber(w.weight), not next(skip))
+        redis.call('HDEL', KEYS[5], owner)
         n = n + 1
         if not at.s then return n, true, tonumber(w.lease) end
       else

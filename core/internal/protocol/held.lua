@@ -123,6 +123,13 @@ local function admits(at, limit, tag)
   return not at.value or roomy(at.s, limit, tag)
 end
 
+-- full reports whether nobody may enter, whatever the limit. Then there is no need to look at who waits.
+local function full(at)
+  if not at.s or at.s.tag ~= '' or at.s.n < at.s.cap then return false end
+  if at.now >= at.s.next * 1000 then recount(at) end
+  return at.s and at.s.n >= at.s.cap
+end
+
 -- abandon is for a hash that is no longer about a lock: all that were inside have lost it. It looks for one if the fence
 -- says that there is one, or if an owner is to begin another, as it may have outlived its fence.
 local function abandon(at, begins)

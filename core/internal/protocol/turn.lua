@@ -23,7 +23,7 @@
 --
 -- KEYS: 4 has the members "share atowner": `at` is when the waiter came, by TIME in µs, in 16 digits, and later than all of
 --         its share before it, even if the clock was set back. The share is query-escaped, so none of its bytes is below
---         %, and no share is a prefix of another. The member '', which comes first, says that there are shares.
+--         %, and the space ends it. The member '', which comes first, says that there are shares.
 --       5 has for each owner "expiry at lease life block limit weight:share counted inbox":
 --         expiry          from when on the entry counts as dead unless it was refreshed, by TIME in ms
 --         lease           the first lease of a grant, in ms: short, so that a grant that nobody notices costs little
@@ -43,21 +43,18 @@
 local shares = string.sub(KEYS[2], 1, -6) .. 'share'
 local unit, kept = 5040, 4503599627370496
 
-local fair, v -- whether there are shares, once that is known, and the virtual time, which has a fraction
+local fair -- whether there are shares, once that is known
 
 -- shared reports whether there are shares.
 local function shared()
-  if fair == nil then
-    fair = redis.call('ZRANGE', KEYS[4], 0, 0)[1] == ''
-    if fair then
-      v = tonumber(redis.call('HGET', KEYS[5], 'v') or '')
-      if not v or string.sub(redis.call('ZRANGE', shares, 0, 0)[1] or '', 1, 1) ~= '=' then
-        redis.call('DEL', KEYS[4], KEYS[5], shares)
-        fair = false
-      end
-    end
-  end
+  if fair == nil then fair = redis.call('ZRANGE', KEYS[4], 0, 0)[1] == '' end
   return fair
+end
+
+-- lost is for a line with shares of which a part is missing.
+local function lost()
+  redis.call('DEL', KEYS[4], KEYS[5], shares)
+  fair = false
 end
 
 local function member(share, at, owner) return share .. ' ' .. at .. owner end
@@ -93,7 +90,10 @@ local function upcoming(skip)
   end
   for r = 0, 1000000 do
     local s = redis.call('ZRANGE', shares, r, r)[1] or ''
-    if string.sub(s, 1, 1) ~= '=' then return end
+    if string.sub(s, 1, 1) ~= '=' then
+      if r == 0 then lost() end
+      return
+    end
     local share = string.sub(s, 18)
     local m = nth(share, skip[share] or 0)
     if m then
@@ -103,48 +103,59 @@ local function upcoming(skip)
   end
 end
 
--- move gives a share, whose first waiter came at `at`, a tag.
-local function move(share, at, tag)
-  redis.call('ZADD', shares, ms(tag), '=' .. at .. share)
-  redis.call('HSET', KEYS[5], '=' .. share, ms(tag) .. ' ' .. at)
+-- known returns the tag of a share, when its first waiter came, and the virtual time; false for a tag that it has not.
+local function known(share)
+  local found = redis.call('HMGET', KEYS[5], '=' .. share, 'v')
+  local tag, at = string.match(found[1] or '', '^(%d+) (%d+)$')
+  return tonumber(tag or false), at, tonumber(found[2] or false)
 end
 
--- arise gives a share that begins to wait its tag.
-local function arise(share, at, tag)
-  if redis.call('HGET', KEYS[5], '=' .. share) then return end
+-- move gives a share, whose first waiter came at `at`, a tag, and sets the virtual time.
+local function move(share, at, tag, v)
+  redis.call('ZADD', shares, ms(tag), '=' .. at .. share)
+  redis.call('HSET', KEYS[5], '=' .. share, ms(tag) .. ' ' .. at, 'v', string.format('%.17g', v))
+end
+
+-- arise gives a share that begins to wait its tag, which is early or more.
+local function arise(share, at, early)
+  local tag, _, v = known(share)
+  if tag then return end
+  v = v or 0
   local before = redis.call('ZSCORE', shares, '-' .. share)
-  move(share, at, math.max(tag or math.floor(v), before and before - kept or 0))
+  move(share, at, math.max(early, math.floor(v), before and before - kept or 0), v)
   if before then redis.call('ZREM', shares, '-' .. share) end
 end
 
--- charge is for a share of which a waiter has left, with the weight of a grant to it, or without one. ZADD comes before
--- ZREM: a set that becomes empty is gone, with its expiry.
-local function charge(share, weight)
-  local tag, at = string.match(redis.call('HGET', KEYS[5], '=' .. share) or '', '^(%d+) (%d+)$')
-  local m, was = nth(share, 0), tag and '=' .. at .. share
-  if not tag or not weight and m then return end
-  tag = tonumber(tag)
+-- charge is for a share of which a waiter has left, with the weight of a grant to it, or without one; first says that no
+-- share was passed over for it. ZADD comes before ZREM: a set that becomes empty is gone, with its expiry.
+local function charge(share, weight, first)
+  local m = nth(share, 0)
+  if not weight and m then return end
+  local tag, at, v = known(share)
+  if not tag or not v then return lost() end
+  local was, n = '=' .. at .. share, redis.call('ZCOUNT', shares, 0, ms(kept - 1))
   if weight then
-    local step, n = math.floor(unit / weight), redis.call('ZCOUNT', shares, 0, ms(kept - 1))
+    local step = math.floor(unit / weight)
     v = math.min(math.max(tag, v + step / (n + 1)), kept / 2)
     tag = math.min(tag + step, kept / 2)
-    redis.call('HSET', KEYS[5], 'v', string.format('%.17g', v))
-    local passed = redis.call('ZRANK', shares, was) or 0
+    local passed = not first and redis.call('ZRANK', shares, was) or 0
     for _, s in ipairs(passed > 0 and redis.call('ZRANGE', shares, 0, passed - 1) or {}) do
-      move(string.sub(s, 18), string.sub(s, 2, 17), math.max(tonumber(redis.call('ZSCORE', shares, s)), math.floor(v)))
+      move(string.sub(s, 18), string.sub(s, 2, 17), math.max(tonumber(redis.call('ZSCORE', shares, s)), math.floor(v)), v)
     end
   end
   if m then
-    move(share, (come(m)), tag)
+    move(share, (come(m)), tag, v)
     if '=' .. come(m) .. share ~= was then redis.call('ZREM', shares, was) end
   else
+    n = n - 1
     redis.call('HDEL', KEYS[5], '=' .. share)
+    if weight then redis.call('HSET', KEYS[5], 'v', string.format('%.17g', v)) end
     if tag > v then redis.call('ZADD', shares, ms(kept + tag), '-' .. share) end
     redis.call('ZREM', shares, was)
   end
-  if weight then redis.call('ZREMRANGEBYSCORE', shares, ms(kept), ms(kept + math.floor(v))) end
-  local plain = redis.call('ZCARD', shares) == 1 and redis.call('HGET', KEYS[5], '=')
-  if redis.call('ZCARD', KEYS[4]) == 1 or plain and tonumber(string.match(plain, '^%d+')) == v + unit then
+  if weight and redis.call('ZCARD', shares) > n then redis.call('ZREMRANGEBYSCORE', shares, ms(kept), ms(kept + math.floor(v))) end
+  -- Nobody waits, or only the share '', see above.
+  if n == 0 or n == 1 and redis.call('ZCARD', shares) == 1 and known('') == v + unit then
     redis.call('ZREM', KEYS[4], '')
     redis.call('HDEL', KEYS[5], 'v', '=')
     redis.call('DEL', shares)
@@ -152,10 +163,10 @@ local function charge(share, weight)
   end
 end
 
--- drop takes a member out of the line.
-local function drop(m, share, weight)
+-- drop takes a member out of the line. With a weight, it was granted the lock.
+local function drop(m, share, weight, first)
   local counts = shared()
-  if redis.call('ZREM', KEYS[4], m) == 1 and counts then charge(share, weight) end
+  if redis.call('ZREM', KEYS[4], m) == 1 and counts then charge(share, weight, first) end
 end
 
 -- leave takes an owner out of the line and reports whether it was there. served: it was granted the lock.
@@ -173,20 +184,19 @@ end
 local function join(owner, whose, now, last, before, behind)
   local share = string.sub(whose, string.find(whose, ':', 1, true) + 1)
   local w = waiter(redis.call('HGET', KEYS[5], owner))
-  local known, at = shared(), w and w.share == share and w.at
+  local had, at = shared(), w and w.share == share and w.at
   if not at or not redis.call('ZRANK', KEYS[4], member(share, at, owner)) then
     local latest = redis.call('ZRANGE', KEYS[4], '(' .. share .. '!', '[' .. share .. ' ', 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
     at = string.format('%016.0f', math.max(now, latest and (tonumber((come(latest))) or 0) + 1 or 0))
-    if share ~= '' and not known then
+    if share ~= '' and not had then
       local first = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
       redis.call('ZADD', KEYS[4], 0, '')
-      redis.call('HSET', KEYS[5], 'v', 0)
-      fair, v = true, 0
+      fair = true
       -- One of '' has just been let in, so the new share is next.
       if first then arise('', (come(first)), unit) end
     end
     redis.call('ZADD', KEYS[4], 0, member(share, at, owner))
-    if fair then arise(share, at) end
+    if fair and not latest then arise(share, at, 0) end
   end
   local expiry = ms(math.floor(now / 1000) + last)
   redis.call('HSET', KEYS[5], owner, table.concat({expiry, at, before, whose, behind}, ' '))
@@ -198,9 +208,9 @@ end
 
 -- place returns the place of a member: 1 is the first. With shares, any other is an estimate.
 local function place(m)
-  if not fair then return redis.call('ZRANK', KEYS[4], m) + 1 end
+  if not fair then return (redis.call('ZRANK', KEYS[4], m) or 0) + 1 end
   local _, _, share = come(m)
-  local row = redis.call('ZLEXCOUNT', KEYS[4], '[' .. share .. ' ', '(' .. m)
-  local since = string.match(redis.call('HGET', KEYS[5], '=' .. share) or '', ' (%d+)$') or ''
-  return row * redis.call('ZCOUNT', shares, 0, ms(kept - 1)) + (redis.call('ZRANK', shares, '=' .. since .. share) or 0) + 1
+  local row, _, since = redis.call('ZLEXCOUNT', KEYS[4], '[' .. share .. ' ', '(' .. m), known(share)
+  local rank = since and redis.call('ZRANK', shares, '=' .. since .. share) or 0
+  return row * redis.call('ZCOUNT', shares, 0, ms(kept - 1)) + rank + 1
 end

@@ -1,6 +1,9 @@
 package schedule
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Holder is one inside.
 type Holder struct {
@@ -55,17 +58,16 @@ func (k *Lock) serve(self string) []*Waiter {
 		}
 		return fits
 	}
-	for {
+	for k.fits(math.MaxInt) { // or nobody looks at who waits
 		w := k.Admit(k.Now, heard, fits)
-		if w != nil {
-			k.enter(w)
+		if w == nil {
+			break
 		}
-		if w == nil || w.Limit == 1 { // nobody fits beside that one, so a script looks no further
-			g := k.grants
-			k.grants = nil
-			return g
-		}
+		k.enter(w)
 	}
+	g := k.grants
+	k.grants = nil
+	return g
 }
 
 // Acquire is a call of w, its first or another look, and returns who is let in, perhaps with others. Where nobody waits it does
