@@ -56,6 +56,7 @@ type lock struct {
 	Token   int64  `json:"token"`
 	Until   int64  `json:"until"` // when the first lease ends
 	Waiting int    `json:"waiting"`
+	Shares  int    `json:"shares"` // how many names the waiters have, if any has one
 }
 
 // product is what Redis and the database say about a product.

@@ -123,13 +123,14 @@ const (
 	atOnce   = 2          // how many places all replicas share
 )
 
-// pay runs a payment in one of the places. The wait for a place is not work to the gate: it can last until payments of this
+// pay runs a payment in one of the places. The payments of a product are a share: a rush for one does not keep the others out.
+// The wait for a place is not work to the gate: it can last until payments of this
 // same replica end, and a pause holds those up.
 func (rp *reporter) pay(ctx context.Context, locker *holdfast.Locker, product string, payment func() error) (err error) {
 	token := holdfast.Held(ctx)[0].Token()
 	say := func(what string) { rp.say(report{What: what, Product: product, Token: token}) }
 	rp.gate.leave()
-	place, err := locker.Acquire(ctx, payments, holdfast.WithLimit(atOnce), holdfast.WithTrace(&holdfast.Trace{
+	place, err := locker.Acquire(ctx, payments, holdfast.WithLimit(atOnce), holdfast.WithShare(product), holdfast.WithTrace(&holdfast.Trace{
 		Waiting: func(holdfast.Event) { say("queued") },
 		Ended: func(e holdfast.Event) {
 			if errors.Is(e.Err, holdfast.ErrLost) {

@@ -84,7 +84,7 @@ func (w *watch) askRedis(ctx context.Context) (locks []lock, err error) {
 			return nil, err
 		}
 		l := lock{
-			Name: names[len(locks)], Held: s.Held, Holder: s.Label, Holders: s.Holders, Limit: s.Limit, Token: s.Token, Waiting: s.Waiting,
+			Name: names[len(locks)], Held: s.Held, Holder: s.Label, Holders: s.Holders, Limit: s.Limit, Token: s.Token, Waiting: s.Waiting, Shares: s.Shares,
 		}
 		if s.Held {
 			l.Until = time.Now().Add(s.TimeLeft).UnixMilli()
