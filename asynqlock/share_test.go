@@ -223,6 +223,44 @@ func TestOneOfAllSharesLooks(t *testing.T) {
 	})
 }
 
+// The note of a task that came back by itself goes when the task takes the last place, or else when it ends: releases would look at
+// it in vain for 255 ms.
+func TestNoteOfTheTaskThatRuns(t *testing.T) {
+	for _, tenant := range []string{"", "a"} {
+		for _, limit := range []int{1, 2} {
+			bubble(t, func(s *shop) {
+				ctx, rdb, l, end := context.Background(), s.client(), s.locker(), make(chan struct{})
+				gone := func(when string) {
+					t.Helper()
+					time.Sleep(50 * time.Millisecond)
+					if keys := rdb.Keys(ctx, "asynqlock:[ds]*").Val(); len(keys) > 0 {
+						t.Errorf("tenant %q, limit %d: %s there are %q", tenant, limit, when, keys)
+					}
+				}
+				free := s.hold(l, 42)
+				s.serve(s.guard(s.locker(), byTenant, asynqlock.WithLimit(limit)), func(context.Context, *asynq.Task) error { <-end; return nil })
+				s.enqueue(payOf(tenant))
+				s.until("the deferral", func() bool { return s.queued().Retry == 1 })
+				free()
+				if limit > 1 {
+					lock, err := l.Acquire(ctx, "account:42", holdfast.WithLimit(limit))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer lock.Release(ctx)
+				}
+				s.until("the run", func() bool { return s.ran() == 1 })
+				if limit > 1 {
+					gone("while it runs")
+				}
+				close(end)
+				gone("when it has run")
+				s.empty()
+			})
+		}
+	}
+}
+
 // The share is that of the field; a task without it has none, and one whose field cannot be read has no key.
 func TestNameOfTheShare(t *testing.T) {
 	bubble(t, func(s *shop) {
