@@ -22,10 +22,11 @@ func (s *Scheduler) At(name string, due time.Time) {
 	s.cron.Entry(s.entries[name]).Job.(*entry).at(due)
 }
 
-// RunScript is run.lua, and KeepScript keep.lua.
+// RunScript is run.lua, KeepScript keep.lua, and DeferScript defer.lua.
 var (
-	RunScript  = runScript
-	KeepScript = keepScript
+	RunScript   = runScript
+	KeepScript  = keepScript
+	DeferScript = deferScript
 )
 
 // WakeAtTheEnd has woken tasks stand where asynq puts what comes, until the function that it returns is called. No other test

@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/holdfast-go/holdfast/asynqlock"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/redis/go-redis/v9"
 )
 
 var byTenant = asynqlock.WithShare(asynqlock.Field("tenant"))
@@ -127,6 +128,81 @@ func TestSharesTakeTurns(t *testing.T) {
 	})
 }
 
+// A deferral gives the share of its task a turn behind all others, or the next one if the task was woken in vain. A task waits in
+// its worker if it was woken, or if no task of any share is noted in front of it.
+func TestTurnOfADeferral(t *testing.T) {
+	everywhere(t, func(s *shop) {
+		t, ctx, rdb := s.t, context.Background(), s.client()
+		const task, turns = "asynq:{q}:t:x", "asynqlock:shares:{q}:account:1"
+		notes := func(share string) string {
+			if share == "" {
+				return "asynqlock:deferred:{q}:account:1"
+			}
+			return "asynqlock:share:{q}:" + share + "|account:1"
+		}
+		for name, c := range map[string]struct {
+			noted    string // the shares that have notes, by turn, one for each letter; . is '', which has no turn if it is alone
+			share    string
+			woken    bool
+			mayWait  bool
+			waits    int64 // 0, 1 or 2
+			ahead    int64
+			left     string // the turns
+			hasNotes int64  // of its share
+		}{
+			"no share":                     {left: "", hasNotes: 1},
+			"no share, behind one":         {noted: ".", ahead: 1, hasNotes: 2},
+			"the first share":              {share: "b", left: "b", hasNotes: 1},
+			"behind one without a share":   {noted: ".", share: "b", ahead: 1, left: ".b", hasNotes: 1},
+			"without a share, behind some": {noted: "bc", ahead: 2, left: "bc.", hasNotes: 1},
+			"behind two shares":            {noted: "bc", share: "d", ahead: 2, left: "bcd", hasNotes: 1},
+			"behind its own":               {noted: "bccd", share: "c", ahead: 1 + 2*3, left: "bcd", hasNotes: 3},
+			"woken in vain, alone":         {noted: "bc", share: "d", woken: true, left: "dbc", hasNotes: 1},
+			"woken in vain, with others":   {noted: "bc", share: "c", woken: true, ahead: 1 + 1*2, left: "bc", hasNotes: 2},
+			"may wait, and is the first":   {share: "b", mayWait: true, waits: 1},
+			"may wait, woken":              {noted: "bc", share: "d", woken: true, mayWait: true, waits: 2, left: "bc"},
+			"may wait, behind a share":     {noted: "b", share: "c", mayWait: true, ahead: 1, left: "bc", hasNotes: 1},
+			"may wait, behind one of none": {noted: ".", share: "b", mayWait: true, ahead: 1, left: ".b", hasNotes: 1},
+			"of none, behind a share":      {noted: "b", mayWait: true, ahead: 1, left: "b.", hasNotes: 1},
+			"may wait, with its note":      {noted: "xbc", share: "x", mayWait: true, waits: 1, left: "bc"},
+			"may wait, in second place":    {noted: "bxc", share: "x", mayWait: true, ahead: 1, left: "bxc", hasNotes: 1},
+		} {
+			rdb.FlushAll(ctx)
+			rdb.HSet(ctx, task, "msg", "m")
+			if c.woken {
+				rdb.HSet(ctx, task, "holdfast:woken", 1)
+			}
+			for i, share := range strings.Split(strings.ReplaceAll(c.noted, ".", ""), "") {
+				rdb.ZAddNX(ctx, turns, redis.Z{Score: float64(i), Member: share})
+			}
+			for i, share := range strings.Split(c.noted, "") {
+				id := fmt.Sprint(i)
+				if share == "x" { // the task's own
+					id = "x"
+				}
+				rdb.ZAdd(ctx, notes(strings.Trim(share, ".")), redis.Z{Score: float64(i), Member: id})
+			}
+			keys := []string{task, notes(c.share), turns, notes("")}
+			reply, err := asynqlock.DeferScript.Run(ctx, rdb, keys, "x", 1000, 0, 60_000, c.mayWait, c.share).Slice()
+			if err != nil || reply[3] != c.waits || reply[4] != c.ahead {
+				t.Errorf("%s: got %v, %v, want %d and %d ahead", name, reply, err, c.waits, c.ahead)
+			}
+			left := rdb.ZRange(ctx, turns, 0, -1).Val()
+			for i, share := range left {
+				if share == "" {
+					left[i] = "."
+				}
+			}
+			if got, n := strings.Join(left, ""), rdb.ZCard(ctx, notes(c.share)).Val(); got != c.left || n != c.hasNotes {
+				t.Errorf("%s: got the turns %q and %d notes, want %q and %d", name, got, n, c.left, c.hasNotes)
+			}
+			if ttl := rdb.PTTL(ctx, turns).Val(); c.waits == 0 && c.left != "" && (ttl <= time.Minute || ttl > 2*time.Minute) {
+				t.Errorf("%s: the turns expire after %v", name, ttl)
+			}
+		}
+	})
+}
+
 // While a request has the key, the one task looks by itself whose turn is next, and not one of each share.
 func TestOneOfAllSharesLooks(t *testing.T) {
 	bubble(t, func(s *shop) {
@@ -145,6 +221,44 @@ func TestOneOfAllSharesLooks(t *testing.T) {
 		s.empty()
 		s.check(0, 0)
 	})
+}
+
+// The note of a task that came back by itself goes when the task takes the last place, or else when it ends: releases would look at
+// it in vain for 255 ms.
+func TestNoteOfTheTaskThatRuns(t *testing.T) {
+	for _, tenant := range []string{"", "a"} {
+		for _, limit := range []int{1, 2} {
+			bubble(t, func(s *shop) {
+				ctx, rdb, l, end := context.Background(), s.client(), s.locker(), make(chan struct{})
+				gone := func(when string) {
+					t.Helper()
+					time.Sleep(50 * time.Millisecond)
+					if keys := rdb.Keys(ctx, "asynqlock:[ds]*").Val(); len(keys) > 0 {
+						t.Errorf("tenant %q, limit %d: %s there are %q", tenant, limit, when, keys)
+					}
+				}
+				free := s.hold(l, 42)
+				s.serve(s.guard(s.locker(), byTenant, asynqlock.WithLimit(limit)), func(context.Context, *asynq.Task) error { <-end; return nil })
+				s.enqueue(payOf(tenant))
+				s.until("the deferral", func() bool { return s.queued().Retry == 1 })
+				free()
+				if limit > 1 {
+					lock, err := l.Acquire(ctx, "account:42", holdfast.WithLimit(limit))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer lock.Release(ctx)
+				}
+				s.until("the run", func() bool { return s.ran() == 1 })
+				if limit > 1 {
+					gone("while it runs")
+				}
+				close(end)
+				gone("when it has run")
+				s.empty()
+			})
+		}
+	}
 }
 
 // The share is that of the field; a task without it has none, and one whose field cannot be read has no key.
