@@ -11,18 +11,17 @@ import (
 
 	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/core/tick"
-	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
 	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 	"github.com/robfig/cron/v3"
 )
 
-// Guard makes the jobs of a [cron.Cron] run once per tick. Make one with [New]. It is safe for concurrent use.
+// Guard makes the jobs of a [Cron] run once per tick. Make one with [New]. It is safe for concurrent use.
 //
 // A replica claims a tick, the Prev of the [cron.Entry], as package tick says, before it runs it. The lease of the
 // job's lock is half of the period, the time from one tick to the next, from 500 ms to 15 s.
 type Guard struct {
 	locker *holdfast.Locker
-	cron   *cron.Cron
+	cron   host
 	config
 
 	ctx    context.Context // of all jobs; Stop ends it
@@ -38,10 +37,11 @@ type Guard struct {
 
 // New returns a Guard for the jobs of c, with options for all of them. It panics if an argument or an option is wrong,
 // or contradicts another or the Locker's, with an error that names each mistake and matches [holdfast.ErrInvalid].
-func New(locker *holdfast.Locker, c *cron.Cron, opts ...Option) *Guard {
-	g := &Guard{locker: locker, cron: c, jobs: map[string]*job{}}
-	if c == nil {
-		g.Refuse("no cron")
+func New(locker *holdfast.Locker, c Cron, opts ...Option) *Guard {
+	h, mistake := hosted(c)
+	g := &Guard{locker: locker, cron: h, jobs: map[string]*job{}}
+	if mistake != "" {
+		g.Refuse("%s", mistake)
 	}
 	g.set(opts)
 	if locker == nil {
@@ -68,30 +68,10 @@ func (g *Guard) AddFunc(spec, name string, fn func(ctx context.Context) error, o
 	if err != nil {
 		return 0, err
 	}
-	id, err := g.add(spec, j)
+	id, err := g.cron.add(spec, j)
 	if err != nil {
 		g.forget(j)
 		return 0, fmt.Errorf("cronlock: job %q: %w", name, err)
-	}
-	return id, nil
-}
-
-// add calls AddJob of the cron, and has an "@every" counted from 1970. cron's parser panics at a time zone with nothing after
-// it; add returns an error instead.
-func (g *Guard) add(spec string, j *job) (id cron.EntryID, err error) {
-	if strings.Contains(spec, "TZ=") && !strings.Contains(spec, " ") {
-		defer func() {
-			if recover() != nil {
-				err = fmt.Errorf("a time zone without a spec: %q", spec)
-			}
-		}()
-	}
-	if id, err = g.cron.AddJob(spec, j); err != nil {
-		return 0, err
-	}
-	if every, ok := g.cron.Entry(id).Schedule.(cron.ConstantDelaySchedule); ok {
-		g.cron.Remove(id)
-		id = g.cron.Schedule(ticks.Every(every.Delay), j)
 	}
 	return id, nil
 }
@@ -133,12 +113,12 @@ func (g *Guard) newJob(name string, fn func(context.Context) error, opts []Optio
 	if err := j.Err(fmt.Sprintf("cronlock: job %q", name)); err != nil {
 		return nil, err
 	}
-	if inSchedule() { // before anything is asked of the cron
+	if inConstructor() { // before anything is asked of the cron
 		return nil, invalid("job %q was made inside a wrapper's constructor and would be in no entry: pass wrappers to cron.WithChain, and jobs to AddJob", name)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if old := g.jobs[name]; old != nil && old.added() != 0 {
+	if old := g.jobs[name]; old != nil && g.cron.has(old) {
 		return nil, invalid("there is already a job %q: choose another name, or remove that job's entry first", name)
 	}
 	g.jobs[name] = j
@@ -246,20 +226,20 @@ func check(locker *holdfast.Locker, key string, c *config, lease time.Duration) 
 	return nil
 }
 
-// inSchedule reports whether the caller was called by a Schedule of a cron, which calls the constructors of wrappers. It holds
-// cron's mutex, so Entries would wait forever. In forks of robfig/cron other methods, such as ScheduleJob, do that too.
-func inSchedule() bool {
+// inConstructor reports whether the caller was called by the constructor of a wrapper. A cron calls constructors, by Chain.Then,
+// with its mutex held, robfig's in Schedule and forks in more methods. Entries would wait for that mutex forever.
+func inConstructor() bool {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	for {
-		f, more := frames.Next()
-		if strings.Contains(f.Function, ".(*Cron).Schedule") {
+	for chain, more := false, true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if chain && strings.Contains(f.Function, ".(*Cron).") {
 			return true
 		}
-		if !more {
-			return false
-		}
+		chain = strings.HasSuffix(f.Function, ".Chain.Then")
 	}
+	return false
 }
 
 // isNil also finds a nil pointer or function in an interface.

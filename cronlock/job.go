@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -23,41 +24,27 @@ type job struct {
 	compared time.Time // when its ticks were last compared with other replicas'; guarded by g.mu
 }
 
-// added returns how many entries of the cron have this very job. It compares only *job pointers: comparing cron's FuncJobs
-// panics.
-func (j *job) added() (n int) {
-	for _, e := range j.g.cron.Entries() {
-		if other, ok := e.Job.(*job); ok && other == j {
-			n++
-		}
-	}
-	return n
-}
-
 // entry returns the job's entry. cron sets Prev to the nominal tick right after it has started Run, in the loop that
 // answers Entries. So what Run reads when it begins is its own tick, wherever the job is in the cron's chain, unless a
 // wrapper has delayed it past the next tick.
-func (j *job) entry() (cron.Entry, error) {
-	var own []cron.Entry
-	for _, e := range j.g.cron.Entries() {
-		other, ok := e.Job.(*job)
-		switch {
-		case !ok:
-		case other == j:
-			own = append(own, e)
-		case other.g.locker == j.g.locker && other.name == j.name:
-			return e, invalid("two entries have jobs named %q: give each its own name", j.name)
+func (j *job) entry() (own reflect.Value, err error) {
+	n := 0
+	for other, e := range j.g.cron.jobs() {
+		if other == j {
+			own, n = e, n+1
+		} else if other.g.locker == j.g.locker && other.name == j.name {
+			return own, invalid("two entries have jobs named %q: give each its own name", j.name)
 		}
 	}
 	switch {
-	case len(own) == 0:
-		return cron.Entry{}, invalid("job %q is in no entry of the cron that New was given, or was removed: add what Job returned, unwrapped, by AddJob, and pass wrappers to cron.WithChain", j.name)
-	case len(own) > 1:
-		return own[0], invalid("job %q is in %d entries: call Job once for each, with its own name", j.name, len(own))
-	case own[0].Prev.IsZero():
-		return own[0], invalid("job %q was not run by its cron: see RunNow", j.name)
+	case n == 0:
+		err = invalid("job %q is in no entry of the cron that New was given, or was removed: add what Job returned, unwrapped, by AddJob, and pass wrappers to cron.WithChain", j.name)
+	case n > 1:
+		err = invalid("job %q is in %d entries: call Job once for each, with its own name", j.name, n)
+	case moment(own, "Prev").IsZero():
+		err = invalid("job %q was not run by its cron: see RunNow", j.name)
 	}
-	return own[0], nil
+	return own, err
 }
 
 // Run runs one tick on this replica.
@@ -72,17 +59,16 @@ func (j *job) Run() {
 		j.tell(failed, Event{Err: err})
 		return
 	}
-	if s, ok := e.Schedule.(ticks.Skewed); ok {
-		e.Schedule = s.Schedule
+	s := schedule(e)
+	if skewed, ok := s.(ticks.Skewed); ok {
+		s = skewed.Schedule
 	}
 	// Round drops the reading of the monotonic clock that @every leaves: that clock stands still while a machine sleeps.
-	tick, next := e.Prev.Round(0).Add(j.ahead), e.Next.Add(j.ahead)
-	switch e.Schedule.(type) {
-	case *cron.SpecSchedule, cron.ConstantDelaySchedule, ticks.Every:
-		// After a pause of the process the entry's Next is far from Prev. The Next of other schedules is for their cron alone.
-		next = e.Schedule.Next(tick)
+	tick, next := moment(e, "Prev").Round(0).Add(j.ahead), moment(e, "Next").Add(j.ahead)
+	if stateless(s) { // after a pause of the process the entry's Next is far from Prev
+		next = s.Next(tick)
 	}
-	j.tick(tick, next.Sub(tick), e.Schedule)
+	j.tick(tick, next.Sub(tick), s)
 }
 
 // tick claims the tick, and runs the job if the claim is granted.
@@ -138,8 +124,8 @@ const longestGap = 366 * 24 * time.Hour
 // claimOptions returns the options of a claim. Where cron counts the periods of an @every, those of each replica differ: then
 // granted ticks must be a period apart.
 func (j *job) claimOptions(schedule cron.Schedule) []tick.Option {
-	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
-		return append(slices.Clip(j.claim), tick.WithMinGap(min(every.Delay, longestGap)))
+	if every := everyOf(schedule); every != 0 {
+		return append(slices.Clip(j.claim), tick.WithMinGap(min(every, longestGap)))
 	}
 	return j.claim
 }

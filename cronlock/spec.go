@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
 	"github.com/robfig/cron/v3"
 )
 
@@ -16,11 +15,10 @@ import (
 
 // fingerprint tells schedules apart, by their ticks in a few days around both changes of the clocks.
 func fingerprint(s cron.Schedule, l *time.Location) string {
-	switch every := s.(type) {
-	case cron.ConstantDelaySchedule:
-		return "every " + every.Delay.String()
-	case ticks.Every, *cron.SpecSchedule:
-	default:
+	if every := everyOf(s); every != 0 {
+		return "every " + every.String()
+	}
+	if !stateless(s) {
 		return fmt.Sprintf("of %T", s) // Next may change a state that belongs to its cron
 	}
 	var all []string
