@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/adapter/ticks"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 	"github.com/robfig/cron/v3"
 )
 
@@ -26,26 +27,28 @@ type host struct {
 	job                                      int // the field of an entry
 }
 
-// hosted returns what is wrong with c, if it is nil or not like robfig's.
-func hosted(c Cron) (h host, mistake string) {
+// hosted records it as a mistake if c is nil or not like robfig's.
+func hosted(c Cron, m *wiring.Mistakes) (h host) {
 	if isNil(c) {
-		return h, "no cron"
+		m.Refuse("no cron")
+		return h
 	}
 	v := reflect.ValueOf(c)
 	// By constant names, as the linker keeps all methods of all types where it cannot know them.
 	h = host{Cron: c, addJob: v.MethodByName("AddJob"), schedule: v.MethodByName("Schedule"), entry: v.MethodByName("Entry"),
 		entries: v.MethodByName("Entries"), remove: v.MethodByName("Remove")}
 	if !h.addJob.IsValid() || !h.schedule.IsValid() || !h.entry.IsValid() || !h.entries.IsValid() || !h.remove.IsValid() {
-		return h, fmt.Sprintf("%T lacks a method of robfig's *cron.Cron: AddJob, Schedule, Entry, Entries or Remove", c)
+		m.Refuse("%T lacks a method of robfig's *cron.Cron: AddJob, Schedule, Entry, Entries or Remove", c)
+		return h
 	}
 	if f, ok := h.entry.Type().Out(0).FieldByName("Job"); ok {
 		h.job = f.Index[0]
 	}
-	return h, ""
+	return h
 }
 
 // add calls AddJob, and has an "@every" counted from 1970.
-func (h host) add(spec string, j *job) (cron.EntryID, error) {
+func (h host) add(spec string, j cron.Job) (cron.EntryID, error) {
 	if strings.HasPrefix(strings.TrimPrefix(spec, "CRON_"), "TZ=") && !strings.Contains(spec, " ") {
 		return 0, fmt.Errorf("a time zone without a spec: %q", spec) // at which robfig's parser panics
 	}
@@ -54,7 +57,7 @@ func (h host) add(spec string, j *job) (cron.EntryID, error) {
 		return 0, err
 	}
 	id := added[:1]
-	if every := everyOf(schedule(h.entry.Call(id)[0])); every != 0 {
+	if every := ticks.Delay(field[cron.Schedule](h.entry.Call(id)[0], "Schedule")); every != 0 {
 		h.remove.Call(id)
 		id = h.schedule.Call([]reflect.Value{reflect.ValueOf(ticks.Every(every)), reflect.ValueOf(j)})
 	}
@@ -74,35 +77,7 @@ func (h host) jobs() iter.Seq2[*job, reflect.Value] {
 	}
 }
 
-// has reports whether j is in the cron.
-func (h host) has(j *job) bool {
-	for other := range h.jobs() {
-		if other == j {
-			return true
-		}
-	}
-	return false
-}
-
-// schedule is that of an entry, and moment its Prev or Next.
-func schedule(entry reflect.Value) cron.Schedule {
-	return entry.FieldByName("Schedule").Interface().(cron.Schedule)
-}
-
-func moment(entry reflect.Value, field string) time.Time {
-	return entry.FieldByName(field).Interface().(time.Time)
-}
-
-// everyOf returns the period of a schedule that counts from the start of each cron, as "@every" does, or 0.
-func everyOf(s cron.Schedule) time.Duration {
-	if fmt.Sprintf("%T", s) != "cron.ConstantDelaySchedule" {
-		return 0
-	}
-	return time.Duration(reflect.ValueOf(s).FieldByName("Delay").Int())
-}
-
-// stateless reports whether Next of s may be called beside its cron.
-func stateless(s cron.Schedule) bool {
-	_, every := s.(ticks.Every)
-	return every || everyOf(s) != 0 || fmt.Sprintf("%T", s) == "*cron.SpecSchedule"
+// field returns what an entry has there.
+func field[T any](entry reflect.Value, name string) T {
+	return entry.FieldByName(name).Interface().(T)
 }

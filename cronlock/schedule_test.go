@@ -256,12 +256,12 @@ func TestEachTickAcrossClockChanges(t *testing.T) {
 						r.add(t, spec, "job", time.Millisecond)
 					}
 					pass(2*24*time.Hour + time.Minute)
-					for _, next := range *want {
+					for _, next := range want() {
 						if on := j.ranOn(next); len(on) != 1 {
 							t.Errorf("%v ran on %q", next, on)
 						}
 					}
-					if n := len(*want); n < 2 || j.total() != n || len(j.of("differs"))+len(j.of("late"))+len(j.of("failed")) > 0 {
+					if n := len(want()); n < 2 || j.total() != n || len(j.of("differs"))+len(j.of("late"))+len(j.of("failed")) > 0 {
 						t.Errorf("%d runs, want %d", j.total(), n)
 					}
 				})

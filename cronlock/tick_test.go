@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,17 +113,27 @@ func TestReplicaAnHourOff(t *testing.T) {
 	})
 }
 
-// bare returns a cron without a Guard, and the ticks at which it runs a job.
-func bare(t *testing.T, l *time.Location, spec string) (ticks *[]time.Time) {
+// bare starts a cron without a Guard, and returns what returns the ticks at which it has run a job.
+func bare(t *testing.T, l *time.Location, spec string) (ticks func() []time.Time) {
 	t.Helper()
+	var mu sync.Mutex
+	var all []time.Time
 	c := cron.New(cron.WithLocation(l))
-	ticks = &[]time.Time{}
-	if _, err := c.AddFunc(spec, func() { *ticks = append(*ticks, time.Now().UTC()) }); err != nil {
+	_, err := c.AddFunc(spec, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, time.Now().UTC())
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	c.Start()
 	t.Cleanup(func() { c.Stop() })
-	return ticks
+	return func() []time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
 }
 
 // When the clocks go back an hour, robfig's cron has 01:30 twice, and both are ticks; when they go forward, none is made up.
@@ -159,7 +170,7 @@ func TestClockChanges(t *testing.T) {
 				want := c.want
 				if !strings.Contains(reflect.TypeFor[cron.Cron]().PkgPath(), "robfig") {
 					want = nil
-					for _, at := range *ticks {
+					for _, at := range ticks() {
 						want = append(want, at.Format(time.RFC3339))
 					}
 				}
