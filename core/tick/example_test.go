@@ -83,7 +83,9 @@ func ExampleRunner() {
 			fmt.Println("a token:", holdfast.Held(ctx)[0].Token() > 0)
 			return nil
 		}}
-		runner.Run(work, at, time.Minute, func(o tick.Outcome, err error) { fmt.Println("ran:", o.Ran, err) })
+		runner.Run(work, at, time.Minute, func(o tick.Outcome, err error) {
+			fmt.Println("claimed:", o.Claimed, "ran:", o.Ran, err)
+		})
 
 		quiet := make(chan struct{})
 		close(quiet) // no timer fires any more
@@ -94,9 +96,9 @@ func ExampleRunner() {
 	}
 	// Output:
 	// a token: true
-	// ran: true <nil>
+	// claimed: true ran: true <nil>
 	// true
-	// ran: false <nil>
+	// claimed: false ran: false <nil>
 	// true
 }
 
