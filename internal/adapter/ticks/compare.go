@@ -49,7 +49,7 @@ func (c *Comparison) Differs(locker *holdfast.Locker, key, stored, own string, p
 	case other == own:
 		client.PExpire(ctx, name, keep)
 	default:
-		return fmt.Errorf("this replica has ticks %s, another replica %s", head(own), head(other))
+		return fmt.Errorf("cronlock: this replica has ticks %s, another replica %s", head(own), head(other))
 	}
 	return nil
 }
