@@ -1,5 +1,5 @@
-// Package cronlock runs the jobs of robfig/cron once per tick, on one of the replicas that have them. A tick is the nominal
-// time at which a job is due.
+// Package cronlock runs the jobs of robfig/cron, or of a fork of it, once per tick, on one of the replicas that have them. A tick
+// is the nominal time at which a job is due.
 //
 //	c := cron.New()
 //	guard := cronlock.New(locker, c) // locker is holdfast.New(rdb)

@@ -201,24 +201,24 @@ func TestMistakesAtRegistration(t *testing.T) {
 	c := cron.New()
 	g := cronlock.New(l, c)
 	work := func(context.Context) error { return nil }
-	for name, add := range map[string]func() (cron.EntryID, error){
-		"bad spec":    func() (cron.EntryID, error) { return g.AddFunc("61 * * * *", "job", work) },
-		"no spec":     func() (cron.EntryID, error) { return g.AddFunc("", "job", work) },
-		"no name":     func() (cron.EntryID, error) { return g.AddFunc("@daily", "", work) },
-		"nil job":     func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", nil) },
-		"nil option":  func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, nil) },
-		"no lateness": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLateness(0)) },
-		"negative wait": func() (cron.EntryID, error) {
+	for name, add := range map[string]func() (any, error){
+		"bad spec":    func() (any, error) { return g.AddFunc("61 * * * *", "job", work) },
+		"no spec":     func() (any, error) { return g.AddFunc("", "job", work) },
+		"no name":     func() (any, error) { return g.AddFunc("@daily", "", work) },
+		"nil job":     func() (any, error) { return g.AddFunc("@daily", "job", nil) },
+		"nil option":  func() (any, error) { return g.AddFunc("@daily", "job", work, nil) },
+		"no lateness": func() (any, error) { return g.AddFunc("@daily", "job", work, cronlock.WithLateness(0)) },
+		"negative wait": func() (any, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithBusy(cronlock.Wait(-1)))
 		},
-		"negative window": func() (cron.EntryID, error) {
+		"negative window": func() (any, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithClaim(tick.WithWindow(-1, 0)))
 		},
-		"nil trace": func() (cron.EntryID, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
-		"re-entry": func() (cron.EntryID, error) {
+		"nil trace": func() (any, error) { return g.AddFunc("@daily", "job", work, cronlock.WithTrace(nil)) },
+		"re-entry": func() (any, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithReentryID("id")))
 		},
-		"contradiction": func() (cron.EntryID, error) {
+		"contradiction": func() (any, error) {
 			return g.AddFunc("@daily", "job", work, cronlock.WithLock(holdfast.WithTTL(time.Hour), holdfast.WithMaxHold(time.Second)))
 		},
 	} {
@@ -266,6 +266,8 @@ func TestMistakesAtRegistration(t *testing.T) {
 	}{
 		"no locker":     {func() { cronlock.New(nil, c) }, []string{"no Locker"}},
 		"no cron":       {func() { cronlock.New(l, nil) }, []string{"no cron"}},
+		"a nil cron":    {func() { cronlock.New(l, (*cron.Cron)(nil)) }, []string{"no cron"}},
+		"not a cron":    {func() { cronlock.New(l, struct{ cronlock.Cron }{c}) }, []string{"lacks a method", "Entries"}},
 		"nil option":    {func() { cronlock.New(l, c, nil) }, []string{"nil option"}},
 		"contradiction": {func() { cronlock.New(l, c, contradiction) }, []string{"WithMaxHold(1s)"}},
 		"all at once": {func() {

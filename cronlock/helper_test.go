@@ -167,7 +167,7 @@ func (r *replica) add(t testing.TB, spec, name string, d time.Duration, opts ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id
+	return cron.EntryID(id)
 }
 
 func (r *replica) work(d time.Duration) func(context.Context) error {

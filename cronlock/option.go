@@ -13,18 +13,9 @@ import (
 // WithClaim do so one by one, and the hooks of all traces are called.
 type Option interface{ apply(*config) }
 
-const (
-	defaultLateness = time.Minute
-	longestLease    = 15 * time.Second
-	shortestLease   = 500 * time.Millisecond
-)
-
 type config struct {
 	wiring.Mistakes
-	lock     []holdfast.CallOption
-	claim    []tick.Option
-	busy     Policy
-	lateness time.Duration // 0: half of the period, at most a minute
+	work     tick.Work
 	failOpen bool
 	traces   []*Trace
 	ahead    time.Duration // how far the clock of this replica is ahead of the true time, in tests
@@ -43,14 +34,16 @@ func (c *config) set(opts []Option) {
 
 // clone returns a copy that shares no room for appended options with c.
 func (c config) clone() config {
-	c.lock, c.claim, c.traces = slices.Clip(c.lock), slices.Clip(c.claim), slices.Clip(c.traces)
+	c.work.Lock, c.work.Claim, c.traces = slices.Clip(c.work.Lock), slices.Clip(c.work.Claim), slices.Clip(c.traces)
 	return c
 }
 
-// lockOptions returns the options of an acquisition. Those of WithLock can override lease, but not wait.
-func (c *config) lockOptions(lease, wait time.Duration) []holdfast.CallOption {
-	opts := append([]holdfast.CallOption{holdfast.WithTTL(lease)}, c.lock...)
-	return append(opts, holdfast.WithWait(wait))
+// check lets the Locker check the options for a job, which it names. "cron" keeps its key apart from other keys.
+func (c *config) check(locker *holdfast.Locker, job string) {
+	c.work.Name = holdfast.Key("cron", job)
+	if err := c.work.Check(locker); err != nil {
+		c.Refuse("the options of the Locker, of WithLock (the TTL is half of the period unless WithLock sets one) or of WithClaim: %v", err)
+	}
 }
 
 type option func(*config)
@@ -78,9 +71,13 @@ func Allow() Policy { return Policy{allow: true} }
 // [Skip].
 func WithBusy(p Policy) Option {
 	return option(func(c *config) {
-		if c.busy = p; p.wait < 0 {
+		if p.wait < 0 {
 			c.Refuse("WithBusy(Wait(%v)): negative", p.wait)
 		}
+		if !p.waits {
+			p.wait = -1
+		}
+		c.work.Wait, c.work.Overlap = p.wait, p.allow
 	})
 }
 
@@ -94,20 +91,20 @@ func WithLateness(d time.Duration) Option {
 		if d <= 0 {
 			c.Refuse("WithLateness(%v): want more than 0", d)
 		}
-		c.lateness = d
+		c.work.Lateness = d
 	})
 }
 
 // WithClaim passes options to [tick.Claim], such as [tick.WithWindow]: a replica whose clock is off by more than that
 // runs nothing. Default: 1 h behind and 10 s ahead.
 func WithClaim(opts ...tick.Option) Option {
-	return option(func(c *config) { c.claim = append(c.claim, opts...) })
+	return option(func(c *config) { c.work.Claim = append(c.work.Claim, opts...) })
 }
 
 // WithLock passes options to the acquisition of the lock. They override the Locker's, and the lease that the Guard
 // chooses. [holdfast.WithWait] has no effect here: see [Wait].
 func WithLock(opts ...holdfast.CallOption) Option {
-	return option(func(c *config) { c.lock = append(c.lock, opts...) })
+	return option(func(c *config) { c.work.Lock = append(c.work.Lock, opts...) })
 }
 
 // WithFailOpen runs a job without the lock and the claim while Redis is unavailable. It gives up mutual exclusion

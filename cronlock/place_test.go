@@ -51,7 +51,10 @@ func (c *Cron) ScheduleJob(construct func()) {
 	go c.Schedule(cron.Every(time.Hour), cron.FuncJob(func() {})) // its constructor waits, with the mutex held
 	<-c.locked
 	defer close(c.done)
-	construct()
+	cron.NewChain(func(inner cron.Job) cron.Job {
+		construct()
+		return inner
+	}).Then(cron.FuncJob(func() {}))
 }
 
 func TestJobMadeInAConstructorOfAForkIsRefused(t *testing.T) {

@@ -60,7 +60,7 @@ func FuzzAddFunc(f *testing.F) {
 		_, ok := parsed(spec, standard)
 		id, err := g.AddFunc(spec, name, nothing)
 		if err == nil {
-			if entries := c.Entries(); !ok || len(entries) != 1 || entries[0].ID != id {
+			if entries := c.Entries(); !ok || len(entries) != 1 || entries[0].ID != cron.EntryID(id) {
 				t.Fatalf("%q: added, entries %v", spec, entries)
 			}
 			if _, err := g.AddFunc("@daily", name, nothing); !errors.Is(err, holdfast.ErrInvalid) || len(c.Entries()) != 1 {

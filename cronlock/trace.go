@@ -7,6 +7,7 @@ import (
 	"time"
 
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
 // Trace is a set of hooks, like a [holdfast.Trace]. Any of them may be nil. They run on the goroutine that does the
@@ -45,9 +46,7 @@ type Event struct {
 	aside bool // of Late: nobody was asked who has the tick; of Failed: the lock had ended, which Lost reports
 }
 
-// hook selects a hook of a Trace.
-type hook func(*Trace) func(Event)
-
+// Each selects a hook.
 func ran(t *Trace) func(Event)      { return t.Ran }
 func skipped(t *Trace) func(Event)  { return t.Skipped }
 func late(t *Trace) func(Event)     { return t.Late }
@@ -57,18 +56,9 @@ func unlocked(t *Trace) func(Event) { return t.Unlocked }
 func differs(t *Trace) func(Event)  { return t.Differs }
 
 // tell calls one hook of every Trace that has it. If none has it, tell logs.
-func (j *job) tell(h hook, e Event) {
+func (j *job) tell(hook func(*Trace) func(Event), e Event) {
 	e.Name = j.name
-	told := false
-	for _, t := range j.traces {
-		if f := h(t); f != nil {
-			f(e)
-			told = true
-		}
-	}
-	if f := h(&logTrace); !told && f != nil {
-		f(e)
-	}
+	wiring.Report(j.traces, &logTrace, hook, e)
 }
 
 // logTrace is the default logging, for hooks that no Trace sets. A loss is one line: a job that ends with its lock's context
@@ -99,16 +89,6 @@ var logTrace = Trace{
 
 func line(level slog.Level, msg string, e Event) {
 	slog.Log(context.Background(), level, msg, "job", e.Name, "tick", e.Tick, "err", e.Err)
-}
-
-// asks reports whether a hook wants the holder of a tick, which costs a command.
-func (j *job) asks() bool {
-	for _, t := range j.traces {
-		if t.Skipped != nil {
-			return true
-		}
-	}
-	return false
 }
 
 type runKey struct{}

@@ -10,7 +10,8 @@
 // raises the latest tick that Redis remembers for a name, so later ticks shut out earlier ones, and there is nothing to
 // release. Work that must not overlap with that of the next tick needs a lock too.
 //
-// [Claim] asks at once. A [Clock] first waits until the tick has come by the clock of Redis.
+// [Claim] asks at once. A [Clock] first waits until the tick has come by the clock of Redis. A [Runner] is the rest of a scheduler
+// on many replicas but its timers: it claims a tick, does the work under a lock, and stops.
 //
 // # Guarantees
 //

@@ -74,6 +74,34 @@ func ExampleClock() {
 	// false true
 }
 
+// A scheduler of one's own, on two replicas: its timers, and a Runner.
+func ExampleRunner() {
+	at := time.Now().Truncate(time.Second)
+	for range 2 { // in a program, this is a process
+		runner := tick.NewRunner(&tick.Clock{Locker: exampleLocker()})
+		work := &tick.Work{Name: "statistics", Wait: -1, Do: func(ctx context.Context, at time.Time) error {
+			fmt.Println("a token:", holdfast.Held(ctx)[0].Token() > 0)
+			return nil
+		}}
+		runner.Run(work, at, time.Minute, func(o tick.Outcome, err error) {
+			fmt.Println("claimed:", o.Claimed, "ran:", o.Ran, err)
+		})
+
+		quiet := make(chan struct{})
+		close(quiet) // no timer fires any more
+		if err := runner.Stop(context.Background(), quiet); err != nil {
+			log.Fatal(err)
+		}
+		runner.Run(work, at.Add(time.Minute), time.Minute, func(_ tick.Outcome, err error) { fmt.Println(errors.Is(err, holdfast.ErrClosed)) })
+	}
+	// Output:
+	// a token: true
+	// claimed: true ran: true <nil>
+	// true
+	// claimed: false ran: false <nil>
+	// true
+}
+
 // exampleLocker is a Locker on a Redis inside the process.
 func exampleLocker() *holdfast.Locker {
 	locker, err := holdfast.New(exampleRedis())

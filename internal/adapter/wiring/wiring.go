@@ -202,16 +202,27 @@ func Parts[P ~func(T) ([]string, error), T any](parts []P) P {
 	}
 }
 
-// Tell calls one hook of every trace that sets it, or that of standard if none does.
+// Tell is Report for hooks that take two values.
 func Tell[T, A, B any](traces []*T, standard *T, hook func(*T) func(A, B), a A, b B) {
+	Report(traces, standard, func(t *T) func(B) {
+		f := hook(t)
+		if f == nil {
+			return nil
+		}
+		return func(b B) { f(a, b) }
+	}, b)
+}
+
+// Report calls one hook of every trace that sets it, or that of standard if none does.
+func Report[T, E any](traces []*T, standard *T, hook func(*T) func(E), e E) {
 	told := false
 	for _, t := range traces {
 		if f := hook(t); f != nil {
-			f(a, b)
+			f(e)
 			told = true
 		}
 	}
 	if f := hook(standard); !told && f != nil {
-		f(a, b)
+		f(e)
 	}
 }

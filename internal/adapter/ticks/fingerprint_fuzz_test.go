@@ -1,4 +1,4 @@
-package cronlock
+package ticks
 
 import (
 	"strings"
@@ -29,12 +29,12 @@ func FuzzFingerprint(f *testing.F) {
 		}
 		name := zones[int(here)%len(zones)]
 		one, two := zone(t, name), zone(t, zones[int(there)%len(zones)])
-		own := fingerprint(schedule, one)
+		own := Fingerprint(schedule, one)
 		again, _ := cron.ParseStandard("  " + strings.Join(strings.Fields(spec), "   "))
 		if strings.HasPrefix(spec, "@") {
 			again = schedule
 		}
-		if again == nil || fingerprint(again, one) != own {
+		if again == nil || Fingerprint(again, one) != own {
 			t.Fatalf("%q: %q, with other spaces %v", spec, own, again)
 		}
 		for _, prefix := range []string{"TZ=", "CRON_TZ="} {
@@ -42,7 +42,7 @@ func FuzzFingerprint(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if text := fingerprint(named, two); text != own {
+			if text := Fingerprint(named, two); text != own {
 				t.Fatalf("%q in %s: %q, and where %s is the cron's zone %q", spec, name, own, two, text)
 			}
 		}
@@ -50,7 +50,7 @@ func FuzzFingerprint(f *testing.F) {
 			t.Fatalf("%q: %q, head %q", spec, own, text)
 		}
 		if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
-			if longer := fingerprint(cron.Every(every.Delay+time.Second), one); every.Delay < 1<<62 && longer == own {
+			if longer := Fingerprint(cron.Every(every.Delay+time.Second), one); every.Delay < 1<<62 && longer == own {
 				t.Fatalf("%q: one second more has the same text %q", spec, own)
 			}
 			return
