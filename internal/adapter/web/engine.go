@@ -51,6 +51,7 @@ type Engine[R any] struct {
 	Adapter  Adapter
 	Locker   *holdfast.Locker
 	Standard *Trace[R] // the hooks that apply if no Trace sets them
+	Outwards bool      // of a Transport, which answers nobody
 	Config[R]
 }
 
@@ -65,6 +66,9 @@ func Configure[R, O any](e *Engine[R], act string, opts []O, apply func(O, *Conf
 	}
 	if e.Wait != nil && *e.Wait < 0 {
 		e.Mistakes.Refuse("WithBusy(Wait(%v)): negative", *e.Wait)
+	}
+	if e.Outwards && (e.Answer != nil || e.Lease) {
+		e.Mistakes.Refuse("WithErrorHandler and RetryAfterLease are for a middleware")
 	}
 	wiring.Judge(&e.Mistakes, e.Locker, e.Targets, e.Lock, e.Share)
 	if err := e.Mistakes.Err(string(e.Adapter) + ": " + act); err != nil {
