@@ -7,6 +7,8 @@
 // has set. Pass c.Request.Context() to everything that the handler calls: it ends when the lock is lost or the client
 // goes away, and carries the lock, which [holdfast.Held] returns.
 //
+// Package httplock is the same for net/http, and limits calls to other services.
+//
 // # Guarantees
 //
 //   - The rest of the handler chain begins with the lock held, or does not run. [WithFailOpen] makes the one exception.

@@ -1,31 +1,21 @@
 package ginlock
 
 import (
+	"errors"
+	"net/http"
 	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
 	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/adapter/web"
 	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
 
 // An Option configures the middleware that [New] returns, which checks it.
 type Option interface{ apply(*config) }
 
-// defaultWait covers the time between the end of a long response, when its client can send the next request, and the
-// release that follows it: a round trip to Redis.
-const defaultWait = 100 * time.Millisecond
-
-type config struct {
-	mistakes     wiring.Mistakes
-	targets      []target                    // New's, and those of WithAlso
-	share        *wiring.Share[*gin.Context] // nil without WithShare
-	busy         Policy
-	lock         []holdfast.CallOption
-	errorHandler func(*gin.Context, error)
-	traces       []*Trace
-	failOpen     bool
-}
+type config = web.Config[*gin.Context]
 
 type option func(*config)
 
@@ -54,13 +44,13 @@ func (p Policy) RetryAfterLease() Policy {
 
 // WithBusy sets what happens to a request whose key is busy. It overrides any [holdfast.WithWait]. Default: Wait(100 *
 // time.Millisecond).
-func WithBusy(p Policy) Option { return option(func(c *config) { c.busy = p }) }
+func WithBusy(p Policy) Option { return option(func(c *config) { c.Wait, c.Lease = &p.wait, p.lease }) }
 
 // WithLock passes options to the acquisition of the lock, such as its TTL or a label. They override the Locker's. With
 // [holdfast.WithReleaseInBackground] nothing reports an error of the release, or a loss that only it detects.
 func WithLock(opts ...holdfast.CallOption) Option {
 	opts = slices.Clone(opts)
-	return option(func(c *config) { c.lock = append(c.lock, opts...) })
+	return option(func(c *config) { c.Lock = append(c.Lock, opts...) })
 }
 
 // WithLimit lets n requests for one key run at a time, on all replicas together, and refuses one more with 429. It is
@@ -78,7 +68,7 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 // of them is lost. Chains that already hold some of the locks can wait in a circle until it ends.
 func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 	opts = slices.Clone(opts)
-	return option(func(c *config) { c.targets = append(c.targets, target{Resource: resource, Part: part, Own: opts}) })
+	return option(func(c *config) { c.Targets = append(c.Targets, target{Resource: resource, Part: part, Own: opts}) })
 }
 
 // WithShare has waiting requests take turns by the value of part, with equal parts of the grants: see
@@ -88,30 +78,55 @@ func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 //
 // Take it from the authentication, not from a header: a client that can choose names gets a part for each.
 func WithShare(part Part) Option {
-	return option(func(c *config) { c.share = &wiring.Share[*gin.Context]{Part: part} })
+	return option(func(c *config) { c.Share = &wiring.Share[*gin.Context]{Part: part} })
 }
 
 // WithErrorHandler sets handle, which answers in place of [Respond], unless the chain has responded. Respond still
 // answers if handle sets no status and writes nothing. Check [holdfast.ErrLost] first: only then has the chain run.
 func WithErrorHandler(handle func(*gin.Context, error)) Option {
 	return option(func(c *config) {
-		if c.errorHandler = handle; handle == nil {
-			c.mistakes.Refuse("WithErrorHandler(nil)")
-		}
+		c.SetAnswer(handle == nil, func(_ http.ResponseWriter, c *gin.Context, err error) { handle(c, err) })
 	})
 }
 
 // WithTrace adds hooks, for logs and metrics. A hook replaces the entry in c.Errors for what it reports.
-func WithTrace(t *Trace) Option {
-	return option(func(c *config) {
-		if c.traces = append(c.traces, t); t == nil {
-			c.mistakes.Refuse("WithTrace(nil)")
-		}
-	})
-}
+func WithTrace(t *Trace) Option { return option(func(c *config) { c.AddTrace((*trace)(t)) }) }
 
 // WithFailOpen runs the chain without the lock while Redis is unavailable, unless the request's context has ended. It
 // gives up mutual exclusion exactly when the system is in trouble: any number of requests for a key run at once. Use
 // it if the lock saves work, not if it keeps data correct: sqlfence then fails with ErrNoToken, and gormfence lets
 // writes pass unless it has WithLockRequired. Default: such requests are refused with 503.
-func WithFailOpen() Option { return option(func(c *config) { c.failOpen = true }) }
+func WithFailOpen() Option { return option(func(c *config) { c.FailOpen = true }) }
+
+// Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. They run on the
+// request's goroutine, before its answer, so they must return quickly. A [holdfast.Trace] of the Locker reports what
+// happens to the lock.
+type Trace struct {
+	// Refused: the chain does not run.
+	Refused func(c *gin.Context, err error)
+	// Lost: the lock was lost while the chain ran.
+	Lost func(c *gin.Context, err error)
+	// Unreleased: Redis did not confirm the release within 1 s. The lock may stay until its lease expires.
+	Unreleased func(c *gin.Context, err error)
+	// Unlocked: the chain runs without the lock, see [WithFailOpen].
+	Unlocked func(c *gin.Context, err error)
+}
+
+type trace = web.Trace[*gin.Context]
+
+// errorsTrace has the hooks that apply if no Trace sets them. A busy key and a client's mistake are not errors of the
+// server.
+var errorsTrace = trace{
+	Refused: func(c *gin.Context, err error) {
+		if !errors.Is(err, holdfast.ErrNotAcquired) && !errors.Is(err, holdfast.ErrInvalid) {
+			_ = c.Error(err)
+		}
+	},
+	Lost: func(c *gin.Context, err error) {
+		if !slices.ContainsFunc(c.Errors, func(e *gin.Error) bool { return errors.Is(e.Err, holdfast.ErrLost) }) {
+			_ = c.Error(err)
+		}
+	},
+	Unreleased: func(c *gin.Context, err error) { _ = c.Error(err) },
+	Unlocked:   func(c *gin.Context, err error) { _ = c.Error(err) },
+}

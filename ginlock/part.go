@@ -1,14 +1,20 @@
 package ginlock
 
 import (
+	"errors"
 	"fmt"
-	"net/http"
-	"reflect"
 
 	"github.com/gin-gonic/gin"
-	holdfast "github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/internal/adapter/web"
 	"github.com/holdfast-go/holdfast/internal/adapter/wiring"
 )
+
+const adapter web.Adapter = "ginlock"
+
+// keyError reports a request that does not name its lock.
+type keyError = web.KeyError
+
+var unnamed = adapter.Unnamed
 
 // A Part takes from a request the values that name one lock of a resource, usually one string. Any function of this type
 // will do: one that returns c.Request.Method and c.FullPath() gives each route of a group locks of its own.
@@ -23,26 +29,18 @@ type Part func(c *gin.Context) ([]string, error)
 // Param takes the value of a path parameter: Param("id") on the route /orders/:id. On a route without it every request is
 // answered with 500.
 func Param(name string) Part {
-	if name == "" {
-		return nil
-	}
-	return func(c *gin.Context) ([]string, error) {
+	return web.Named(name, func(c *gin.Context) ([]string, error) {
 		v, ok := c.Params.Get(name)
 		if !ok {
-			return nil, absent("ginlock: Param(%q): the route %q has no such parameter: use one that it has", name, c.FullPath())
+			return nil, adapter.Absent("Param(%q): the route %q has no such parameter: use one that it has", name, c.FullPath())
 		}
-		return one(v, "path parameter", name)
-	}
+		return adapter.One(v, "path parameter", name)
+	})
 }
 
 // Query takes the first value of a query parameter.
 func Query(name string) Part {
-	if name == "" {
-		return nil
-	}
-	return func(c *gin.Context) ([]string, error) {
-		return one(c.Query(name), "query parameter", name)
-	}
+	return web.Named(name, func(c *gin.Context) ([]string, error) { return adapter.One(c.Query(name), "query parameter", name) })
 }
 
 // Header takes the first value of a header field; of an Idempotency-Key without the quotes that RFC 8941 puts around it.
@@ -50,81 +48,51 @@ func Query(name string) Part {
 //
 //	ginlock.New(locker, "create-order", ginlock.Parts(ginlock.Value("user"), ginlock.Header("Idempotency-Key")))
 func Header(name string) Part {
-	if name == "" {
-		return nil
-	}
-	return func(c *gin.Context) ([]string, error) {
-		v := c.GetHeader(name)
-		if n := len(v); n > 1 && v[0] == '"' && v[n-1] == '"' && http.CanonicalHeaderKey(name) == "Idempotency-Key" {
-			v = v[1 : n-1] // some clients leave the quotes out
-		}
-		return one(v, "header", name)
-	}
+	return web.Named(name, func(c *gin.Context) ([]string, error) { return adapter.Header(c.Request.Header, name) })
 }
 
 // Value takes the value that an earlier middleware has set with c.Set: a string, an integer or a [fmt.Stringer]. A request
 // without it gets a 500, so the earlier middleware must refuse it.
 func Value(name string) Part {
-	if name == "" {
-		return nil
-	}
-	return func(c *gin.Context) ([]string, error) {
+	return web.Named(name, func(c *gin.Context) ([]string, error) {
 		v, ok := c.Get(name)
 		if !ok {
-			return nil, absent("ginlock: Value(%q) is not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
+			return nil, adapter.Absent("Value(%q) is not set: put the middleware that calls c.Set(%[1]q, ...) before this one", name)
 		}
-		s, ok := text(v)
-		switch {
-		case !ok:
-			return nil, fmt.Errorf("ginlock: Value(%q) has type %T: set a string, an integer or a fmt.Stringer", name, v)
-		case s == "":
-			return nil, absent("ginlock: Value(%q) is an empty %T: refuse such requests before this middleware", name, v)
+		return adapter.Text(fmt.Sprintf("Value(%q)", name), v)
+	})
+}
+
+// JSON takes a field of the body, which must be a JSON object: JSON("account_id") one at its top level, JSON("data",
+// "account_id") one of the object in its field "data". The field is a string that is not empty, or a number, taken as it
+// is written (-0 as 0): 42 and "42" are the same, 42 and 42.0 are not, so do not read it as a float. Each name must occur
+// once, in whatever case: encoding/json could give the handler another value than the lock's.
+//
+// A body without such a field is refused with 400, and one above 1 MiB, or the limit of an earlier [http.MaxBytesReader],
+// with 413 and an [*http.MaxBytesError]. The body is read before the lock is taken, and the handler can read it again. An
+// earlier middleware must unpack a compressed body, and leave the body readable or use [gin.Context.ShouldBindBodyWith].
+func JSON(path ...string) Part { return Body(adapter.JSON(path)) }
+
+// Body takes what take returns for the body, which is read as by [JSON], and which take must not change.
+func Body(take func(body []byte) ([]string, error)) Part { return web.Body(body, take) }
+
+// errGone is the error of a body that was still being read when c was given to another request, see call. Nothing reports it.
+var errGone = errors.New("ginlock: the request was answered while its body was read")
+
+func body(c *gin.Context) ([]byte, error) {
+	if v, ok := c.Get(gin.BodyBytesKey); ok { // from ShouldBindBodyWith, which the handler uses too
+		if b, ok := v.([]byte); ok {
+			return adapter.Fits(b)
 		}
-		return []string{s}, nil
 	}
+	request := c.Request
+	read, err := adapter.Body(request)
+	if c.Request != request {
+		return nil, errGone
+	}
+	return read, err
 }
 
 // Parts takes the values of all parts, in their order: Parts(Param("tenant"), Param("id")) makes holdfast.Key(resource,
 // tenant, id).
 func Parts(parts ...Part) Part { return wiring.Parts(parts) }
-
-func one(value, kind, name string) ([]string, error) {
-	if value == "" {
-		return nil, wiring.Absent(&keyError{what: fmt.Sprintf("no %s %q", kind, name)})
-	}
-	return []string{value}, nil
-}
-
-func absent(format string, args ...any) error { return wiring.Absent(fmt.Errorf(format, args...)) }
-
-// text reports false for a type without a text of its own: a pointer's would differ from request to request.
-func text(v any) (string, bool) {
-	if s, ok := v.(fmt.Stringer); ok {
-		return s.String(), true
-	}
-	switch r := reflect.ValueOf(v); {
-	case r.Kind() == reflect.String, r.CanInt(), r.CanUint():
-		return fmt.Sprint(v), true
-	}
-	return "", false
-}
-
-// keyError reports a request that does not name its lock. It matches holdfast.ErrInvalid.
-// The client is shown what, but not cause.
-type keyError struct {
-	what  string
-	cause error // why the body could not be read, or nil
-}
-
-func unnamed(_, what string) error { return &keyError{what: what} }
-
-func (e *keyError) Error() string {
-	s := "ginlock: cannot make the lock's key: the request has " + e.what
-	if e.cause != nil {
-		s += ": " + e.cause.Error()
-	}
-	return s
-}
-
-func (e *keyError) Unwrap() error        { return e.cause }
-func (e *keyError) Is(target error) bool { return target == holdfast.ErrInvalid }

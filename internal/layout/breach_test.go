@@ -54,6 +54,7 @@ func TestImportBreaches(t *testing.T) {
 	clean := []string{
 		"core: fmt go-redis core/internal/protocol", "core/internal/protocol: net", "go-redis: net xxhash", "xxhash: fmt",
 		"ginlock: core gin net/http internal/adapter/jsonfield", "gin: sse", "asynqlock: core asynq go-redis", "cronlock: core cron",
+		"httplock: core net/http internal/adapter/web", "internal/adapter/web: core net/http",
 		"sqlfence: core database/sql", "internal/servertest: miniredis go-redis",
 	}
 	tests := []struct {
@@ -75,6 +76,7 @@ func TestImportBreaches(t *testing.T) {
 		{"go-redis in ginlock", "ginlock: go-redis", "ginlock must not import " + goRedis},
 		{"internal in an adapter", "ginlock: internal/servertest", "ginlock must not import " + modulePath + "/internal/servertest"},
 		{"an adapter in another", "cronlock: ginlock", "cronlock must not import " + modulePath + "/ginlock"},
+		{"a host in httplock", "httplock: gin", "httplock must not import " + gin},
 		{"another host in an adapter", "asynqlock: gin", "asynqlock must not import " + gin},
 		{"a driver in sqlfence", "sqlfence: other", "sqlfence must not import example.com/other"},
 		{"go-redis in sqlfence", "sqlfence: go-redis", "sqlfence must not import " + goRedis},

@@ -31,6 +31,7 @@ var allowed = map[string]struct {
 }{
 	"core":      {modules: []string{goRedis}},
 	"ginlock":   {core: true, modules: []string{gin}},
+	"httplock":  {core: true},
 	"asynqlock": {core: true, modules: []string{asynq, goRedis, cron}}, // cron reads the specs of asynq's Scheduler
 	"cronlock":  {core: true, modules: []string{cron}},
 	"sqlfence":  {core: true},
@@ -169,7 +170,7 @@ func requireBreaches(mod modFile) []string {
 // topLevel is all that may lie there beside dot-files.
 var topLevel = []string{
 	"go.mod", "go.sum", "go.work", "go.work.sum",
-	"core", "ginlock", "asynqlock", "cronlock", "sqlfence", "examples", "internal",
+	"core", "httplock", "ginlock", "asynqlock", "cronlock", "sqlfence", "examples", "internal",
 	"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile",
 }
 

@@ -26,6 +26,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/core/redlock"
 	_ "github.com/holdfast-go/holdfast/cronlock"
 	_ "github.com/holdfast-go/holdfast/ginlock"
+	_ "github.com/holdfast-go/holdfast/httplock"
 	_ "github.com/holdfast-go/holdfast/sqlfence"
 	_ "github.com/redis/go-redis/v9"
 	_ "github.com/robfig/cron/v3"

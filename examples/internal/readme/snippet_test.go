@@ -78,6 +78,7 @@ var imports = map[string]string{
 	"ginlock":   "github.com/holdfast-go/holdfast/ginlock",
 	"holdfast":  "github.com/holdfast-go/holdfast/core",
 	"http":      "net/http",
+	"httplock":  "github.com/holdfast-go/holdfast/httplock",
 	"httptest":  "net/http/httptest",
 	"log":       "log",
 	"miniredis": "github.com/alicebob/miniredis/v2",

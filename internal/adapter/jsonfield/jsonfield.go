@@ -1,4 +1,4 @@
-// Package jsonfield finds the field of a JSON object that names a lock, for ginlock and asynqlock.
+// Package jsonfield finds the field of a JSON object that names a lock, for the adapters.
 package jsonfield
 
 import (
