@@ -36,7 +36,7 @@ const (
 // asynqNames begins each script that reads or changes a task of asynq. pending_since is in nanoseconds.
 const asynqNames = `
 local MSG, STATE, PENDING_SINCE = 'msg', 'state', 'pending_since'
-local ACTIVE, PENDING, RETRY, ARCHIVED = 'active', 'pending', 'retry', 'archived'
+local ACTIVE, PENDING, RETRY, ARCHIVED, COMPLETED = 'active', 'pending', 'retry', 'archived', 'completed'
 `
 
 var errMessage = errors.New("asynqlock: asynq's record of the task has an unknown format")

@@ -1,6 +1,7 @@
 package asynqlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,16 +24,18 @@ import (
 //	asynqlock:queues:<lock>              queues with deferred tasks, a set  SMEMBERS SADD PEXPIRE
 //	asynqlock:deferred:{<queue>}:<lock>  these tasks, a sorted set          ZADD ZREM ZRANGE ZRANK EXISTS PTTL PEXPIRE
 //	asynqlock:share*:{<queue>}:*         the same, of WithShare             the same, ZCARD
+//	asynqlock:order:{<queue>}:<key>      tasks of WithOrder, a sorted set   ZADD ZREM ZRANGE ZRANK ZSCORE PEXPIRE
 //	asynq:{<queue>}:t:<id>               asynq's hash of a task             HGET HMGET HSET HDEL HEXISTS HINCRBY
 //	asynq:{<queue>}:pending              asynq's list                       LPOS LREM RPUSH
 //	asynq:{<queue>}:retry                asynq's sorted set                 ZADD ZREM
 //	asynq:{<queue>}:archived             asynq's sorted set                 ZREM
 //	asynq:{<queue>}:paused               asynq's string                     EXISTS
 //
-// The first three expire at most twice [Policy.MaxDelay] after the last deferral. A deferred task has fields of its hash that
+// The first three expire at most twice [Policy.MaxDelay] after the last deferral, an order after 90 days. A deferred task has fields of its hash that
 // begin with "holdfast". Without these commands nothing wakes a deferred task, and one without retries left fails.
 type Guard struct {
 	locker *holdfast.Locker
+	batch  *batch // for WithOrder
 	config
 }
 
@@ -58,8 +61,10 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 	if g.busy.wait < 0 {
 		g.mistakes.Refuse("WithBusy(Wait(%v)): negative", g.busy.wait)
 	}
+	g.judgeOrder()
 	wiring.Judge(&g.mistakes, locker, g.targets, g.lock, g.share)
 	g.redis = tasksIn(&g.mistakes, locker, g.redis)
+	g.batch = &batch{redis: g.redis}
 	if err := g.mistakes.Err("asynqlock: New"); err != nil {
 		panic(err)
 	}
@@ -107,7 +112,13 @@ func (g *Guard) process(ctx context.Context, t *asynq.Task, next asynq.Handler) 
 	if err != nil {
 		return err
 	}
-	ran, err := g.run(ctx, want, g.busy.wait, t, next)
+	ran := false
+	if g.ordered {
+		err = g.turn(ctx, want.Keys[0], refOf(ctx, ""), true)
+	}
+	if err == nil {
+		ran, err = g.run(ctx, want, g.busy.wait, true, t, next)
+	}
 	if ran {
 		return err
 	}
@@ -139,11 +150,12 @@ func (g *Guard) refused(ctx context.Context, want wiring.Locks, t *asynq.Task, n
 
 // run calls the handler under the locks, if they can be had, and holds them until the handler returns, whatever happens to
 // its context. asynq abandons a handler that outlives its timeout or a shutdown, and runs the task again elsewhere
-// alongside it.
-func (g *Guard) run(ctx context.Context, want wiring.Locks, wait time.Duration, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
+// alongside it. turn is true if it is known to be the task's turn.
+func (g *Guard) run(ctx context.Context, want wiring.Locks, wait time.Duration, turn bool, t *asynq.Task, next asynq.Handler) (ran bool, err error) {
 	var names []string // of the locks in Redis, with the Locker's prefix
 	var listens func() bool
 	var began time.Time
+	var refusal error
 	r, result := refOf(ctx, want.Share), errPanicked
 	defer func() {
 		if !ran {
@@ -155,16 +167,26 @@ func (g *Guard) run(ctx context.Context, want wiring.Locks, wait time.Duration, 
 			if deferral(result) == nil && (result != nil || err != nil) {
 				g.forget(ctx, r)
 			}
+			if g.ordered && comesBack(r, cmp.Or(err, result)) {
+				return
+			}
 		}
 		// A task that did not have to wait means that none was there when the one before it ended, and the key was idle
 		// until it came. So it wakes one to run and one to wait. If it took longer than that one would wait, it is not
 		// worth it.
 		n := 1
-		if wait == 0 && time.Since(began) < patience && serverOf(ctx).room() {
+		if (wait == 0 || g.ordered) && time.Since(began) < patience && serverOf(ctx).room() {
 			n = 2
 		}
-		for _, name := range names {
-			g.wake(ctx, name, own, n) // after the release, also when the handler panics
+		wake := func() {
+			for _, name := range names {
+				g.wake(ctx, name, own, n) // after the release, also when the handler panics
+			}
+		}
+		if g.ordered {
+			go wake() // the next one waits until asynq knows that this one is done
+		} else {
+			wake()
 		}
 	}()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -174,14 +196,19 @@ func (g *Guard) run(ctx context.Context, want wiring.Locks, wait time.Duration, 
 	}
 	task := ctx
 	work := func(ctx context.Context) error {
+		if g.ordered && !turn {
+			if refusal = g.turn(ctx, want.Keys[0], r, false); refusal != nil {
+				return nil
+			}
+		}
 		locks := holdfast.Taken(ctx)
 		for _, lock := range locks {
-			names = append(names, lock.Key())
+			names = append(names, g.name(want.Keys, lock.Key()))
 		}
 		listens = context.AfterFunc(task, func() { g.forget(task, r) }) // asynq counts a failure
 		ran, began = true, time.Now()
 		for _, lock := range locks {
-			if lock.Limit() > 1 {
+			if lock.Limit() > 1 && !g.ordered {
 				g.fill(task, lock, want.Keys, r)
 			}
 		}
@@ -194,7 +221,7 @@ func (g *Guard) run(ctx context.Context, want wiring.Locks, wait time.Duration, 
 	key := want.Keys[0]
 	switch {
 	case !ran:
-		return false, err
+		return false, cmp.Or(refusal, err)
 	case err == nil:
 		return true, result
 	case !errors.Is(err, holdfast.ErrLost):

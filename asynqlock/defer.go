@@ -41,9 +41,12 @@ const (
 // asynq puts a task back if its handler returns an error that is not a failure. But first it checks the retries, and
 // archives a task that has none left, failure or not: see keep.
 func (g *Guard) putBack(ctx context.Context, want wiring.Locks, t *asynq.Task, next asynq.Handler, busy error) error {
-	r, now, lock := refOf(ctx, want.Share), time.Now(), lockOf(busy)
+	r, now, lock := refOf(ctx, want.Share), time.Now(), g.name(want.Keys, lockOf(busy))
 	ends, bounded := ctx.Deadline() // by its Timeout, too, asynq would count a failure
 	mayWait := g.busy.wait < patience && (!bounded || ends.Sub(now) > patience+time.Second)
+	if turn := (*turnError)(nil); errors.As(busy, &turn) {
+		mayWait = mayWait && turn.active
+	}
 	rec, err := g.note(ctx, r, lock, now, mayWait)
 	if errors.Is(err, asynq.ErrTaskNotFound) {
 		return fmt.Errorf("asynqlock: task %s is not in this Redis: name asynq's by WithRedis: %w", r.id, err)
@@ -57,7 +60,7 @@ func (g *Guard) putBack(ctx context.Context, want wiring.Locks, t *asynq.Task, n
 	}
 	defer leave()
 	if wait > 0 {
-		ran, err := g.run(ctx, want, wait, t, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		ran, err := g.runSoon(ctx, want, wait, t, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 			leave()
 			return next.ProcessTask(ctx, t)
 		}))
@@ -65,7 +68,9 @@ func (g *Guard) putBack(ctx context.Context, want wiring.Locks, t *asynq.Task, n
 		if ran || ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(settling)
+		if lockOf(err) != "" {
+			time.Sleep(settling)
+		}
 		busy = err
 	}
 	if now.Sub(rec.since) > g.maxDeferral {
@@ -76,7 +81,7 @@ func (g *Guard) putBack(ctx context.Context, want wiring.Locks, t *asynq.Task, n
 	d := &DeferredError{Since: rec.since, failure: rec.failure}
 	for i := range want.Keys {
 		if i > 0 || wait > 0 || rec.waits {
-			lock = lockOf(busy)
+			lock = g.name(want.Keys, lockOf(busy))
 			rec, err = g.note(ctx, r, lock, d.Since, false)
 		}
 		if d.Delay = g.delay(busy, rec, now.Sub(d.Since), limit); err != nil || lock == "" || rec.ahead > 0 && wait == 0 {
@@ -84,11 +89,11 @@ func (g *Guard) putBack(ctx context.Context, want wiring.Locks, t *asynq.Task, n
 		}
 		// The lock may have been released before its holder could find the note. So look again now that the note is there.
 		// If others are noted in front of it, these do.
-		ran, err := g.run(ctx, want, 0, t, next)
+		ran, err := g.run(ctx, want, 0, false, t, next)
 		if ran || ctx.Err() != nil {
 			return err
 		}
-		if busy = err; lockOf(busy) == lock {
+		if busy = err; g.name(want.Keys, lockOf(busy)) == lock {
 			break
 		}
 	}
@@ -114,6 +119,9 @@ func (g *Guard) delay(busy error, rec record, deferred, limit time.Duration) tim
 	var held *holdfast.HeldError
 	if errors.As(busy, &held) && held.TimeLeft > 0 {
 		d = held.TimeLeft
+	}
+	if turn := (*turnError)(nil); errors.As(busy, &turn) {
+		d = mostBehind
 	}
 	d += rand.N(max(d/4, time.Second))
 	switch {

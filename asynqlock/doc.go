@@ -38,7 +38,7 @@
 // WithLock(holdfast.WithMaxHold(d)) ends the lock of a handler that hangs, but not the handler. So does WithProgress for
 // one that calls holdfast.Progress.
 //
-// Tasks of a key do not run in the order of their enqueueing, under any [Policy].
+// Tasks of a key run in the order of their enqueueing only by [WithOrder].
 //
 // A task without a key is archived. After mux.Use(guard.Wrap) that is any task without the field, of whatever type, and
 // what a group's aggregator makes without it.

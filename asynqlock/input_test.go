@@ -143,8 +143,14 @@ func TestMistakesInTheCallingCode(t *testing.T) {
 		"shares of several": {func() {
 			asynqlock.New(several, "account", part, asynqlock.WithShare(part), asynqlock.WithRedis(rdb))
 		}, []string{"WithShare: ", "need one Redis"}},
-		"no Redis":    {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
-		"a nil Redis": {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},
+		"order of several":  {guard(asynqlock.WithOrder(), asynqlock.WithAlso("account", part)), []string{"WithOrder does not go with WithAlso"}},
+		"order and shares":  {guard(asynqlock.WithOrder(), asynqlock.WithShare(part)), []string{"WithOrder does not go with WithShare"}},
+		"order, fail open":  {guard(asynqlock.WithOrder(), asynqlock.WithFailOpen()), []string{"WithOrder does not go with WithFailOpen"}},
+		"order that skips":  {guard(asynqlock.WithOrder(), asynqlock.WithBusy(asynqlock.Skip())), []string{"WithOrder does not go with WithBusy"}},
+		"order that fails":  {guard(asynqlock.WithBusy(asynqlock.Fail()), asynqlock.WithOrder()), []string{"WithOrder does not go with WithBusy"}},
+		"order, and a wait": {guard(asynqlock.WithOrder(), asynqlock.WithBusy(asynqlock.Wait(time.Second))), []string{"WithOrder does not go with WithBusy"}},
+		"no Redis":          {guard(asynqlock.WithRedis(nil)), []string{"WithRedis(nil)"}},
+		"a nil Redis":       {guard(asynqlock.WithRedis((*redis.Client)(nil))), []string{"WithRedis(nil)"}},
 		"all at once": {func() {
 			asynqlock.New(nil, "", part, asynqlock.WithBusy(asynqlock.Wait(-1).MaxDelay(0).MaxDeferral(-1)), nil, asynqlock.WithRedis(nil))
 		}, []string{"no Locker", "no resource", "MaxDelay(0s)", "nil option", "MaxDeferral(-1ns)", "Wait(-1ns)", "WithRedis(nil)"}},

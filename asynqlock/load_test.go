@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// worker is a server with the Guard until its standard input ends. The journal has a line when a task was dequeued and
+// worker is a server with the Guard, whose third word says whether with WithOrder, until its standard input ends. The journal has a line when a task was dequeued and
 // when it was let go, when a run began and when it ended, and when a lock was lost.
 func worker(spec []string) error {
 	journal, err := os.OpenFile(spec[1], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -65,8 +65,14 @@ func worker(spec []string) error {
 	if err != nil {
 		return err
 	}
-	g := asynqlock.New(locker, "account", asynqlock.Field("account"), asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second)),
-		asynqlock.WithTrace(&asynqlock.Trace{Lost: func(ctx context.Context, e asynqlock.Event) { write("lost", ctx, e.Task) }}))
+	opts := []asynqlock.Option{
+		asynqlock.WithBusy(asynqlock.Defer().MaxDelay(time.Second)),
+		asynqlock.WithTrace(&asynqlock.Trace{Lost: func(ctx context.Context, e asynqlock.Event) { write("lost", ctx, e.Task) }}),
+	}
+	if spec[2] != "" {
+		opts = []asynqlock.Option{asynqlock.WithOrder(), opts[1]}
+	}
+	g := asynqlock.New(locker, "account", asynqlock.Field("account"), opts...)
 	server := asynq.NewServerFromRedisClient(rdb, g.Config(asynq.Config{
 		LogLevel: asynq.FatalLevel, Concurrency: 20, TaskCheckInterval: 10 * time.Millisecond, ShutdownTimeout: 200 * time.Millisecond,
 		DelayedTaskCheckInterval: 200 * time.Millisecond,
@@ -114,6 +120,7 @@ type crew struct {
 	dir      string
 	journals []string
 	killed   map[string]int64 // when, by journal
+	order    bool             // they have WithOrder
 }
 
 type member struct {
@@ -125,8 +132,12 @@ func (c *crew) start() *member {
 	c.t.Helper()
 	m := &member{journal: filepath.Join(c.dir, strconv.Itoa(len(c.journals)))}
 	c.journals = append(c.journals, m.journal)
+	mode := ""
+	if c.order {
+		mode = "order"
+	}
 	var err error
-	if m.Child, err = servertest.StartChild(workerEnv+"="+c.addr+"\n"+m.journal, nil); err != nil {
+	if m.Child, err = servertest.StartChild(workerEnv+"="+c.addr+"\n"+m.journal+"\n"+mode, nil); err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(m.Kill)

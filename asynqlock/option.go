@@ -32,6 +32,7 @@ type config struct {
 	handle      func(context.Context, *asynq.Task, error) error // of WithErrorHandler, or nil
 	traces
 	failOpen bool
+	ordered  bool
 }
 
 // decide returns what asynq sees when the Guard fails a task with err.
@@ -210,6 +211,14 @@ func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 func WithShare(part Part) Option {
 	return option(func(c *config) { c.share = &wiring.Share[*asynq.Task]{Part: part} })
 }
+
+// WithOrder has the tasks of a key, queue by queue, run one at a time in the order in which [Guard.Enqueue] enqueued them, also if
+// they are retried and workers are killed. Every Guard of the key needs it. It does not go with WithAlso, WithShare,
+// WithFailOpen or a policy other than [Defer].
+//
+// A task that is to be retried keeps the next ones waiting, until their MaxDeferral. The Guard notices within 30 s that it was
+// deleted or archived.
+func WithOrder() Option { return option(func(c *config) { c.ordered = true }) }
 
 // WithRedis sets the Redis that asynq uses. Default: the Locker's.
 func WithRedis(client redis.UniversalClient) interface {

@@ -18,6 +18,8 @@ const (
 	wokenField   = "holdfast:woken"   // a release has woken it, and it has not been deferred since
 	firstsField  = "holdfast:firsts"  // how often it has been the first in line, and was not woken
 	keptField    = "holdfast:kept"    // asynq is about to archive it, though it is only deferred: see keep.lua
+	placeField   = "holdfast:place"   // its place in the order of its key: see order.lua
+	turnField    = "holdfast:turn"    // see turn.lua
 	untilField   = "holdfast:until"   // its deadline (Unix s): after that asynq fails it, and no Guard sees it
 )
 
@@ -69,10 +71,16 @@ func (g *Guard) note(ctx context.Context, r taskRef, lock string, since time.Tim
 	defer cancel()
 	rec := record{since: since}
 	keys, life := []string{r.key()}, g.maxDelay+forwarding
-	if lock != "" {
+	if g.ordered {
+		// Each one says it, and before: otherwise a task in front may have ended without a look.
+		keys = append(keys, orderKey(lock, r.queue))
+		if err := g.sayQueue(ctx, lock, r.queue); err != nil {
+			return rec, err
+		}
+	} else if lock != "" {
 		keys = append(keys, notesKey(lock, r.queue, r.share), sharesKey(lock, r.queue), notesKey(lock, r.queue, ""))
 	}
-	reply, err := deferScript.Run(ctx, g.redis, keys, r.id, since.UnixMilli(), r.retried, life.Milliseconds(), mayWait, r.share).Slice()
+	reply, err := deferScript.Run(ctx, g.redis, keys, r.id, since.UnixMilli(), r.retried, life.Milliseconds(), mayWait, r.share, g.ordered).Slice()
 	if err == redis.Nil {
 		err = asynq.ErrTaskNotFound
 	}
@@ -99,14 +107,20 @@ func (g *Guard) note(ctx context.Context, r taskRef, lock string, since time.Tim
 	} else if rec.failure = lastErr; lastErr != "" && !rec.waits {
 		err = g.redis.HSet(ctx, r.key(), failureField, lastErr).Err()
 	}
-	if rec.firsts > 0 || number(6) == 1 { // the first one says it each time, in case that it went wrong before
-		_, err = g.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
-			p.SAdd(ctx, queuesKey(lock), r.queue)
-			p.PExpire(ctx, queuesKey(lock), 2*life)
-			return nil
-		})
+	if !g.ordered && (rec.firsts > 0 || number(6) == 1) { // the first one says it each time, in case that it went wrong before
+		err = g.sayQueue(ctx, lock, r.queue)
 	}
 	return rec, err
+}
+
+// sayQueue notes that a queue has tasks that were deferred for lock.
+func (g *Guard) sayQueue(ctx context.Context, lock, queue string) error {
+	_, err := g.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.SAdd(ctx, queuesKey(lock), queue)
+		p.PExpire(ctx, queuesKey(lock), 2*(g.maxDelay+forwarding))
+		return nil
+	})
+	return err
 }
 
 // forget ends the deferral of a task, because its handler has failed.

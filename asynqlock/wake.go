@@ -94,7 +94,7 @@ func (g *Guard) fill(ctx context.Context, lock *holdfast.Lock, keys []string, r 
 func (g *Guard) wake(ctx context.Context, lock string, ran taskRef, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 	defer cancel()
-	queues, err := g.redis.SMembers(ctx, queuesKey(lock)).Result()
+	queues, err := g.deferredIn(ctx, lock)
 	if err != nil {
 		return
 	}
@@ -110,6 +110,18 @@ func (g *Guard) wake(ctx context.Context, lock string, ran taskRef, n int) {
 	}
 }
 
+// deferredIn returns the queues whose tasks were deferred for lock.
+func (g *Guard) deferredIn(ctx context.Context, lock string) ([]string, error) {
+	if !g.ordered {
+		return g.redis.SMembers(ctx, queuesKey(lock)).Result()
+	}
+	reply := redis.NewStringSliceCmd(ctx)
+	if err := g.batch.send(ctx, func(p redis.Pipeliner) { reply = p.SMembers(ctx, queuesKey(lock)) }); err != nil {
+		return nil, err
+	}
+	return reply.Result()
+}
+
 // runNext has asynq run the next n tasks of a queue, and returns how many are about to run. The note of own goes.
 func (g *Guard) runNext(ctx context.Context, lock, queue string, own taskRef, n int) int {
 	keys := []string{notesKey(lock, queue, ""), pendingKey(queue), retryKey(queue), archivedKey(queue), pausedKey(queue), sharesKey(lock, queue)}
@@ -117,7 +129,12 @@ func (g *Guard) runNext(ctx context.Context, lock, queue string, own taskRef, n 
 	for pause := firstPause; ; pause *= 2 {
 		now := time.Now()
 		look := now.Add(leastLook + rand.N(mostLook-leastLook)).Unix()
-		woken, err := runScript.Run(ctx, g.redis, keys, taskPrefix(queue), now.UnixNano(), n, furthest, own.id, look, own.share, before, behind).Int()
+		woken, err := 0, error(nil)
+		if g.ordered {
+			woken, err = g.runFirst(ctx, lock, queue, own, n)
+		} else {
+			woken, err = runScript.Run(ctx, g.redis, keys, taskPrefix(queue), now.UnixNano(), n, furthest, own.id, look, own.share, before, behind).Int()
+		}
 		if err != nil || woken != notYet || pause >= firstPause<<(wakeTries-1) {
 			return max(woken, 0)
 		}
