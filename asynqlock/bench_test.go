@@ -2,6 +2,7 @@ package asynqlock_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -82,6 +83,74 @@ func BenchmarkThroughput(b *testing.B) {
 	b.ReportMetric(median(plain), "plain/s")
 	b.ReportMetric(median(guarded), "guarded/s")
 	b.ReportMetric(median(guarded)/median(plain), "ratio")
+}
+
+// BenchmarkOrder has four servers of 10 workers, as README configures them, run short tasks of 100 keys, and of one, by turns with
+// WithOrder and without. All of them share this machine's processors with Redis.
+func BenchmarkOrder(b *testing.B) {
+	for _, c := range []struct {
+		keys, tasks int
+		takes       time.Duration
+	}{
+		{100, 10_000, 2 * time.Millisecond}, {100, 10_000, 10 * time.Millisecond}, {100, 10_000, 20 * time.Millisecond},
+		{1, 100, 2 * time.Millisecond}, {1, 100, 20 * time.Millisecond},
+	} {
+		b.Run(fmt.Sprintf("%d keys, %v", c.keys, c.takes), func(b *testing.B) {
+			var rates [2][]float64
+			for b.Loop() {
+				for i, opts := range [][]asynqlock.Option{nil, {asynqlock.WithOrder()}} {
+					rates[i] = append(rates[i], orderRate(b, c.keys, c.tasks, c.takes, opts...))
+				}
+			}
+			b.ReportMetric(median(rates[0]), "plain/s")
+			b.ReportMetric(median(rates[1]), "ordered/s")
+			b.ReportMetric(median(rates[1])/median(rates[0]), "ratio")
+		})
+	}
+}
+
+// orderRate returns how many tasks a second are run once they are enqueued.
+func orderRate(b *testing.B, keys, tasks int, takes time.Duration, opts ...asynqlock.Option) float64 {
+	server := servertest.Redis(b)
+	var guards []*asynqlock.Guard
+	var clients []*redis.Client
+	for range 4 {
+		rdb := server.Client()
+		clients = append(clients, rdb)
+		guards = append(guards, asynqlock.New(benchLocker(b, rdb), "account", asynqlock.Field("account"), opts...))
+	}
+	client := asynq.NewClientFromRedisClient(clients[0])
+	for i := range tasks {
+		var err error
+		if len(opts) > 0 {
+			_, err = guards[0].Enqueue(b.Context(), client, pay(i%keys))
+		} else {
+			_, err = client.Enqueue(pay(i % keys))
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	var left atomic.Int32
+	left.Store(int32(tasks))
+	done := make(chan struct{})
+	began := time.Now()
+	for i, g := range guards {
+		server := asynq.NewServerFromRedisClient(clients[i], g.Config(asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel}))
+		handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+			time.Sleep(takes)
+			if left.Add(-1) == 0 {
+				close(done)
+			}
+			return nil
+		})
+		if err := server.Start(g.Wrap(handler)); err != nil {
+			b.Fatal(err)
+		}
+		defer server.Shutdown()
+	}
+	<-done
+	return float64(tasks) / time.Since(began).Seconds()
 }
 
 // BenchmarkNextRun is the time from the end of a task to the beginning of the next one of its key, by policy; and from

@@ -212,12 +212,12 @@ func WithShare(part Part) Option {
 	return option(func(c *config) { c.share = &wiring.Share[*asynq.Task]{Part: part} })
 }
 
-// WithOrder has the tasks of a key, queue by queue, run one at a time in the order in which [Guard.Enqueue] enqueued them, also if
-// they are retried and workers are killed. Every Guard of the key needs it. It does not go with WithAlso, WithShare,
-// WithFailOpen or a policy other than [Defer].
+// WithOrder has the tasks of a key, queue by queue, run one at a time in the order in which [Guard.Enqueue] enqueued them,
+// also over retries and kills. Every Guard of the key needs it. It goes with [Defer] only, and without WithAlso, WithShare and
+// WithFailOpen.
 //
-// A task that is to be retried keeps the next ones waiting, until their MaxDeferral. The Guard notices within 30 s that it was
-// deleted or archived.
+// A task that is to be retried keeps the next ones waiting, until their MaxDeferral, or up to 30 s after it is deleted or
+// archived.
 func WithOrder() Option { return option(func(c *config) { c.ordered = true }) }
 
 // WithRedis sets the Redis that asynq uses. Default: the Locker's.

@@ -80,8 +80,8 @@ func (e *turnError) Error() string {
 
 func (e *turnError) Is(target error) bool { return target == holdfast.ErrNotAcquired }
 
-// Enqueue is client.EnqueueContext for [WithOrder]. A task enqueued otherwise, for later or into a group has its place from when a
-// worker first sees it; so has one returned with an error.
+// Enqueue is client.EnqueueContext for [WithOrder]. The place of a task enqueued otherwise, for later, into a group or with an
+// error is from when a worker first sees it.
 func (g *Guard) Enqueue(ctx context.Context, client *asynq.Client, task *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
 	if !g.ordered {
 		return nil, invalid("Enqueue: the Guard has no WithOrder")

@@ -161,6 +161,7 @@ func TestOrderGoesOn(t *testing.T) {
 		fails  error // what the handler of the first says
 		opts   []asynq.Option
 		byHand func(s *shop)
+		quiet  time.Duration // before byHand
 		within time.Duration
 		want   []string
 	}{
@@ -169,16 +170,16 @@ func TestOrderGoesOn(t *testing.T) {
 		"exhausted": {fails: errHandler, opts: []asynq.Option{asynq.MaxRetry(0)}, within: time.Second},
 		"skipped":   {fails: fmt.Errorf("no: %w", asynq.SkipRetry), within: time.Second},
 		"revoked":   {fails: asynq.RevokeTask, within: time.Second},
-		"retried": {fails: errHandler, within: 2*time.Minute + 5*time.Second, byHand: func(s *shop) {
-			time.Sleep(90 * time.Second)
+		"retried": {fails: errHandler, quiet: time.Minute, within: 3*time.Minute + 5*time.Second, byHand: func(s *shop) {
+			time.Sleep(150 * time.Second)
 			if n := s.ran(); n != 1 {
 				s.t.Errorf("%d runs before the retry", n)
 			}
 		}},
-		"deleted": {fails: errHandler, within: 31 * time.Second, byHand: inspect(func(s *shop) error {
+		"deleted": {fails: errHandler, quiet: 150 * time.Second, within: 31 * time.Second, byHand: inspect(func(s *shop) error {
 			return s.inspector.DeleteTask(queue, "42-000")
 		})},
-		"archived": {fails: errHandler, within: 31 * time.Second, byHand: inspect(func(s *shop) error {
+		"archived": {fails: errHandler, quiet: 150 * time.Second, within: 31 * time.Second, byHand: inspect(func(s *shop) error {
 			return s.inspector.ArchiveTask(queue, "42-000")
 		})},
 		"two deleted": {fails: errHandler, within: time.Second, want: []string{"42-000", "42-002", "42-003", "newcomer"}, byHand: func(s *shop) {
@@ -207,17 +208,18 @@ func TestOrderGoesOn(t *testing.T) {
 					}
 					return err
 				}, func(c *asynq.Config) {
-					c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 3 * time.Minute }
+					c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 4 * time.Minute }
 				})
 				want := s.line(g, 42, 0, 1, c.opts...)
 				s.until("the first", func() bool { return s.ran() == 1 })
 				want = append(want, s.line(g, 42, 1, 4)...)
 				s.until("the others are deferred", func() bool { return s.queued().Retry == 3 })
+				time.Sleep(10 * time.Second) // the next one looks by itself ever more rarely
 				close(begins)
 				ended := time.Now()
 				if c.byHand != nil {
 					s.until("it is to be retried", func() bool { return s.queued().Retry == 4 })
-					time.Sleep(time.Minute)
+					time.Sleep(c.quiet)
 					ended = time.Now()
 					c.byHand(s)
 				}
