@@ -63,13 +63,11 @@ func (g *call) From() *gin.Context       { return g.c }
 func (g *call) Context() context.Context { return g.ctx }
 func (g *call) Writer() web.Writer       { return g.c.Writer }
 func (g *call) Ours() bool               { return g.c.Request == g.request }
+func (g *call) Next()                    { g.c.Next() }
 func (g *call) Abort()                   { g.c.Abort() }
 
-func (g *call) Next(ctx context.Context) {
-	if ctx != nil {
-		g.c.Request = g.request.WithContext(context.WithValue(ctx, origin{g.request}, true))
-	}
-	g.c.Next()
+func (g *call) Set(ctx context.Context) {
+	g.c.Request = g.request.WithContext(context.WithValue(ctx, origin{g.request}, true))
 }
 
 // Back keeps whatever else the chain changed on the request.
@@ -87,7 +85,7 @@ func (g *call) Back() bool {
 	return true
 }
 
-// origin is the key, in the context of a request that Next made, that tells which one it was made of.
+// origin is the key, in the context of a request that Set made, that tells which one it was made of.
 type origin struct{ *http.Request }
 
 // Respond answers err by the table in the package's description, unless something has already been written. The body is

@@ -23,7 +23,7 @@ func Middleware(locker *holdfast.Locker, resource string, part Part, opts ...Opt
 	}}, "Middleware", opts, Option.apply)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			e.Serve(&call{w: track(w), r: r, next: next})
+			e.Serve(&call{track(w), r, r, next})
 		})
 	}
 }
@@ -64,14 +64,9 @@ func (c *call) From() *http.Request      { return c.r }
 func (c *call) Context() context.Context { return c.r.Context() }
 func (c *call) Writer() web.Writer       { return c.w }
 func (c *call) Ours() bool               { return true }
+func (c *call) Set(ctx context.Context)  { c.made = c.r.WithContext(ctx) }
+func (c *call) Next()                    { c.next.ServeHTTP(c.w, c.made) }
 func (c *call) Abort()                   {}
-
-func (c *call) Next(ctx context.Context) {
-	if c.made = c.r; ctx != nil {
-		c.made = c.r.WithContext(ctx)
-	}
-	c.next.ServeHTTP(c.w, c.made)
-}
 
 // Back notes an upload that the handler has parsed: net/http removes its temporary files through the original request.
 func (c *call) Back() bool {

@@ -23,6 +23,8 @@ import (
 
 type userKey struct{}
 
+type name string
+
 func TestHandlerRunsUnderTheLocksContext(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
 		log := logged(t)
@@ -63,7 +65,7 @@ func TestRefusals(t *testing.T) {
 	part := func(parts []string, err error) httplock.Part {
 		return func(*http.Request) ([]string, error) { return parts, err }
 	}
-	for name, tt := range map[string]struct {
+	for what, tt := range map[string]struct {
 		part    httplock.Part
 		opts    []httplock.Option
 		prepare func(t *testing.T, b *servertest.Bubble, api, task *replica) (undo func())
@@ -95,11 +97,11 @@ func TestRefusals(t *testing.T) {
 		"a part without Redis":  {part: part(nil, holdfast.ErrUnavailable), opts: []httplock.Option{httplock.WithFailOpen()}, status: 503, retry: "5", detail: "could not be taken", log: "a request was refused"},
 		"no such path value":    {part: httplock.Path("typo"), status: 500, detail: "could not be determined", log: `httplock: Path(\"typo\"): the pattern \"/orders/{id}\" has no such value: use one`},
 		"half a path value":     {part: httplock.Path("i"), status: 500, detail: "could not be determined", log: `use one that it has`},
-		"no value in context":   {part: httplock.Context("user"), status: 500, detail: "could not be determined", log: `Context(\"user\") is not set: put the middleware`},
-		"an empty context":      {part: httplock.Context("none"), status: 500, detail: "could not be determined", log: `Context(\"none\") is an empty string: refuse`},
-		"a list in the context": {part: httplock.Context("list"), status: 500, detail: "could not be determined", log: `Context(\"list\") has type []int: set a string`},
+		"no value in context":   {part: httplock.Context(name("user")), status: 500, detail: "could not be determined", log: `Context(\"user\") is not set: put the middleware`},
+		"an empty context":      {part: httplock.Context(name("none")), status: 500, detail: "could not be determined", log: `Context(\"none\") is an empty string: refuse`},
+		"a list in the context": {part: httplock.Context(name("list")), status: 500, detail: "could not be determined", log: `Context(\"list\") has type []int: set a string`},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(what, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
 				log := logged(t)
 				api, task := newReplica(t, b), newReplica(t, b)
@@ -111,7 +113,7 @@ func TestRefusals(t *testing.T) {
 				}
 				values := func(next http.Handler) http.Handler {
 					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						ctx := context.WithValue(context.WithValue(r.Context(), "none", ""), "list", []int{1}) //nolint
+						ctx := context.WithValue(context.WithValue(r.Context(), name("none"), ""), name("list"), []int{1})
 						next.ServeHTTP(w, r.WithContext(ctx))
 					})
 				}
@@ -270,6 +272,7 @@ func TestPanicReleasesAndGoesOn(t *testing.T) {
 
 func TestLockIsHeldUntilTheHandlerReturnsThoughTheClientIsGone(t *testing.T) {
 	bubble(t, func(t *testing.T, b *servertest.Bubble) {
+		log := logged(t)
 		api := newReplica(t, b)
 		entered, leave := make(chan struct{}), make(chan struct{})
 		h := route(func(http.ResponseWriter, *http.Request) { close(entered); <-leave }, httplock.Middleware(api.Locker, "order", byID))
@@ -283,6 +286,7 @@ func TestLockIsHeldUntilTheHandlerReturnsThoughTheClientIsGone(t *testing.T) {
 		close(leave)
 		all.Wait()
 		wantFree(t, b, "order:42")
+		log.want(t, "")
 	})
 }
 

@@ -267,6 +267,10 @@ func TestCallsThatAreNotSent(t *testing.T) {
 				if n := body.closed.Load(); n != 1 {
 					t.Errorf("the body was closed %d times", n)
 				}
+				broken := func(*http.Request) ([]string, error) { return nil, io.ErrNoProgress }
+				if _, err := httplock.Transport(api.Locker, "api", broken, nil).RoundTrip(ask(ctx, nil)); err != io.ErrNoProgress {
+					t.Errorf("got %v", err) // and the log nothing, as the caller has it
+				}
 				log.want(t, "")
 			})
 		})
@@ -282,7 +286,7 @@ func TestCallsFailOpen(t *testing.T) {
 
 func testCallsFailOpen(t *testing.T, b *servertest.Bubble, busy ...httplock.Option) {
 	api := newReplica(t, b)
-	var open atomic.Int32
+	var open, told atomic.Int32
 	client := httplock.Transport(api.Locker, "api", httplock.Host, sender(func(r *http.Request) (*http.Response, error) {
 		if lockOf(r) == nil {
 			open.Add(1)
@@ -290,6 +294,7 @@ func testCallsFailOpen(t *testing.T, b *servertest.Bubble, busy ...httplock.Opti
 		return answer(newStream("abc", nil))(r)
 	}), append(busy, httplock.WithLimit(3), httplock.WithFailOpen(),
 		httplock.WithTrace(&httplock.Trace{Unlocked: func(_ *http.Request, err error) {
+			told.Add(1)
 			if !errors.Is(err, holdfast.ErrUnavailable) {
 				t.Error(err)
 			}
@@ -316,8 +321,8 @@ func testCallsFailOpen(t *testing.T, b *servertest.Bubble, busy ...httplock.Opti
 		}
 		time.Sleep(time.Duration(i*i%977) * time.Millisecond)
 	}
-	if n := open.Load(); n != 101 {
-		t.Errorf("%d calls without a lock, want 101", n)
+	if n := open.Load(); n != 101 || told.Load() != n {
+		t.Errorf("%d calls without a lock, and %d in the trace, want 101", n, told.Load())
 	}
 	api.link.Heal()
 }

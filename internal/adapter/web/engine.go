@@ -90,8 +90,10 @@ type Call[R any] interface {
 	// Ours is false once the framework has given From to another request, which must not see anything of this one. That
 	// happens when a timeout middleware in front has returned.
 	Ours() bool
-	// Next runs the rest of the chain, with ctx unless that is nil.
-	Next(ctx context.Context)
+	// Set gives the request another context.
+	Set(ctx context.Context)
+	// Next runs the rest of the chain.
+	Next()
 	// Back gives the request its earlier context again, unless it is not Ours, which it reports.
 	Back() (ours bool)
 	// Abort keeps the rest of the chain from running.
@@ -126,7 +128,7 @@ func (e *Engine[R]) Serve(c Call[R]) {
 	case ran, !c.Ours():
 	case e.open(c.Context(), err):
 		e.tell(c.From(), unlocked, err)
-		c.Next(nil)
+		c.Next()
 	default:
 		e.refuse(c, err)
 	}
@@ -160,7 +162,8 @@ func (e *Engine[R]) hold(c Call[R], ctx context.Context) {
 			e.answer(c, err)
 		}
 	}()
-	c.Next(ctx)
+	c.Set(ctx)
+	c.Next()
 	returned = true
 }
 

@@ -79,9 +79,7 @@ func (t *Transport) enter(r *http.Request, keys []string, opts []holdfast.CallOp
 	go func() {
 		defer close(p.left)
 		defer func() { p.panicked = recover() }() // in a hook
-		entered := false
 		use := func(ctx context.Context) error {
-			entered = true
 			p.in <- ctx
 			p.stay(leave)
 			if err := release(r.Context(), ctx); errors.Is(err, holdfast.ErrLost) {
@@ -95,7 +93,7 @@ func (t *Transport) enter(r *http.Request, keys []string, opts []holdfast.CallOp
 		if t.FailOpen {
 			p.err = t.Locker.DoAll(r.Context(), keys, use, append(opts[:len(opts):len(opts)], holdfast.WithWait(0))...)
 		}
-		if !t.FailOpen || !entered && errors.Is(p.err, holdfast.ErrNotAcquired) {
+		if !t.FailOpen || errors.Is(p.err, holdfast.ErrNotAcquired) {
 			p.err = t.Locker.DoAll(r.Context(), keys, use, opts...)
 		}
 	}()
