@@ -28,7 +28,9 @@ func TestSharesMeasureEveryTable(t *testing.T) {
 			t.Errorf("%s has %d rows, want %d of %s", table.Part, len(table.Rows), want.rows, want.part)
 		}
 		for _, row := range table.Rows {
-			ours := want.part == "line" || strings.HasPrefix(table.text(row, ""), us)
+			// Without the local line each of a thousand calls joins that of Redis first, which may take as long as the test measures.
+			name := table.text(row, "")
+			ours := want.part == "line" || strings.HasPrefix(name, us) && !strings.Contains(name, "no local line")
 			if ours && (table.get(row, "failed") > 0 || table.get(row, "beyond") > 0 ||
 				slices.ContainsFunc(want.above, func(name string) bool { return !(table.get(row, name) > 0) })) {
 				t.Errorf("%s: got %v, want %q, and no failures", table.Part, row, want.above)
