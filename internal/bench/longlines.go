@@ -244,16 +244,19 @@ func learn(ctx context.Context, addr string, named bool) (b phrasebook, err erro
 		if !errors.Is(err, context.DeadlineExceeded) {
 			return b, fmt.Errorf("beside a holder: %w", err)
 		}
-		for b.join = seen.last(1); seen.last(1)[1] == b.join[1]; { // until it has left, of which nobody waits for the end
+		b.join = seen.latest(func(args []string) bool { return len(strings.Fields(args[behindOwner])) == 8 })
+		left := func(args []string) bool {
+			return b.join != nil && args[ownerAt] == b.join[ownerAt] && args[behindOwner] == "0"
+		}
+		for b.leave = nil; b.join != nil && b.leave == nil; b.leave = seen.latest(left) { // nobody waits for that
 			if err := pause(ctx, time.Millisecond); err != nil {
 				return b, err
 			}
 		}
-		b.leave = seen.last(1)
 		if err := lock.Release(ctx); err != nil {
 			return b, err
 		}
-		b.release = seen.last(1)
+		b.release = seen.latest(func(args []string) bool { return args[behindOwner] == fmt.Sprint(lock.Token()) })
 	}
 	if min(len(b.join), len(b.leave), len(b.release)) <= behindOwner || len(strings.Fields(b.join[behindOwner])) != 8 {
 		return b, fmt.Errorf("not the commands of a line: %q, %q, %q", b.join, b.leave, b.release)
@@ -295,14 +298,16 @@ type recorder struct {
 	sent [][]string
 }
 
-// last returns the nth of them from behind.
-func (r *recorder) last(n int) []string {
+// latest returns the latest of them, of those with five keys, that is right.
+func (r *recorder) latest(right func(args []string) bool) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.sent) < n {
-		return nil
+	for _, args := range slices.Backward(r.sent) {
+		if len(args) > behindOwner && args[2] == "5" && right(args) {
+			return args
+		}
 	}
-	return r.sent[len(r.sent)-n]
+	return nil
 }
 
 func (r *recorder) note(commands ...redis.Cmder) {
