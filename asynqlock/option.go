@@ -206,8 +206,8 @@ func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 }
 
 // WithShare has tasks for a key take turns by the value of part, such as Field("tenant"), with equal parts of the wakes and
-// grants: see [holdfast.WithShare]. A task without it has no name. Take it from who was authenticated. With [Wait], tasks of
-// one name can occupy all workers.
+// grants: see [holdfast.WithShare]. A task without it has no name. Take it from the authenticated tenant. With [Wait], tasks of
+// one name can occupy all workers. Wakes do not count holdfast.WithShareWeight.
 func WithShare(part Part) Option {
 	return option(func(c *config) { c.share = &wiring.Share[*asynq.Task]{Part: part} })
 }

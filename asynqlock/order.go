@@ -21,7 +21,7 @@ import (
 //     task of the first has its place, or is done, before that of the second exists. Places only rise. So the second task's is the
 //     later one, whether Enqueue gives it or, if that comes first or never comes, the worker that gets the task. A call that is
 //     killed, or fails, in between leaves a task without a place, and never a place without a task, for which others would wait.
-//   - A worker looks before it calls the handler, and asynq puts tasks in any order it likes: only who is first runs. The first
+//   - A worker looks before it calls the handler, and asynq puts tasks in any order it likes: only the first one runs. The first
 //     stays the first until it is done, as places are given behind it only, so it may look before it takes the lock.
 //   - What is done is what asynq says is done. If a worker is killed between its handler's end and that, asynq runs the task again, and
 //     the tasks behind it wait for that run as for the first.

@@ -3,7 +3,7 @@
 -- ARGV  1 the task's ID, 2 what the keys of tasks begin with, 3 the time (Unix ns)
 --
 -- A place counts only as long as asynq has the task and may still run it. So nobody has to give a place back: the first look
--- after a task was completed, archived or deleted, by whomever, removes its place. That a task's hash has the same place
+-- after a task was completed, archived or deleted, also by hand, removes its place. That a task's hash has the same place
 -- tells it from an earlier task of the same ID.
 
 -- at returns the task at an index of the order, its state, and its holdfast:turn and holdfast:woken. It removes the places that

@@ -327,6 +327,47 @@ func TestOrderOfTwoQueues(t *testing.T) {
 	})
 }
 
+// A task that ends wakes none of a queue that was paused meanwhile, and so the next one of the other queue.
+func TestOrderBesideAPausedQueue(t *testing.T) {
+	t.Parallel()
+	const accounts = 8 // whose queues are drawn by lot
+	bubble(t, func(s *shop) {
+		var q sequence
+		ends := make(chan struct{})
+		g := s.guard(s.locker(), asynqlock.WithOrder())
+		s.serve(g, func(ctx context.Context, task *asynq.Task) error {
+			if id := q.begin(ctx, task); strings.HasSuffix(id, "-000") {
+				<-ends
+			}
+			return nil
+		}, func(c *asynq.Config) { c.Queues, c.Concurrency = map[string]int{"low": 1, "crit": 5}, 3*accounts })
+		for account := range accounts {
+			s.line(g, account, 0, 1, asynq.Queue("crit"))
+		}
+		s.until("one of each", func() bool { return s.ran() == accounts })
+		for account := range accounts {
+			s.line(g, account, 100, 102, asynq.Queue("low"))
+			s.line(g, account, 1, 4, asynq.Queue("crit"))
+		}
+		s.until("the others wait", func() bool { return s.of("deferred") >= 5*accounts })
+		time.Sleep(time.Minute)
+		if err := s.inspector.PauseQueue("low"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // what asynq had taken is back
+		began := time.Now()
+		close(ends)
+		s.until("crit", func() bool { return s.ran() == 4*accounts })
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("those of the other queue took %v", took)
+		}
+		if err := s.inspector.UnpauseQueue("low"); err != nil {
+			t.Fatal(err)
+		}
+		s.until("low", func() bool { return s.ran() == 6*accounts })
+	})
+}
+
 // An order costs a task one command more when it is enqueued, and one more when it runs.
 func TestCommandsOfAnOrder(t *testing.T) {
 	t.Parallel()

@@ -210,31 +210,3 @@ func TestLimitIsFilled(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 	})
 }
-
-// A task of a limited lock that came back by itself has no note while it runs, which others would look at in vain.
-func TestNoteOfARunningTaskGoes(t *testing.T) {
-	bubble(t, func(s *shop) {
-		var st starts
-		free := s.hold(s.locker(), 42) // alone
-		s.serve(s.guard(s.locker(), asynqlock.WithLimit(2)), func(ctx context.Context, _ *asynq.Task) error {
-			if st.note(ctx) == "x" {
-				time.Sleep(time.Minute)
-			}
-			return nil
-		}, func(c *asynq.Config) { c.Concurrency = 1 + 1; c.TaskCheckInterval = time.Millisecond })
-		s.enqueue(pay(42), asynq.TaskID("x"))
-		s.until("x", func() bool { return s.of("deferred") == 1 })
-		free()
-		s.until("x runs", func() bool { return s.ran() == 1 })
-		began := time.Now()
-		for range 20 {
-			s.enqueue(pay(42))
-		}
-		for s.ran() < 21 {
-			time.Sleep(time.Millisecond)
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("20 tasks of no time took %v beside the one that runs", took)
-		}
-	})
-}

@@ -227,7 +227,7 @@ func TestProgressThatIsOvertaken(t *testing.T) {
 	}, holdfast.WithTTL(time.Minute))
 }
 
-// Reports and looks at the lock at the moment of its end: whoever has seen it end sees it ended from then on.
+// Reports and looks at the lock at the moment of its end: a call that has seen it end sees it ended from then on.
 func TestProgressBesideTheEnd(t *testing.T) {
 	rounds := 300
 	if underRace {

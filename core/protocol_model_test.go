@@ -27,34 +27,36 @@ func TestModelDoesWhatTheScriptsDo(t *testing.T) {
 	if underRace {
 		rules = rules[:1]
 	}
+	compareRules(t, rules, model.Whole, 6, 100, func(t *testing.T, b *servertest.Bubble, seed uint64, rule model.Rule) (log []string, difference string) {
+		m := newModelled(t, b, rand.New(rand.NewPCG(seed, 1)))
+		m.p.Without = rule
+		return m.run()
+	})
+}
+
+// compareRules compares a model with the scripts in schedules that depend on a seed. The model as a whole does what they do.
+// Without one of its rules it does something else, of which compare returns the first, in one of so many schedules.
+func compareRules[R comparable](t *testing.T, rules []R, whole R, seeds, without uint64,
+	compare func(t *testing.T, b *servertest.Bubble, seed uint64, rule R) (log []string, difference string),
+) {
 	for _, rule := range rules {
-		seeds := uint64(100)
-		if rule == model.Whole {
-			seeds = 6
+		n := without
+		if rule == whole {
+			n = seeds
 		}
 		var difference string
-		for seed := range seeds {
+		for seed := uint64(0); seed < n && difference == ""; seed++ {
 			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				m := newModelled(t, b, rand.New(rand.NewPCG(seed, 1)))
-				m.p.Without = rule
-				for i := 0; i < 150 && m.difference == ""; i++ {
-					m.step()
-				}
-				if difference = m.difference; difference != "" && rule == model.Whole {
-					t.Errorf("seed %d:\n%s\n%s", seed, strings.Join(m.log, "\n"), difference)
-				}
-				for _, sub := range m.inboxes {
-					_ = sub.Close()
+				var log []string
+				if log, difference = compare(t, b, seed, rule); difference != "" && rule == whole {
+					t.Errorf("seed %d:\n%s\n%s", seed, strings.Join(log, "\n"), difference)
 				}
 			})
-			if difference != "" {
-				break
-			}
 		}
-		if difference == "" && rule != model.Whole {
-			t.Errorf("without %q: no difference to the scripts", rule)
+		if difference == "" && rule != whole {
+			t.Errorf("without %q: no difference to the scripts", fmt.Sprint(rule))
 		}
-		t.Logf("without %q: %s", rule, difference)
+		t.Logf("without %q: %s", fmt.Sprint(rule), difference)
 	}
 }
 
@@ -72,38 +74,14 @@ func TestModelDoesWhatTheScriptsDoWithLimits(t *testing.T) {
 	if underRace {
 		rules, whole = rules[:1], 3
 	}
-	for _, rule := range rules {
-		seeds := uint64(1000)
-		if rule == model.Whole {
-			seeds = whole
+	compareRules(t, rules, model.Whole, whole, 1000, func(t *testing.T, b *servertest.Bubble, seed uint64, rule model.Rule) (log []string, difference string) {
+		m := newModelled(t, b, rand.New(rand.NewPCG(seed, 2)))
+		m.p.Without, m.p.Fence = rule, model.Forever
+		for o := range m.limits {
+			m.limits[o] = []uint8{1, 2, 2, 3, 3, model.Unlimited}[m.rnd.IntN(6)]
 		}
-		var difference string
-		for seed := range seeds {
-			bubble(t, func(t *testing.T, b *servertest.Bubble) {
-				m := newModelled(t, b, rand.New(rand.NewPCG(seed, 2)))
-				m.p.Without, m.p.Fence = rule, model.Forever
-				for o := range m.limits {
-					m.limits[o] = []uint8{1, 2, 2, 3, 3, model.Unlimited}[m.rnd.IntN(6)]
-				}
-				for i := 0; i < 150 && m.difference == ""; i++ {
-					m.step()
-				}
-				if difference = m.difference; difference != "" && rule == model.Whole {
-					t.Errorf("seed %d:\n%s\n%s", seed, strings.Join(m.log, "\n"), difference)
-				}
-				for _, sub := range m.inboxes {
-					_ = sub.Close()
-				}
-			})
-			if difference != "" {
-				break
-			}
-		}
-		if difference == "" && rule != model.Whole {
-			t.Errorf("without %q: no difference to the scripts", rule)
-		}
-		t.Logf("without %q: %s", rule, difference)
-	}
+		return m.run()
+	})
 }
 
 // modelled is a server and the model of it, in which a tick is a second.
@@ -157,6 +135,17 @@ func (m *modelled) real(t model.Token) int64 {
 	return m.zero + int64(t)
 }
 
+// run does 150 things, up to the first difference.
+func (m *modelled) run() (log []string, difference string) {
+	for i := 0; i < 150 && m.difference == ""; i++ {
+		m.step()
+	}
+	for _, sub := range m.inboxes {
+		_ = sub.Close()
+	}
+	return m.log, m.difference
+}
+
 // step does something at random in both.
 func (m *modelled) step() {
 	o := model.Owner(1 + m.rnd.IntN(model.MaxOwners))
@@ -183,9 +172,9 @@ func (m *modelled) step() {
 		m.note("%s renews to %d", ownerID(o), lease)
 		var got any
 		if m.limits[o] > 1 {
-			got = m.run(holdfast.KeepScript, "k", fenceKey, heldKey, ownerID(o), ms(lease))
+			got = m.ask(holdfast.KeepScript, "k", fenceKey, heldKey, ownerID(o), ms(lease))
 		} else {
-			got = m.run(holdfast.RenewScript, "k", ownerID(o), ms(lease))
+			got = m.ask(holdfast.RenewScript, "k", ownerID(o), ms(lease))
 		}
 		if want := ms(m.s.Renew(&m.p, o, lease)); got != want {
 			m.differ("renew: %v, the model says %d", got, want)
@@ -208,7 +197,7 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 		m.permit(o, plan, waits, told)
 		return
 	}
-	reply := m.run(holdfast.AcquireScript, append(m.names(o), plan)...)
+	reply := m.ask(holdfast.AcquireScript, append(m.names(o), plan)...)
 	got := fmt.Sprint(reply)
 	a, g := m.s.Acquire(&m.p, o, 1, waits, told)
 	want := "-1"
@@ -242,7 +231,7 @@ func (m *modelled) acquire(o model.Owner, waits, told bool) {
 func (m *modelled) permit(o model.Owner, plan string, waits, told bool) {
 	args := m.names(o)
 	args = append(append(args[:5:5], heldKey), args[5], plan, limitOf(m.limits[o]))
-	reply := m.run(holdfast.PermitScript, args...)
+	reply := m.ask(holdfast.PermitScript, args...)
 	a, g := m.s.Acquire(&m.p, o, m.limits[o], waits, told)
 	switch {
 	case a.Token != 0:
@@ -300,7 +289,7 @@ func (m *modelled) forget(o model.Owner) {
 	if m.limits[o] > 1 {
 		args, script = append(append(args[:5:5], heldKey), args[5]), holdfast.ReturnScript
 	}
-	got := m.run(script, append(args, m.real(token), ms(m.p.Fence), tomb)...)
+	got := m.ask(script, append(args, m.real(token), ms(m.p.Fence), tomb)...)
 	want, g := m.s.Forget(&m.p, o, token, tomb > 0)
 	if got != int64(want) {
 		m.differ("forget: %v, the model says %d", got, want)
@@ -428,7 +417,7 @@ func (m *modelled) differ(format string, args ...any) {
 	}
 }
 
-func (m *modelled) run(s holdfast.Script, args ...any) any {
+func (m *modelled) ask(s holdfast.Script, args ...any) any {
 	v, err := s.Run(background, m.rdb, args...)
 	if err != nil {
 		m.t.Fatal(err)

@@ -16,7 +16,7 @@ const (
 // Within a process, calls of a name hand the lock over for at most 5 ms, which counts as one grant, and calls without a
 // name for as long as [WithLocalHandover] says. So name all calls for a key, or none.
 //
-// The name has 1 to 128 bytes; names are forgotten when nobody waits. Take it from who was authenticated: a client that
+// The name has 1 to 128 bytes; names are forgotten when nobody waits. Take it from the authenticated tenant: a client that
 // can invent names gets a part for each. Readers that share an acquisition, see [WithShared], share its name too.
 // On several masters WithShare is an [ErrInvalid].
 func WithShare(name string) CallOption {

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// namings are the names of those who wait.
+// namings are the names of the waiters.
 var namings = []struct {
 	label string
 	name  func(i int) string

@@ -6,7 +6,7 @@ import (
 )
 
 // ByHand is the limiter that services write themselves, such as https://github.com/Tencent/WeKnora/pull/1986: on one Redis a sorted
-// set of the holders by the clocks of the clients, like that of redis-semaphore. Whoever finds no place looks again every 200 ms
+// set of the holders by the clocks of the clients, like that of redis-semaphore. A caller that finds no place looks again every 200 ms
 // by default. No limiter is to cost a call, so what cannot be known is allowed: where the context ends, or Redis does not answer,
 // the call goes on without a place.
 var ByHand = &Library{Name: "sorted set by hand", open: func(s Settings) (Locker, error) {

@@ -70,7 +70,7 @@ func (k *Lock) serve(self string) []*Waiter {
 	return g
 }
 
-// Acquire is a call of w, its first or another look, and returns who is let in, perhaps with others. Where nobody waits it does
+// Acquire is a call of w, its first or another look, and returns the waiters that are let in. Where nobody waits it does
 // not join the line, and its share is charged nothing.
 func (k *Lock) Acquire(w Waiter) []*Waiter {
 	k.expire()
@@ -92,7 +92,7 @@ func (k *Lock) Acquire(w Waiter) []*Waiter {
 	return k.serve(w.Owner)
 }
 
-// Forget ends the hold or the wait of owner, and returns who is let in.
+// Forget ends the hold or the wait of owner, and returns the waiters that are let in.
 func (k *Lock) Forget(owner string) []*Waiter {
 	k.expire()
 	k.Inside = slices.DeleteFunc(k.Inside, func(h Holder) bool { return h.Owner == owner })
