@@ -35,7 +35,6 @@ import (
 // begin with "holdfast". Without these commands nothing wakes a deferred task, and one without retries left fails.
 type Guard struct {
 	locker *holdfast.Locker
-	batch  *batch // for WithOrder
 	config
 }
 
@@ -64,7 +63,6 @@ func New(locker *holdfast.Locker, resource string, part Part, opts ...Option) *G
 	g.judgeOrder()
 	wiring.Judge(&g.mistakes, locker, g.targets, g.lock, g.share)
 	g.redis = tasksIn(&g.mistakes, locker, g.redis)
-	g.batch = &batch{redis: g.redis}
 	if err := g.mistakes.Err("asynqlock: New"); err != nil {
 		panic(err)
 	}

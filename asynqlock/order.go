@@ -121,14 +121,7 @@ func (g *Guard) runSoon(ctx context.Context, want wiring.Locks, wait time.Durati
 func (g *Guard) inOrder(ctx context.Context, script *redis.Script, key string, r taskRef, args ...any) (int, error) {
 	keys := []string{r.key(), orderKey(key, r.queue)}
 	args = append([]any{r.id, taskPrefix(r.queue), time.Now().UnixNano()}, args...)
-	reply := redis.NewCmd(ctx)
-	if err := g.batch.send(ctx, func(p redis.Pipeliner) { reply = script.EvalSha(ctx, p, keys, args...) }); err != nil {
-		return 0, err
-	}
-	if redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
-		reply = script.Run(ctx, g.redis, keys, args...)
-	}
-	return reply.Int()
+	return script.Run(ctx, g.redis, keys, args...).Int()
 }
 
 // turn returns nil if it is the task's turn, or else a *turnError, or what keeps it from knowing that. The first look of a run may

@@ -94,7 +94,7 @@ func (g *Guard) fill(ctx context.Context, lock *holdfast.Lock, keys []string, r 
 func (g *Guard) wake(ctx context.Context, lock string, ran taskRef, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteBound)
 	defer cancel()
-	queues, err := g.deferredIn(ctx, lock)
+	queues, err := g.redis.SMembers(ctx, queuesKey(lock)).Result()
 	if err != nil {
 		return
 	}
@@ -108,18 +108,6 @@ func (g *Guard) wake(ctx context.Context, lock string, ran taskRef, n int) {
 			return
 		}
 	}
-}
-
-// deferredIn returns the queues whose tasks were deferred for lock.
-func (g *Guard) deferredIn(ctx context.Context, lock string) ([]string, error) {
-	if !g.ordered {
-		return g.redis.SMembers(ctx, queuesKey(lock)).Result()
-	}
-	reply := redis.NewStringSliceCmd(ctx)
-	if err := g.batch.send(ctx, func(p redis.Pipeliner) { reply = p.SMembers(ctx, queuesKey(lock)) }); err != nil {
-		return nil, err
-	}
-	return reply.Result()
 }
 
 // runNext has asynq run the next n tasks of a queue, and returns how many are about to run. The note of own goes.
