@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -26,6 +27,13 @@ var several = []scenario{
 		source:   "https://redis.io/ebook/part-2-core-concepts/chapter-6-application-components-in-redis/6-3-counting-semaphores/6-3-2-fair-semaphores",
 		together: true,
 		run:      clockSlow,
+	},
+	{
+		name:     "limiter-clock",
+		wrong:    "A limiter counts by the clocks of its processes, and two of those are a minute off: each process fills it anew.",
+		source:   "https://github.com/dv/redis-semaphore/issues/13",
+		together: true,
+		run:      limiterClock,
 	},
 	{
 		name:     "permit-wake-up-lost",
@@ -134,6 +142,30 @@ func clockSlow(b *bed) verdict {
 	return b.timeless(sent(), h, "it kept its place")
 }
 
+// limiterClock has three processes fill a lock, the one with the slowest clock first. Nobody leaves.
+func limiterClock(b *bed) verdict {
+	const limit, lease = 3, 10 * time.Second
+	s := b.server()
+	p := b.proxy(s)
+	slow := b.open(settings{addrs: []string{p.Addr()}, lease: lease, limit: limit, ahead: -time.Minute})
+	right := b.open(settings{addrs: []string{s.Addr()}, lease: lease, limit: limit})
+	fast := b.open(settings{addrs: []string{p.Addr()}, lease: lease, limit: limit, ahead: time.Minute})
+	sent := b.sent(p)
+	h := b.take(slow)
+	inside := 1
+	for _, l := range []locker{slow, right, fast} {
+		for range limit {
+			if b.tryOnce(l) != nil {
+				inside++
+			}
+		}
+	}
+	if inside != limit {
+		return fail("%d hold a lock of %d", inside, limit)
+	}
+	return b.timeless(sent(), h, fmt.Sprintf("%d hold a lock of %d", inside, limit))
+}
+
 // timeless passes what the process of a wrong clock sent, where that has no time. Not every library can be given another clock, but
 // one that sends no time cannot be misled by any.
 func (b *bed) timeless(sent []string, h lock, note string) verdict {
@@ -164,7 +196,7 @@ var longNumber = regexp.MustCompile(`[0-9]{10,}`)
 
 // timeIn finds a time in s, ms, µs or ns that is about now, if there is one that is not a token: tokens are times of the server.
 func timeIn(args []string, now time.Time, token int64) string {
-	const about = time.Minute
+	const about = 40 * time.Second // limiterClock sets clocks that are further off
 	for _, arg := range args {
 		for _, digits := range longNumber.FindAllString(arg, -1) {
 			n, err := strconv.ParseInt(digits, 10, 64)

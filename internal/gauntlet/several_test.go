@@ -15,6 +15,7 @@ import (
 var borrowed = map[string]library{
 	"clock-fast":          semaphores[0],
 	"clock-slow":          semaphores[0],
+	"limiter-clock":       semaphores[3],
 	"permit-wake-up-lost": semaphores[0],
 	"place-leaks":         semaphores[1],
 	"given-up-inside":     semaphores[3],
@@ -30,6 +31,7 @@ var borrowed = map[string]library{
 func init() {
 	controls["clock-fast"] = control{note: "got in beside 2"}
 	controls["clock-slow"] = control{note: "one got in beside 2"}
+	controls["limiter-clock"] = control{note: "9 hold a lock of 3"}
 	controls["permit-wake-up-lost"] = control{note: "it still waits"}
 	controls["place-leaks"] = control{note: "is not free"}
 	controls["given-up-inside"] = control{note: "got in beside 2"}
