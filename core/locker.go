@@ -149,6 +149,9 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...CallOption) (*
 // TryAcquire is like Acquire but does not wait for another holder, and does not jump the line either. If Redis does not
 // answer, it fails after the patience of [WithTTL], to which [WithReplicaAcks] adds its timeout.
 //
+// A limiter that lets calls through in an outage, but otherwise has them wait, calls TryAcquire, and Acquire only if the
+// lock is held: Acquire alone would notice the outage after a whole TTL.
+//
 // Errors: those of Acquire, and [ErrInvalid] if [WithWait] is among opts. One given to New has no effect here.
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...CallOption) (*Lock, error) {
 	return l.acquire(ctx, key, opts, true)
