@@ -242,6 +242,42 @@ func TestLossOfTheLock(t *testing.T) {
 	}
 }
 
+// Echo answers the error that a handler returns only behind the middleware, and through the handler's writer.
+func TestLateAnswer(t *testing.T) {
+	for want, handle := range map[string]func(http.ResponseWriter, *http.Request, *servertest.Bubble){
+		"418 late":    func(http.ResponseWriter, *http.Request, *servertest.Bubble) {},
+		"200 a, late": func(w http.ResponseWriter, _ *http.Request, _ *servertest.Bubble) { io.WriteString(w, "a, ") },
+		"503": func(_ http.ResponseWriter, r *http.Request, b *servertest.Bubble) {
+			b.Redis.Del("order:42")
+			<-r.Context().Done()
+		},
+	} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			logged(t)
+			api := newReplica(t, b)
+			var writer http.ResponseWriter
+			late := func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					next.ServeHTTP(w, r)
+					writer.WriteHeader(http.StatusTeapot)
+					if n, err := io.WriteString(writer, "late"); n != 4 || err != nil {
+						t.Error(n, err)
+					}
+				})
+			}
+			w := get(route(func(w http.ResponseWriter, r *http.Request) {
+				writer = w
+				handle(w, r, b)
+			}, late, httplock.Middleware(api.Locker, "order", byID)), "/orders/42")
+			if want == "503" {
+				wantProblem(t, w, http.StatusServiceUnavailable, "", "outcome is unknown")
+			} else if got := fmt.Sprint(w.Code, " ", w.Body); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
 func TestPanicReleasesAndGoesOn(t *testing.T) {
 	for _, lose := range []bool{false, true} {
 		bubble(t, func(t *testing.T, b *servertest.Bubble) {
