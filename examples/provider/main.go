@@ -3,7 +3,7 @@
 //
 //	go run ./examples/provider
 //
-// The replicas send 200 calls at once, 80 of them of one tenant. It prints how many of them the provider had at a time, and when
+// The replicas send 60 calls at once, 24 of them of one tenant. It prints how many of them the provider had at a time, and when
 // the tenants had their answers. The provider is in this process, and refuses with 429 what is above its limit. Redis is
 // embedded (miniredis), unless REDIS_ADDR names one.
 package main
@@ -69,11 +69,11 @@ func run(ctx context.Context, out io.Writer, api *provider) error {
 	}
 
 	var all sync.WaitGroup
-	errs, ends := make([]error, 200), make([]time.Duration, 200)
+	errs, ends := make([]error, 60), make([]time.Duration, 60)
 	began := time.Now()
 	for i := range errs {
 		tenant := "large"
-		if i >= 80 {
+		if i >= 24 {
 			tenant = fmt.Sprint("small-", i%6)
 		}
 		all.Go(func() {
@@ -83,7 +83,7 @@ func run(ctx context.Context, out io.Writer, api *provider) error {
 	}
 	all.Wait()
 	api.report(out)
-	fmt.Fprintf(out, "the small tenants had their answers after %v, the large one after %v\n", slices.Max(ends[80:]), slices.Max(ends[:80]))
+	fmt.Fprintf(out, "the small tenants had their answers after %v, the large one after %v\n", slices.Max(ends[24:]), slices.Max(ends[:24]))
 	return errors.Join(errs...)
 }
 
