@@ -66,6 +66,9 @@ func WithLimit(n int) Option { return WithLock(holdfast.WithLimit(n)) }
 // opts are for this lock alone, such as holdfast.WithLimit(20). Where two parts name one key, the smaller limit
 // counts. The other options apply to each lock, and the wait of [WithBusy] to all together. The context ends when one
 // of them is lost. Chains that already hold some of the locks can wait in a circle until it ends.
+//
+// A request that waits for one lock holds those whose keys come before it in byte order. So name the lock with the most room
+// last: "by-tenant" for 5 requests of each tenant and "provider" for 20 in all, not "tenant" and "provider".
 func WithAlso(resource string, part Part, opts ...holdfast.CallOption) Option {
 	opts = slices.Clone(opts)
 	return option(func(c *config) { c.Targets = append(c.Targets, target{Resource: resource, Part: part, Own: opts}) })

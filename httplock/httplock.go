@@ -23,7 +23,11 @@ func Middleware(locker *holdfast.Locker, resource string, part Part, opts ...Opt
 	}}, "Middleware", opts, Option.apply)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			e.Serve(&call{track(w), r, r, next})
+			c := &call{w: track(w), r: r, made: r, next: next}
+			e.Serve(c)
+			if c.silent && c.w.written { // the lock was lost, and that is the answer
+				c.w.ResponseWriter = ended(c.w.Header())
+			}
 		})
 	}
 }
@@ -58,6 +62,7 @@ type call struct {
 	w       *writer
 	r, made *http.Request // as it came, and for the handler
 	next    http.Handler
+	silent  bool // the handler returned and had written nothing
 }
 
 func (c *call) From() *http.Request      { return c.r }
@@ -65,8 +70,12 @@ func (c *call) Context() context.Context { return c.r.Context() }
 func (c *call) Writer() web.Writer       { return c.w }
 func (c *call) Ours() bool               { return true }
 func (c *call) Set(ctx context.Context)  { c.made = c.r.WithContext(ctx) }
-func (c *call) Next()                    { c.next.ServeHTTP(c.w, c.made) }
 func (c *call) Abort()                   {}
+
+func (c *call) Next() {
+	c.next.ServeHTTP(c.w, c.made)
+	c.silent = !c.w.written
+}
 
 // Back notes an upload that the handler has parsed: net/http removes its temporary files through the original request.
 func (c *call) Back() bool {

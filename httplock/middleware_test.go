@@ -189,9 +189,11 @@ func TestPathInFrontOfTheMux(t *testing.T) {
 		api := newReplica(t, b)
 		wantStatus(t, get(httplock.Middleware(api.Locker, "order", byID)(route(never(t))), "/orders/42"), http.StatusInternalServerError)
 		log.want(t, "put the middleware behind the mux")
-		empty := httptest.NewRequest(http.MethodGet, "/", nil) // a value that is there, and empty
-		empty.Pattern = "/orders/{id...}"
-		wantStatus(t, send(httplock.Middleware(api.Locker, "order", byID)(never(t)), empty), http.StatusBadRequest)
+		empty := httptest.NewRequest(http.MethodGet, "/", nil)                                                                                                    // a value that is there, and empty
+		for pattern, status := range map[string]int{"/orders/{id...}": 400, "/orders/:id": 400, "/orders/:id/pay": 400, "/orders/:ids": 500, "/orders/id": 500} { // :id is Echo's
+			empty.Pattern = pattern
+			wantStatus(t, send(httplock.Middleware(api.Locker, "order", byID)(never(t)), empty), status)
+		}
 	})
 }
 
@@ -238,6 +240,42 @@ func TestLossOfTheLock(t *testing.T) {
 				}
 				log.want(t, "the lock was lost while its request ran")
 			})
+		})
+	}
+}
+
+// Echo answers the error that a handler returns only behind the middleware, and through the handler's writer.
+func TestLateAnswer(t *testing.T) {
+	for want, handle := range map[string]func(http.ResponseWriter, *http.Request, *servertest.Bubble){
+		"418 late":    func(http.ResponseWriter, *http.Request, *servertest.Bubble) {},
+		"200 a, late": func(w http.ResponseWriter, _ *http.Request, _ *servertest.Bubble) { io.WriteString(w, "a, ") },
+		"503": func(_ http.ResponseWriter, r *http.Request, b *servertest.Bubble) {
+			b.Redis.Del("order:42")
+			<-r.Context().Done()
+		},
+	} {
+		bubble(t, func(t *testing.T, b *servertest.Bubble) {
+			logged(t)
+			api := newReplica(t, b)
+			var writer http.ResponseWriter
+			late := func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					next.ServeHTTP(w, r)
+					writer.WriteHeader(http.StatusTeapot)
+					if n, err := io.WriteString(writer, "late"); n != 4 || err != nil {
+						t.Error(n, err)
+					}
+				})
+			}
+			w := get(route(func(w http.ResponseWriter, r *http.Request) {
+				writer = w
+				handle(w, r, b)
+			}, late, httplock.Middleware(api.Locker, "order", byID)), "/orders/42")
+			if want == "503" {
+				wantProblem(t, w, http.StatusServiceUnavailable, "", "outcome is unknown")
+			} else if got := fmt.Sprint(w.Code, " ", w.Body); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
 		})
 	}
 }

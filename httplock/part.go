@@ -23,11 +23,12 @@ type Part func(r *http.Request) ([]string, error)
 
 // Path takes [http.Request.PathValue]: Path("id") of the pattern "POST /orders/{id}". A request whose pattern has no such
 // value is answered with 500; so is every one in front of the mux, which finds the pattern, and behind a router that does not
-// call [http.Request.SetPathValue], as Echo's: let a middleware in front call it.
+// call [http.Request.SetPathValue], as that of Echo before v5: let a middleware in front call it. Use the value as PathValue
+// has it: in chi and Echo it can be escaped, and a handler that unescapes "%34%32" has 42, which is another lock.
 func Path(name string) Part {
 	return web.Named(name, func(r *http.Request) ([]string, error) {
 		v := r.PathValue(name)
-		if v == "" && !regexp.MustCompile(`\{`+regexp.QuoteMeta(name)+`(}|:|\.\.\.)`).MatchString(r.Pattern) {
+		if v == "" && !regexp.MustCompile(`\{`+regexp.QuoteMeta(name)+`(}|:|\.\.\.)|:`+regexp.QuoteMeta(name)+`(/|$)`).MatchString(r.Pattern) {
 			return nil, adapter.Absent("Path(%q): the pattern %q has no such value: use one that it has, and put the middleware behind the mux", name, r.Pattern)
 		}
 		return adapter.One(v, "path value", name)

@@ -73,3 +73,11 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.written = w.written || err == nil
 	return conn, buffered, err
 }
+
+// ended is a response that has been answered in place of its handler. A framework such as Echo answers an error that the
+// handler has returned to it, and would do so behind the answer.
+type ended http.Header
+
+func (e ended) Header() http.Header         { return http.Header(e) }
+func (e ended) WriteHeader(int)             {}
+func (e ended) Write(p []byte) (int, error) { return len(p), nil }
