@@ -20,7 +20,7 @@ func TestAdapter(t *testing.T) {
 			type result struct{}
 			tell := func(c *gin.Context, err error) { *c.Request.Context().Value(result{}).(*error) = err }
 			router := gin.New()
-			router.GET("/orders", ginlock.New(l, "order", ginlock.Query("id"), ginlock.WithTrace(&ginlock.Trace{Refused: tell, Lost: tell, Unreleased: tell})),
+			router.GET("/orders", ginlock.New(l, "order", ginlock.Query("id"), ginlock.WithTrace(&ginlock.Trace{Refused: tell, Lost: tell})),
 				func(c *gin.Context) { work(c.Request.Context(), c.Query("id")) })
 			return func(ctx context.Context, name string) (err error) {
 				ctx = context.WithValue(ctx, result{}, &err)

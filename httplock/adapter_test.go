@@ -17,7 +17,7 @@ func orderKey(name string) string { return holdfast.Key("order", name) }
 // note keeps the error that a hook reports in the context of its request.
 type note struct{}
 
-var noting = httplock.WithTrace(&httplock.Trace{Refused: takeNote, Lost: takeNote, Unreleased: takeNote})
+var noting = httplock.WithTrace(&httplock.Trace{Refused: takeNote, Lost: takeNote})
 
 func takeNote(r *http.Request, err error) { *r.Context().Value(note{}).(*error) = err }
 

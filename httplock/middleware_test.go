@@ -189,8 +189,9 @@ func TestPathInFrontOfTheMux(t *testing.T) {
 		api := newReplica(t, b)
 		wantStatus(t, get(httplock.Middleware(api.Locker, "order", byID)(route(never(t))), "/orders/42"), http.StatusInternalServerError)
 		log.want(t, "put the middleware behind the mux")
-		empty := httptest.NewRequest(http.MethodGet, "/", nil)                                                                                                    // a value that is there, and empty
-		for pattern, status := range map[string]int{"/orders/{id...}": 400, "/orders/:id": 400, "/orders/:id/pay": 400, "/orders/:ids": 500, "/orders/id": 500} { // :id is Echo's
+		empty := httptest.NewRequest(http.MethodGet, "/", nil) // a value that is there, and empty
+		// :id is Echo's.
+		for pattern, status := range map[string]int{"/orders/{id...}": 400, "/orders/:id": 400, "/orders/:id/pay": 400, "/orders/:ids": 500, "/orders/id": 500} {
 			empty.Pattern = pattern
 			wantStatus(t, send(httplock.Middleware(api.Locker, "order", byID)(never(t)), empty), status)
 		}

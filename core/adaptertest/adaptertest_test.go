@@ -21,7 +21,15 @@ type (
 // straight is the adapter of a framework that calls functions.
 func straight(_ testing.TB, l *holdfast.Locker, w work) runs {
 	return func(ctx context.Context, name string) error {
-		return l.Do(ctx, key(name), func(ctx context.Context) error { w(ctx, name); return nil })
+		if name == "" {
+			return errors.New("no name")
+		}
+		ran := false
+		err := l.Do(ctx, key(name), func(ctx context.Context) error { ran = true; w(ctx, name); return nil })
+		if ran && !errors.Is(err, holdfast.ErrLost) {
+			return nil
+		}
+		return err
 	}
 }
 
@@ -106,6 +114,31 @@ func TestBrokenAdapters(t *testing.T) {
 		})},
 		{"has work go on after a loss", "LossIsReported", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
 			return l.Do(ctx, key(name), func(ctx context.Context) error { w(context.WithoutCancel(ctx), name); return nil })
+		})},
+		{"loses work that it has done", "OutageAtTheEndIsNoRefusal", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
+			return l.Do(ctx, key(name), func(ctx context.Context) error { w(ctx, name); return nil })
+		})},
+		{"looks for a loss before the release", "LossAtTheEndIsReported", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
+			var lost error
+			err := l.Do(ctx, key(name), func(ctx context.Context) error { w(ctx, name); lost = context.Cause(ctx); return nil })
+			if errors.Is(err, holdfast.ErrLost) {
+				return lost
+			}
+			return err
+		})},
+		{"runs work again after a loss", "LossIsReported", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
+			err := straight(nil, l, w)(ctx, name)
+			if errors.Is(err, holdfast.ErrLost) {
+				_ = straight(nil, l, w)(ctx, name)
+			}
+			return err
+		})},
+		{"answers a panic with success", "PanicReleases", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
+			defer func() { _ = recover() }()
+			return straight(nil, l, w)(ctx, name)
+		})},
+		{"makes one key of all work without a name", "EmptyNameIsRefused", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
+			return l.Do(ctx, key(name), func(ctx context.Context) error { w(ctx, name); return nil })
 		})},
 		{"runs after Shutdown", "ShutdownWaitsAndRefuses", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
 			err := straight(nil, l, w)(ctx, name)

@@ -24,12 +24,15 @@ var scenarios = []scenario{
 	{"WorkHasTheLock", hasTheLock},
 	{"OneAtATime", oneAtATime},
 	{"NamesDiffer", namesDiffer},
+	{"EmptyNameIsRefused", emptyName},
 	{"BusyIsRefused", busyIsRefused},
 	{"LeaseIsRenewed", leaseIsRenewed},
 	{"PanicReleases", panicReleases},
 	{"CallerLeavesWhileWaiting", leavesWhileWaiting},
 	{"CallerLeavesWhileWorking", leavesWhileWorking},
 	{"LossIsReported", lossIsReported},
+	{"LossAtTheEndIsReported", lossAtTheEnd},
+	{"OutageAtTheEndIsNoRefusal", outageAtTheEnd},
 	{"OutageIsRefused", func(s *stage) error { return outage(s, down) }},
 	{"HangIsRefused", func(s *stage) error { return outage(s, hung) }},
 	{"ShutdownWaitsAndRefuses", shutdown},
@@ -61,7 +64,7 @@ func (s *stage) holds(ctx context.Context, name string) error {
 	if !s.redis.Exists(s.Key(name)) {
 		return fmt.Errorf("work of %q runs without the lock of %q", name, s.Key(name))
 	}
-	if s.NoContext {
+	if s.NoLock {
 		return nil
 	}
 	locks := holdfast.Held(ctx)
@@ -158,6 +161,20 @@ func namesDiffer(s *stage) error {
 	return err
 }
 
+// emptyName: work that nothing names is refused, or all of it would have one lock.
+func emptyName(s *stage) error {
+	var called atomic.Int64
+	r, err := s.replica(func(context.Context, string) { called.Add(1) })
+	if err != nil {
+		return err
+	}
+	err, late := soon(r.begin(context.Background(), ""), "a call without a name")
+	if late == nil && (err == nil || called.Load() > 0) {
+		late = fmt.Errorf("a call without a name: got %v, and work was called %d times", err, called.Load())
+	}
+	return late
+}
+
 // busyIsRefused: while another program holds the key, work is not called, and afterwards it is.
 func busyIsRefused(s *stage) error {
 	var called atomic.Int64
@@ -224,8 +241,12 @@ func panicReleases(s *stage) error {
 	if err != nil {
 		return err
 	}
-	if _, err := soon(r.begin(context.Background(), "a"), "a call whose work panics"); err != nil {
-		return err
+	err, late := soon(r.begin(context.Background(), "a"), "a call whose work panics")
+	if late != nil {
+		return late
+	}
+	if err == nil {
+		return errors.New("a call whose work has panicked: got nil, want an error or a panic")
 	}
 	if s.redis.Exists(s.Key("a")) {
 		return errors.New("the lock is held after its work has panicked")
@@ -294,17 +315,37 @@ func leavesWhileWorking(s *stage) error {
 	}
 	g.open()
 	err, late := soon(end, "a call whose work has returned")
-	if late == nil && (errors.Is(err, holdfast.ErrUnavailable) || s.redis.Exists(s.Key("a"))) {
-		late = fmt.Errorf("the release went by the context of the caller that left: %w", err)
-	}
-	if late != nil {
+	switch {
+	case late != nil:
 		return late
+	case errors.Is(err, holdfast.ErrUnavailable), s.redis.Exists(s.Key("a")):
+		return fmt.Errorf("the release went by the context of a caller that left: got %v", err)
 	}
 	return s.clean(s.Key("a"))
 }
 
 // lossIsReported: the context of work ends when the lock is lost, and the call fails though the work returns as always.
 func lossIsReported(s *stage) error {
+	return s.lose(func(ctx context.Context) error {
+		if s.NoLock {
+			time.Sleep(2 * lease)
+			return nil
+		}
+		if _, err := soon(ctx.Done(), "the context of work whose lock is gone"); err != nil {
+			return err
+		}
+		if !errors.Is(context.Cause(ctx), holdfast.ErrLost) {
+			return fmt.Errorf("the cause of the context's end is %v, want ErrLost", context.Cause(ctx))
+		}
+		return nil
+	})
+}
+
+// lossAtTheEnd: a loss that only the release finds out is reported, too.
+func lossAtTheEnd(s *stage) error { return s.lose(func(context.Context) error { return nil }) }
+
+// lose has a call lose its lock, and its work return after then.
+func (s *stage) lose(then func(ctx context.Context) error) error {
 	g := newGate()
 	defer g.open()
 	r, err := s.replica(g.work)
@@ -317,17 +358,43 @@ func lossIsReported(s *stage) error {
 		return err
 	}
 	s.redis.Del(s.Key("a"))
-	if s.NoContext {
-		time.Sleep(2 * lease)
-	} else if _, err := soon(ctx.Done(), "the context of work whose lock is gone"); err != nil {
+	if err := then(ctx); err != nil {
 		return err
-	} else if !errors.Is(context.Cause(ctx), holdfast.ErrLost) {
-		return fmt.Errorf("the cause of the context's end is %v, want ErrLost", context.Cause(ctx))
 	}
 	g.open()
-	if err := <-end; !errors.Is(err, holdfast.ErrLost) {
-		return fmt.Errorf("the call whose lock was lost: got %v, want ErrLost", err)
+	switch err, late := soon(end, "a call whose lock was lost"); {
+	case late != nil:
+		return late
+	case !errors.Is(err, holdfast.ErrLost):
+		return fmt.Errorf("a call whose lock was lost: got %v, want ErrLost", err)
+	case len(g.entered) > 0:
+		return errors.New("work was called again after a loss")
 	}
+	return s.clean(s.Key("a"))
+}
+
+// outageAtTheEnd: work has been done though Redis does not confirm the release, so the call must not be repeated.
+func outageAtTheEnd(s *stage) error {
+	g := newGate()
+	defer g.open()
+	r, err := s.replica(g.work)
+	if err != nil {
+		return err
+	}
+	end := r.begin(context.Background(), "a")
+	if _, err := soon(g.entered, "a call for a free lock"); err != nil {
+		return err
+	}
+	s.become(hung)
+	defer s.become(up)
+	g.open()
+	switch err, late := soon(end, "a call that Redis does not let go"); {
+	case late != nil:
+		return late
+	case err != nil:
+		return fmt.Errorf("Redis did not confirm the release: got %v, want nil, as the work has been done", err)
+	}
+	s.become(up)
 	return s.clean(s.Key("a"))
 }
 
