@@ -155,23 +155,21 @@ func TestTurnArchivedByHand(t *testing.T) {
 				<-release
 			}
 			return nil
-		}, func(c *asynq.Config) { c.TaskCheckInterval = time.Second })
+		}, func(c *asynq.Config) { c.TaskCheckInterval = 10 * time.Second })
 		s.enqueue(pay(42), asynq.TaskID("holder"))
 		s.until("holder", func() bool { return s.ran() == 1 })
 		s.enqueue(pay(42), asynq.TaskID("b"))
 		s.until("b", func() bool { return s.of("deferred") == 1 })
 		s.enqueue(pay(42), asynq.TaskID("c"))
 		s.until("c", func() bool { return s.of("deferred") >= 2 })
-		time.Sleep(6*time.Minute + 500*time.Millisecond)
+		time.Sleep(6*time.Minute + 5*time.Second) // a task that is woken is pending for about 5 s
 		close(release)
-		for {
-			if info, err := s.inspector.GetTaskInfo(queue, "b"); err == nil && info.State == asynq.TaskStatePending && s.inspector.ArchiveTask(queue, "b") == nil {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
+		s.until("b's turn", func() bool {
+			info, err := s.inspector.GetTaskInfo(queue, "b")
+			return err == nil && info.State == asynq.TaskStatePending && s.inspector.ArchiveTask(queue, "b") == nil
+		})
 		st.frees()
-		st.begins(t, 25*time.Second, "c")
+		st.begins(t, 40*time.Second, "c")
 	})
 }
 
