@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,9 +19,9 @@ var (
 	definition = regexp.MustCompile(`(?m)^\[([a-z0-9-]+)\]: (\S+)$`)
 )
 
-// linkBreaches checks the links of a paper: those within its folder lead to a file, and references
+// linkBreaches checks the links of a paper in a folder: those within the repository lead to a file, and references
 // are defined, once, and used.
-func linkBreaches(root fs.FS, paper string) (breaches []string) {
+func linkBreaches(root fs.FS, folder, paper string) (breaches []string) {
 	targets := map[string]bool{}
 	for _, m := range linkTo.FindAllStringSubmatch(paper, -1) {
 		targets[m[1]] = true
@@ -45,6 +46,7 @@ func linkBreaches(root fs.FS, paper string) (breaches []string) {
 		if file == "" || strings.Contains(file, "://") {
 			continue
 		}
+		file = path.Join(folder, file)
 		if _, err := fs.Stat(root, file); errors.Is(err, fs.ErrNotExist) || !fs.ValidPath(file) {
 			breaches = append(breaches, "no file is at "+target)
 		}
@@ -53,9 +55,9 @@ func linkBreaches(root fs.FS, paper string) (breaches []string) {
 }
 
 func TestLinksOfPapers(t *testing.T) {
-	for folder, paper := range map[string]string{".": "README.md", "core": "ARCHITECTURE.md", "cronlock": "limits.md"} {
-		root := os.DirFS(filepath.Join("..", "..", folder))
-		papers, err := fs.Glob(root, "*.md")
+	root := os.DirFS(filepath.Join("..", ".."))
+	for folder, paper := range map[string]string{".": "README.md", "core": "core/ARCHITECTURE.md", "cronlock": "cronlock/limits.md"} {
+		papers, err := fs.Glob(root, path.Join(folder, "*.md"))
 		if err != nil || !slices.Contains(papers, paper) {
 			t.Fatalf("got papers %q and %v, want %s among them", papers, err, paper)
 		}
@@ -64,8 +66,8 @@ func TestLinksOfPapers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, breach := range linkBreaches(root, string(text)) {
-				t.Errorf("%s: %s", filepath.Join(folder, name), breach)
+			for _, breach := range linkBreaches(root, folder, string(text)) {
+				t.Errorf("%s: %s", name, breach)
 			}
 		}
 	}
@@ -74,7 +76,7 @@ func TestLinksOfPapers(t *testing.T) {
 func TestLinkBreaches(t *testing.T) {
 	root := os.DirFS(".")
 	clean := "[this](doc.go#L1) and [that][a], [web](https://example.com/none)\n\n[a]: links_test.go\n"
-	if got := linkBreaches(root, clean); len(got) != 0 {
+	if got := linkBreaches(root, ".", clean); len(got) != 0 {
 		t.Errorf("got %q, want none", got)
 	}
 	for added, want := range map[string]string{
@@ -85,7 +87,7 @@ func TestLinkBreaches(t *testing.T) {
 		"\n[a]: doc.go\n":   "reference a is used nowhere, or defined twice",
 		"[x][d]\n[d]: none": "no file is at none",
 	} {
-		got := linkBreaches(root, clean+added)
+		got := linkBreaches(root, ".", clean+added)
 		if len(got) != 1 || !strings.Contains(got[0], want) {
 			t.Errorf("with %q: got %q, want %q", added, got, want)
 		}

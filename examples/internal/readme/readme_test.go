@@ -33,66 +33,75 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// TestReadme builds and runs the Go code of README.md as it is printed, and compares what it prints with what README.md
-// says behind it. Only `package main` and the imports are added, and nothing is replaced but the addresses
-// "localhost:63..": each of them becomes that of a miniredis, because a test must not reach for whatever Redis the
-// machine has.
-func TestReadme(t *testing.T) {
-	// README.md here is a link, for the go command alone: it notices what changes in this module, and would otherwise
-	// report an older run's result for the new text.
-	_, _ = os.Stat("README.md")
-	paper := filepath.Join("..", "..", "..", "README.md")
+// papers have Go code, which continues the main that the first of them begins with.
+var papers = []string{"README.md", "using.md", "moving.md"}
+
+// read returns the sections of a paper. Each is here as a link, for the go command alone: it notices what changes in this
+// module, and would otherwise report an older run's result for the new text.
+func read(t *testing.T, paper string) []section {
+	t.Helper()
 	text, err := os.ReadFile(paper)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := sections(string(text))
 	if len(all) == 0 || strings.Count(string(text), "```go") != count(all) {
-		t.Fatalf("found %d blocks of Go code in %d sections, want %d", count(all), len(all), strings.Count(string(text), "```go"))
+		t.Fatalf("%s: found %d blocks of Go code in %d sections, want %d", paper, count(all), len(all), strings.Count(string(text), "```go"))
 	}
-	for _, s := range all {
-		t.Run(s.title, func(t *testing.T) {
-			if err := try(t, all[0], s); err != nil {
-				t.Error(err)
-			}
-		})
+	return all
+}
+
+// TestReadme builds and runs the Go code of README.md, and of the pages that it leads to, as it is printed, and compares what
+// it prints with what the paper says behind it. Only `package main` and the imports are added, and nothing is replaced but the
+// addresses "localhost:63..": each of them becomes that of a miniredis, because a test must not reach for whatever Redis the
+// machine has.
+func TestReadme(t *testing.T) {
+	t.Setenv("REDIS_ADDR", "")
+	first := read(t, papers[0])[0]
+	for _, paper := range papers {
+		for _, s := range read(t, paper) {
+			t.Run(paper+"/"+s.title, func(t *testing.T) {
+				if err := try(t, paper, first, s); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }
 
 // A newcomer without a Redis reads one line, which says so. It is the first, and there are no others of the client before it.
 func TestReadmeWithoutRedis(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	nobody := unused(t)
+	t.Setenv("REDIS_ADDR", nobody)
+	first := read(t, papers[0])[0]
+	t.Run("one", func(t *testing.T) { wantNobody(t, first, first, nobody, nil, "") })
+
+	// One master is there, the others are not.
+	t.Setenv("REDIS_ADDR", "")
+	addrs := map[string]string{`"localhost:6379"`: newServer(t), `"localhost:6380"`: nobody, `"localhost:6381"`: unused(t)}
+	i := slices.IndexFunc(read(t, papers[1]), func(s section) bool { return s.title == "Several masters" })
+	t.Run("several", func(t *testing.T) {
+		wantNobody(t, first, read(t, papers[1])[i], nobody, addrs, first.snippets[0].prints+"\n")
+	})
+}
+
+// wantNobody wants a program to end with one line, which says that nobody listens, behind what it has printed before.
+func wantNobody(t *testing.T, first, s section, nobody string, addrs map[string]string, before string) {
+	p, err := assemble(first, s, "README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := sections(string(text))
-	for _, s := range all {
-		if s.title != "the beginning" && s.title != "Several masters" { // the others begin as the first does
-			continue
-		}
-		t.Run(s.title, func(t *testing.T) {
-			p, err := assemble(all[0], s, "README.md")
-			if err != nil {
-				t.Fatal(err)
-			}
-			nobody := unused(t)
-			addrs := map[string]string{`"localhost:6379"`: nobody}
-			if s.title != "the beginning" { // one master is there, the others are not
-				addrs = map[string]string{`"localhost:6379"`: newServer(t), `"localhost:6380"`: nobody, `"localhost:6381"`: unused(t)}
-			}
-			binary, err := build(t, p, address.ReplaceAllStringFunc(p.source, func(literal string) string { return strconv.Quote(addrs[literal]) }))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err = run(t, time.Minute, t.TempDir(), binary); err == nil {
-				t.Fatal("it runs without a Redis")
-			}
-			_, said, _ := strings.Cut(err.Error(), "\n")
-			said = strings.TrimPrefix(said, all[0].snippets[0].prints+"\n") // under the lock of the master that is there
-			if want := "no Redis at " + nobody + ": start one there, or "; strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
-				t.Errorf("it says\n%s\nwant one line with %q", said, want)
-			}
-		})
+	binary, err := build(t, p, address.ReplaceAllStringFunc(p.source, func(literal string) string { return strconv.Quote(addrs[literal]) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = run(t, time.Minute, t.TempDir(), binary); err == nil {
+		t.Fatal("it runs without a Redis")
+	}
+	_, said, _ := strings.Cut(err.Error(), "\n")
+	said = strings.TrimPrefix(said, before)
+	if want := "no Redis at " + nobody + ": start one there, or "; strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
+		t.Errorf("it says\n%s\nwant one line with %q", said, want)
 	}
 }
 
@@ -134,7 +143,7 @@ func TestWrongReadmeIsReported(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			all := sections(tt.paper)
-			err := try(t, all[0], all[len(all)-1])
+			err := try(t, "README.md", all[0], all[len(all)-1])
 			if err == nil && tt.want != "" || err != nil && (tt.want == "" || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -143,9 +152,9 @@ func TestWrongReadmeIsReported(t *testing.T) {
 }
 
 // try builds and runs a section of a paper.
-func try(t *testing.T, first, s section) error {
+func try(t *testing.T, paper string, first, s section) error {
 	t.Helper()
-	p, err := assemble(first, s, "README.md")
+	p, err := assemble(first, s, paper)
 	if err != nil {
 		return err
 	}
@@ -161,7 +170,7 @@ func try(t *testing.T, first, s section) error {
 		return err
 	}
 	if got != p.prints {
-		return fmt.Errorf("README.md:%d: got %q, want %q", s.snippets[0].line, got, p.prints)
+		return fmt.Errorf("%s:%d: got %q, want %q", paper, s.snippets[0].line, got, p.prints)
 	}
 	return nil
 }

@@ -81,6 +81,7 @@ var imports = map[string]string{
 	"httplock":  "github.com/holdfast-go/holdfast/httplock",
 	"httptest":  "net/http/httptest",
 	"log":       "log",
+	"os":        "os",
 	"miniredis": "github.com/alicebob/miniredis/v2",
 	"redis":     "github.com/redis/go-redis/v9",
 	"redlock":   "github.com/holdfast-go/holdfast/core/redlock",
@@ -120,7 +121,7 @@ func assemble(first, s section, file string) (p program, err error) {
 		return p, fmt.Errorf("%s: the code that it begins with is not one function main", file)
 	}
 	switch p.test = strings.HasPrefix(s.snippets[0].code, "func Test"); {
-	case p.test || s.snippets[0].line == main.line:
+	case p.test || s.snippets[0].code == main.code:
 		for _, one := range s.snippets {
 			place(one, one.code)
 		}
