@@ -15,7 +15,7 @@
 // The reason is
 //
 //	busy           another holder had the lock until the end of the wait, or of a deadline, or there was no wait
-//	unavailable    Redis did not answer, or refused
+//	unavailable    Redis did not answer in time, or refused
 //	canceled       the call's context was cancelled, say because a client hung up
 //	closed         the Locker was shut down
 //	self_deadlock  the call's context held the lock already: a mistake in the program
@@ -36,7 +36,7 @@
 // and takes them again, both acquisitions count, but no refusal.
 //
 // A standby of Lead waits, and its acquisition took as long as it stood by: leave the names of leaders out of alerts on
-// waiting.
+// waiting and on the time to acquire.
 //
 // With WithReentrancy, only the first acquisition counts. A lock that a forced Shutdown abandons counts as lost.
 package metrics
