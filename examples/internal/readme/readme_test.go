@@ -34,7 +34,7 @@ import (
 )
 
 // papers have Go code, which continues the main that the first of them begins with.
-var papers = []string{"README.md", "using.md", "moving.md"}
+var papers = []string{"README.md", "using.md", "moving.md", "examples.md"}
 
 // read returns the sections of a paper. Each is here as a link, for the go command alone: it notices what changes in this
 // module, and would otherwise report an older run's result for the new text.
