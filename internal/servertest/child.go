@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/throwaway"
+	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 )
 
 // Child is another process of the test binary, for tests that stop and kill

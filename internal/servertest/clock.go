@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/throwaway"
+	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 	"github.com/redis/go-redis/v9"
 )
 

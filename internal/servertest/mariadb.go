@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/throwaway"
+	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 )
 
 // mariaSetup runs on every start. The installation allows root without a

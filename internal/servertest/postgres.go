@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/throwaway"
+	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 )
 
 // Postgres starts a throwaway PostgreSQL cluster that trusts everybody and

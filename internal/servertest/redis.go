@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/throwaway"
+	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 )
 
 // What the parts print today is what is counted: a part that counts nothing would look idle for ever.
