@@ -44,28 +44,6 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func TestRestartedServerIsEmptyOnTheSamePort(t *testing.T) {
-	ctx := context.Background()
-	s := Redis(t)
-	rdb := s.Client(impatient)
-	if err := rdb.Set(ctx, "k", "v", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	addr, pid := s.Addr(), s.Pid()
-
-	s.Kill()
-	if err := rdb.Get(ctx, "k").Err(); err == nil || errors.Is(err, redis.Nil) {
-		t.Fatalf("a killed server answered: %v", err)
-	}
-	s.Start()
-	if s.Addr() != addr || s.Pid() == pid {
-		t.Errorf("restarted at %s with process %d, want %s and another process than %d", s.Addr(), s.Pid(), addr, pid)
-	}
-	if err := s.Client().Get(ctx, "k").Err(); !errors.Is(err, redis.Nil) {
-		t.Errorf("data after a restart: got error %v, want redis.Nil", err)
-	}
-}
-
 func TestPausedServerAnswersAfterResume(t *testing.T) {
 	ctx := context.Background()
 	s := Redis(t)
@@ -98,15 +76,6 @@ func TestPausedServerIsKilledWithTheTest(t *testing.T) {
 	}
 }
 
-func TestServerTakesArguments(t *testing.T) {
-	s := Redis(t, "--maxmemory", "123456789")
-	got, err := s.Client().ConfigGet(context.Background(), "maxmemory").Result()
-	if err != nil || got["maxmemory"] != "123456789" {
-		t.Errorf("maxmemory: got %v, %v", got, err)
-	}
-	Redis(t, "--requirepass", "secret") // ready although it refuses our INFO
-}
-
 func TestCommandStatsCountCallsWithoutHandshakes(t *testing.T) {
 	ctx := context.Background()
 	s := Redis(t)
@@ -120,12 +89,6 @@ func TestCommandStatsCountCallsWithoutHandshakes(t *testing.T) {
 	got := s.CommandStats(t)
 	if want := (Counts{"get": 3, "del": 1}); !maps.Equal(got, want) || got.Total() != 4 {
 		t.Errorf("got %v, total %d, want %v", got, got.Total(), want)
-	}
-}
-
-func TestCommandStatsRefuseWhatTheyCannotRead(t *testing.T) {
-	if got, err := parseCommandStats("# Commandstats\r\ncmdstat_get:calls=x,usec=1\r\n"); err == nil {
-		t.Errorf("got %v, want an error", got)
 	}
 }
 

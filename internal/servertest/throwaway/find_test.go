@@ -2,37 +2,8 @@ package throwaway
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 )
-
-func TestFindPrefersPathThenTheHighestVersion(t *testing.T) {
-	root := t.TempDir()
-	for _, dir := range []string{"9", "15", "16", "path"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	program := func(dir, name string) string {
-		path := filepath.Join(root, dir, name)
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	pattern := filepath.Join(root, "1*")
-	program("15", "serve")
-	highest := program("16", "serve")
-	t.Setenv("PATH", filepath.Join(root, "path"))
-	if got, err := Find([]string{"serve"}, pattern); got != highest || err != nil {
-		t.Errorf("got %s, %v, want %s", got, err, highest)
-	}
-	inPath := program("path", "serve")
-	if got, err := Find([]string{"serve"}, pattern); got != inPath || err != nil {
-		t.Errorf("got %s, %v, want %s", got, err, inPath)
-	}
-}
 
 func TestTakenPortIsTriedNoMoreThanNeeded(t *testing.T) {
 	var ports []int
