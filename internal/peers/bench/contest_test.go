@@ -8,8 +8,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -30,59 +28,6 @@ func TestMain(m *testing.M) {
 		_ = flag.Set("test.parallel", "6") // idle waiters, and servers that have to grow old
 	}
 	os.Exit(m.Run())
-}
-
-func TestEveryContendedTableHasEveryRival(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex // guards rows
-	rows := map[string]int{}
-	t.Run("each", func(t *testing.T) {
-		for _, part := range queued() {
-			t.Run(part, func(t *testing.T) {
-				t.Parallel()
-				p := brief(part)
-				table := measured(t, p)[0]
-				for idle(table) && p.duration < 10*time.Second { // a busy machine gave them no turn
-					p.duration *= 10
-					table = measured(t, p)[0]
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				judgeRows(t, table, rows)
-			})
-		}
-	})
-	for _, r := range rivals {
-		if want := len(crowds) + 2; rows[r.name] != want { // two for the idle ones
-			t.Errorf("%s: got %d rows, want %d", r.name, rows[r.name], want)
-		}
-	}
-}
-
-// idle says that the lock changed hands in no measurement of one of ours.
-func idle(table table) bool {
-	return table.Part != "idle" && slices.ContainsFunc(table.Rows, func(row []any) bool {
-		return strings.HasPrefix(table.text(row, ""), us) && !(table.get(row, "hand-overs/s") > 0)
-	})
-}
-
-// judgeRows counts the rows of a table by their rivals, and fails the test where ours have nothing to tell.
-func judgeRows(t *testing.T, table table, rows map[string]int) {
-	t.Helper()
-	for _, row := range table.Rows {
-		name := table.text(row, "")
-		rows[name]++
-		if !strings.HasPrefix(name, us) {
-			continue // a peer that fails is a finding, not a fault of this program
-		}
-		got := table.get(row, "failed") == 0 && table.get(row, "clashes") == 0
-		if table.Part != "idle" {
-			got = got && table.get(row, "hand-overs/s") > 0 && table.get(row, "script µs") > 0
-		}
-		if !got {
-			t.Errorf("%s: got %v, want hand-overs and neither failures nor clashes", table.Part, row)
-		}
-	}
 }
 
 // The server counts what scripts call like what clients send, so the lists of the rivals have to be right.
@@ -193,12 +138,6 @@ func TestJain(t *testing.T) {
 	}
 	if got := jain([]float64{0, 0}); !math.IsNaN(got) {
 		t.Errorf("nobody has any: got %v, want not a number", got)
-	}
-}
-
-func TestClockFollowsTheWallClock(t *testing.T) {
-	if d := time.Duration(now() - time.Now().UnixNano()).Abs(); d > 100*time.Millisecond {
-		t.Errorf("now is %v away", d)
 	}
 }
 

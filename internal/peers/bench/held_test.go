@@ -6,35 +6,6 @@ import (
 	"time"
 )
 
-func TestHeldTableHasEveryKeeper(t *testing.T) {
-	p := brief("held")
-	p.locks = []int{100, 1001} // one more than those with a limit are measured with
-	table := measured(t, p)[0]
-	want := 0
-	for _, e := range keepers {
-		for _, n := range p.locks {
-			if e.most == 0 || n <= e.most {
-				want++
-			}
-		}
-	}
-	if len(table.Rows) != want {
-		t.Errorf("got %d rows, want %d", len(table.Rows), want)
-	}
-	for _, row := range table.Rows {
-		switch goroutines := table.get(row, "goroutines"); table.text(row, "") {
-		case us:
-			if !(table.get(row, "failed") == 0 && table.get(row, "heap bytes") > 0 && goroutines < 50) {
-				t.Errorf("got %v, want heap, and neither failures nor a goroutine for each lock", row)
-			}
-		case timer:
-			if !(table.get(row, "failed") == 0 && goroutines >= 90) {
-				t.Errorf("got %v, want a goroutine for each lock", row)
-			}
-		}
-	}
-}
-
 // One that does not renew would look cheap.
 func TestKeepersSeeThatLocksAreLost(t *testing.T) {
 	t.Parallel()

@@ -2,32 +2,11 @@ package main
 
 import (
 	"math"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/servertest"
 )
-
-func TestLimitsTableHasEveryHost(t *testing.T) {
-	p := brief("limits")
-	table := measured(t, p)[0]
-	for len(table.Rows) > 0 && p.duration < 10*time.Second && table.get(table.Rows[0], "acquires/s") == 0 { // a busy machine
-		p.duration *= 10
-		table = measured(t, p)[0]
-	}
-	if got, want := len(table.Rows), (len(p.parties())-1)*len(hosts)+len(readingHosts); got != want {
-		t.Errorf("got %d rows, want %d", got, want)
-	}
-	for _, row := range table.Rows {
-		if !strings.HasPrefix(table.text(row, ""), us) {
-			continue // a finding, not a fault of this program
-		}
-		if !(table.get(row, "acquires/s") > 0) || table.get(row, "failed") != 0 || table.get(row, "beyond") != 0 {
-			t.Errorf("got %v, want acquisitions, no failures, and nobody beyond the limit", row)
-		}
-	}
-}
 
 // The server counts what scripts call like what clients send, so the lists of the hosts have to be right, too.
 func TestHostsLetInAsManyAsTheLimit(t *testing.T) {

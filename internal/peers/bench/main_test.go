@@ -138,45 +138,6 @@ func TestSoloistsFailWhereTheKeyIsHeld(t *testing.T) {
 	}
 }
 
-func TestUncontendedTableCountsEveryCommandOfEveryCycle(t *testing.T) {
-	p := brief(uncontended)
-	p.rounds, p.duration = 2, time.Millisecond
-	table := measured(t, p)[0]
-	if got, want := len(table.Rows), len(soloists)*len(solos)*len(clients); got != want {
-		t.Errorf("got %d rows, want %d", got, want)
-	}
-	for _, row := range table.Rows {
-		if name := table.text(row, ""); name != us && name != bare {
-			continue
-		}
-		commands := table.get(row, "commands")
-		if table.text(row, "") == us && table.get(row, "n") > 1 && commands > 0 && commands < 2 {
-			commands = 2 // several travel as one
-		}
-		if commands != 2 || table.get(row, "failed") != 0 || !(table.get(row, "cycles/s") > 0) ||
-			!(table.get(row, "client µs") > 0) || !(table.get(row, "CPU ratio") > 0) {
-			t.Errorf("got %v, want 2 commands and no failures", row)
-		}
-	}
-}
-
-func TestRefusedTryIsOneCommand(t *testing.T) {
-	p := brief("refused")
-	p.duration = 10 * time.Millisecond
-	table := measured(t, p)[0]
-	if len(table.Rows) != len(soloists) {
-		t.Errorf("got %d rows, want %d", len(table.Rows), len(soloists))
-	}
-	for _, row := range table.Rows {
-		if name := table.text(row, ""); name != us && name != bare {
-			continue
-		}
-		if table.get(row, "commands") != 1 || table.get(row, "failed") != 0 {
-			t.Errorf("got %v, want 1 command and no failures", row)
-		}
-	}
-}
-
 func TestMedianAndQuantile(t *testing.T) {
 	if got := median([]float64{3, 1, 2}); got != 2 {
 		t.Errorf("median of three: got %v, want 2", got)

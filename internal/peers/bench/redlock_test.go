@@ -2,52 +2,11 @@ package main
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/peers"
 )
-
-func TestRedLockTableHasEveryTaker(t *testing.T) {
-	t.Parallel() // most of it is waiting until the servers are old enough
-	p := brief("redlock")
-	p.duration = 30 * time.Millisecond
-	p.takers = slices.DeleteFunc(slices.Clone(takers), func(e takerEntry) bool { return e.name == failFast }) // seconds more
-	rows := map[string]int{}
-	table := measured(t, p)[0]
-	for _, row := range table.Rows {
-		name := table.text(row, "")
-		rows[name]++
-		if !strings.HasPrefix(name, us) {
-			continue // a peer that fails is a finding, not a fault of this program
-		}
-		tries, failed := table.get(row, "tries"), table.get(row, "failed")
-		switch stopped := table.text(row, "servers") == "three stopped"; {
-		case name != us: // its lease is too short for a busy machine
-		case stopped && failed != tries:
-			t.Errorf("got %v, want %v failures", row, tries)
-		case !stopped && failed > tries/4: // a busy machine lets some answers come too late
-			t.Errorf("got %v, want next to no failures", row)
-		}
-		// Usually two. A server that is silent for a while is asked less, and one that answers late once more.
-		if n := table.get(row, "commands"); !(n >= 1 && n <= 4) {
-			t.Errorf("got %v, want about 2 commands to each server", row)
-		}
-	}
-	for _, e := range p.takers {
-		want := 0
-		for _, s := range situations {
-			if !e.healthy || s.healthy() {
-				want += len(s.sizes)
-			}
-		}
-		if rows[e.name] != want {
-			t.Errorf("%s: got %d rows, want %d", e.name, rows[e.name], want)
-		}
-	}
-}
 
 func TestMajorityEndsAsSoonAsItIsKnown(t *testing.T) {
 	for _, c := range []struct {
