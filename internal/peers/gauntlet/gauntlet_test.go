@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -108,19 +108,8 @@ func TestProgram(t *testing.T) {
 			t.Errorf("choosing %s: %v, and left out are %q", lib.Name, err, leftOut())
 		}
 	}
-	var printed bytes.Buffer
-	if err := start([]string{"-json", "-times", "1", "-match", some, "-only", "holdfast"}, &printed); err != nil {
-		t.Fatal(err)
-	}
-	var out struct{ Findings []finding }
-	if err := json.Unmarshal(printed.Bytes(), &out); err != nil {
-		t.Fatal(err)
-	}
-	if len(out.Findings) != 3 || out.Findings[0].Outcome != passes || out.Findings[0].Library != "holdfast" {
-		t.Errorf("findings: got %+v, want three of holdfast", out.Findings)
-	}
 	for _, args := range [][]string{{"-only", "nobody"}, {"-match", "("}, {"-times", "0"}} {
-		if err := start(args, &printed); err == nil {
+		if err := start(args, io.Discard); err == nil {
 			t.Errorf("start %q: no error", args)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/redis/go-redis/v9"

@@ -1,9 +1,8 @@
 // Command gauntlet runs lock libraries through the failures that such libraries are known for, on real redis-servers
-// and over connections that break on purpose. It prints a table in Markdown, or JSON, with what was observed.
+// and over connections that break on purpose. It prints a table in Markdown with what was observed.
 //
 //	GOWORK=off go run .                                # everything
 //	GOWORK=off go run . -only redsync -match redlock   # some of it
-//	GOWORK=off go run . -json -times 10
 //
 // A library of others whose module cannot be downloaded is left out, and named, with its build tag: without_redislock,
 // without_redsync or without_rueidis; and with without_asynq the scenarios of adapters.
@@ -40,7 +39,6 @@ func start(args []string, w io.Writer) error {
 	flags := flag.NewFlagSet("gauntlet", flag.ContinueOnError)
 	times := flags.Int("times", 5, "how often each scenario runs")
 	atOnce := flags.Int("parallel", 6, "how many runs at a time")
-	asJSON := flags.Bool("json", false, "print JSON")
 	only := flags.String("only", "", "libraries, by name, separated by commas")
 	match := flags.String("match", "", "a regular expression for names of scenarios")
 	if err := flags.Parse(args); err != nil {
@@ -65,9 +63,6 @@ func start(args []string, w io.Writer) error {
 	r, err := p.run()
 	if err != nil {
 		return err
-	}
-	if *asJSON {
-		return r.writeJSON(w)
 	}
 	return r.writeMarkdown(w)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -18,30 +17,6 @@ type report struct {
 	plan
 	server   string // its version
 	findings []finding
-}
-
-func (r report) writeJSON(w io.Writer) error {
-	type about struct {
-		Name   string `json:"name"`
-		Wrong  string `json:"wrong"`
-		Source string `json:"source"`
-	}
-	out := struct {
-		Versions  map[string]string `json:"versions"`
-		Scenarios []about           `json:"scenarios"`
-		Findings  []finding         `json:"findings"`
-		LeftOut   []string          `json:"leftOut,omitempty"` // peers that are not in this program
-	}{map[string]string{"redis-server": r.server}, nil, r.findings, leftOut()}
-	for _, l := range r.libraries {
-		out.Versions[l.name] = version(l.module)
-	}
-	for _, s := range r.scenarios {
-		out.Scenarios = append(out.Scenarios, about{s.name, s.wrong, s.source})
-	}
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "\t")
-	return enc.Encode(out)
 }
 
 // writeMarkdown writes the table, and below it what each scenario is and what was observed.

@@ -16,12 +16,12 @@ type plan struct {
 
 // finding is what the runs of a scenario say of a library.
 type finding struct {
-	Scenario string  `json:"scenario"`
-	Library  string  `json:"library"`
-	Outcome  outcome `json:"outcome"`
-	Note     string  `json:"note"`
-	Runs     int     `json:"runs"`
-	Fails    int     `json:"fails"`
+	Scenario string
+	Library  string
+	Outcome  outcome
+	Note     string
+	Runs     int
+	Fails    int
 }
 
 // run returns the findings, one for each scenario and library that it fits, in the order of the plan.

@@ -31,39 +31,26 @@ func TestForeignReleaseAndRefreshLeaveOursAlone(t *testing.T) {
 	})
 }
 
-func TestOurReleaseLeavesTheirsAlone(t *testing.T) {
+func TestOurReleaseAndExtendLeaveTheirsAlone(t *testing.T) {
 	eachRival(t, func(t *testing.T, e *env, r rival) {
-		l := e.locker()
-		lock := e.acquire(l)
-		h := e.take(r)
-		before := e.stored()
-		if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
-			t.Errorf("Release: got %v, want ErrLost", err)
-		}
-		e.shutdown(l) // what goes on in the background is through
-		e.wantUntouched(before)
-		if err := h.Release(background); err != nil {
-			t.Errorf("%s: release: %v", r.Name, err)
-		}
-	})
-}
-
-func TestOurExtendLeavesTheirsAlone(t *testing.T) {
-	eachRival(t, func(t *testing.T, e *env, r rival) {
-		l := e.locker()
-		lock := e.acquire(l)
-		h := e.take(r)
-		before := e.stored()
-		if err := lock.Extend(background, 2*e.long); !errors.Is(err, holdfast.ErrLost) {
-			t.Errorf("Extend: got %v, want ErrLost", err)
-		}
-		if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
-			t.Errorf("Release: got %v, want ErrLost", err)
-		}
-		e.shutdown(l)
-		e.wantUntouched(before)
-		if err := h.Release(background); err != nil {
-			t.Errorf("%s: release: %v", r.Name, err)
+		for _, extends := range []bool{false, true} {
+			l := e.locker()
+			lock := e.acquire(l)
+			h := e.take(r)
+			before := e.stored()
+			if extends {
+				if err := lock.Extend(background, 2*e.long); !errors.Is(err, holdfast.ErrLost) {
+					t.Errorf("Extend: got %v, want ErrLost", err)
+				}
+			}
+			if err := lock.Release(background); !errors.Is(err, holdfast.ErrLost) {
+				t.Errorf("Release: got %v, want ErrLost", err)
+			}
+			e.shutdown(l) // what goes on in the background is through
+			e.wantUntouched(before)
+			if err := h.Release(background); err != nil {
+				t.Errorf("%s: release: %v", r.Name, err)
+			}
 		}
 	})
 }
