@@ -152,7 +152,7 @@ func TestParsePlan(t *testing.T) {
 		len(p.rivals) != 2 || p.rivals[0].name != rivals[1].name {
 		t.Errorf("got %v, %v", p, err)
 	}
-	for _, bad := range []string{"-parts=most", "-only=me", "-locks=0", "-sizes=a", "-rounds=-1", "-processes=0", "-idle=1m"} {
+	for _, bad := range []string{"-parts=most", "-only=me", "-sizes=a", "-rounds=-1"} {
 		if _, err := parse(bad); err == nil {
 			t.Errorf("%s passed", bad)
 		}

@@ -22,7 +22,7 @@ type plan struct {
 	rounds   int           // 0 for each part's own
 	duration time.Duration // likewise
 	holding  time.Duration // how long locks that are held are watched
-	idling   time.Duration
+	idling   time.Duration // half a lease at most, as some rivals do not renew
 	settle   time.Duration // how long waiters wait before their queue is measured: till they make their longest pauses
 	pool     int
 
@@ -32,7 +32,7 @@ type plan struct {
 // parsePlan reads the command line.
 func parsePlan(flags *flag.FlagSet, args []string) (plan, error) {
 	p := plan{args: args, parts: []string{uncontended}, rivals: rivals, takers: takers,
-		locks: []int{1000, 10_000, 50_000}, holding: heldFor, settle: 500 * time.Millisecond}
+		locks: []int{1000, 10_000, 50_000}, processes: 8, holding: heldFor, idling: 4 * time.Second, settle: 500 * time.Millisecond, pool: 64}
 	flags.Func("parts", "comma-separated tables: "+strings.Join(partNames(), ", ")+", "+contended+
 		" for those in which somebody waits, or "+all+" (default "+uncontended+")", func(s string) (err error) {
 		p.parts, err = parseParts(s)
@@ -46,15 +46,8 @@ func parsePlan(flags *flag.FlagSet, args []string) (plan, error) {
 		p.sizes, err = parseNumbers(s)
 		return err
 	})
-	flags.Func("locks", "comma-separated numbers of locks that are held (default 1000,10000,50000)", func(s string) (err error) {
-		p.locks, err = parseNumbers(s)
-		return err
-	})
-	flags.IntVar(&p.processes, "processes", 8, "how many processes contend in the table of that name")
 	flags.IntVar(&p.rounds, "rounds", 0, "how often each is measured, for the medians (default each table's own)")
 	flags.DurationVar(&p.duration, "duration", 0, "how long one measurement takes (default each table's own)")
-	flags.DurationVar(&p.idling, "idle", 4*time.Second, "how long idle waiters are watched")
-	flags.IntVar(&p.pool, "pool", 64, "connections of each go-redis client, except where a table says; 0 for go-redis' default")
 	flags.StringVar(&p.from, "from", "", "measure nothing, but read what was written with -json")
 	flags.StringVar(&p.md, "md", "", "a file for the tables, which go to standard output too")
 	flags.StringVar(&p.json, "json", "", "a file for all figures")
@@ -62,17 +55,10 @@ func parsePlan(flags *flag.FlagSet, args []string) (plan, error) {
 	if err := flags.Parse(args); err != nil {
 		return plan{}, err
 	}
-	return p, p.check()
-}
-
-func (p plan) check() error {
-	switch {
-	case p.rounds < 0 || p.duration < 0 || p.pool < 0 || p.processes < 1:
-		return errors.New("want no negative -rounds, -duration and -pool, and one of the -processes at least")
-	case p.idling <= 0 || p.idling > lease/2: // some rivals do not renew
-		return fmt.Errorf("want an -idle above 0 and up to %v", lease/2)
+	if p.rounds < 0 || p.duration < 0 {
+		return plan{}, errors.New("want no negative -rounds and -duration")
 	}
-	return nil
+	return p, nil
 }
 
 // parseNumbers reads a list with commas.
