@@ -111,22 +111,6 @@ func TestLinkCutDownLetsTheServerAct(t *testing.T) {
 	})
 }
 
-func TestDialWaitsWhileTheLinkIsCut(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		link.CutUp()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if _, err := link.Dial(ctx, "tcp", "127.0.0.1:6379"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got error %v, want a deadline", err)
-		}
-		time.AfterFunc(time.Second, link.Heal)
-		start := time.Now()
-		if err := rdb.Ping(context.Background()).Err(); err != nil || time.Since(start) != time.Second {
-			t.Errorf("got %v after %v, want an answer after 1s", err, time.Since(start))
-		}
-	})
-}
-
 func TestDelayCountsForDialAndRoundTrip(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
 		ctx := context.Background()
@@ -145,35 +129,6 @@ func TestDelayCountsForDialAndRoundTrip(t *testing.T) {
 		rdb.Ping(ctx)
 		if got := time.Since(start); got != 20*time.Millisecond {
 			t.Errorf("a round trip took %v, want 20ms", got)
-		}
-	})
-}
-
-func TestLinkResetEndsConnections(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		rdb.Ping(context.Background())
-		link.Reset()
-		if err := rdb.Ping(context.Background()).Err(); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("got error %v, want a reset", err)
-		}
-		if err := rdb.Ping(context.Background()).Err(); err != nil {
-			t.Errorf("over a new connection: %v", err)
-		}
-	})
-}
-
-func TestSubscriberThatDoesNotReadBlocksNobody(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		ctx := context.Background()
-		sub := rdb.Subscribe(ctx, "c")
-		defer sub.Close()
-		if _, err := sub.Receive(ctx); err != nil {
-			t.Fatal(err)
-		}
-		for range 100 {
-			if err := rdb.Publish(ctx, "c", "m").Err(); err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }

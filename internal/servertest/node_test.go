@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -45,35 +43,6 @@ func wantUptime(t *testing.T, b *Bubble, what string, want time.Duration) {
 	}
 }
 
-func TestInfoLooksLikeThatOfAnOldServer(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, _ *Link) {
-		ctx := context.Background()
-		for _, sections := range [][]string{nil, {"server"}, {"SERVER"}, {"all"}, {"clients", "server"}} {
-			info, err := rdb.Info(ctx, sections...).Result()
-			if err != nil {
-				t.Fatalf("INFO %v: %v", sections, err)
-			}
-			if got := field(info, "uptime_in_seconds"); got != "86400" {
-				t.Errorf("INFO %v: got uptime %q, want a day", sections, got)
-			}
-			if got := field(info, "run_id"); got != b.RunID() || !regexp.MustCompile("^[0-9a-f]{40}$").MatchString(got) {
-				t.Errorf("INFO %v: got run_id %q, want %q", sections, got, b.RunID())
-			}
-			if got := field(info, "redis_version"); got == "" {
-				t.Errorf("INFO %v has no redis_version", sections)
-			}
-		}
-		for _, sections := range [][]string{nil, {"clients"}} {
-			if info := rdb.Info(ctx, sections...).Val(); !regexp.MustCompile(`connected_clients:[12]\r\n`).MatchString(info) { // go-redis may have opened a second one
-				t.Errorf("INFO %v: got %q, want the clients", sections, info)
-			}
-		}
-		if other := NewBubble(t); other.RunID() == b.RunID() {
-			t.Error("two servers with one run_id")
-		}
-	})
-}
-
 func TestScriptReadsInfoAndTime(t *testing.T) {
 	script := redis.NewScript(`
 		local info, now = redis.pcall('INFO', 'server'), redis.call('TIME')
@@ -103,39 +72,6 @@ func TestScriptReadsInfoAndTime(t *testing.T) {
 		if err := script.Run(ctx, rdb, []string{"k"}).Err(); !redis.HasErrorPrefix(err, "hidden: NOPERM") {
 			t.Errorf("hidden: got error %v, want NOPERM from pcall", err)
 		}
-	})
-}
-
-func TestHookSeesWhatScriptsCallAndLeavesInfo(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, _ *Link) {
-		ctx := context.Background()
-		b.Hook(func(c *server.Peer, cmd string, _ ...string) bool {
-			if cmd == "GET" {
-				c.WriteBulk("hooked")
-			}
-			return cmd == "GET"
-		})
-		if got := rdb.Eval(ctx, "return redis.call('GET', KEYS[1])", []string{"k"}).Val(); got != "hooked" {
-			t.Errorf("in a script: got %v, want the hook's answer", got)
-		}
-		wantUptime(t, b, "beside a hook", 24*time.Hour)
-		b.Hook(nil)
-		if err := rdb.Get(ctx, "k").Err(); !errors.Is(err, redis.Nil) {
-			t.Errorf("without the hook: got error %v, want redis.Nil", err)
-		}
-	})
-}
-
-func TestRestartIsANewRun(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, _ *redis.Client, _ *Link) {
-		first := b.RunID()
-		b.Skew(time.Hour)
-		b.Restart()
-		if got := field(serverInfo(t, b), "run_id"); got == first || got != b.RunID() {
-			t.Errorf("run_id: got %s, want another than %s", got, first)
-		}
-		time.Sleep(4 * time.Second)
-		wantUptime(t, b, "since the restart", 4*time.Second)
 	})
 }
 
@@ -181,18 +117,6 @@ func TestPausedNodeHangsOnAllLinks(t *testing.T) {
 			t.Error("the held message did not arrive")
 		}
 		b.Resume()
-	})
-}
-
-func TestReplyUnderWayIsHeldByAPause(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		ctx := context.Background()
-		rdb.Ping(ctx)
-		link.DelayDown(time.Millisecond)
-		time.AfterFunc(time.Millisecond/2, b.Pause)
-		if err := rdb.Set(ctx, "k", "v", 0).Err(); !isTimeout(err) || !b.Redis.Exists("k") {
-			t.Errorf("got error %v and k %v, want a time-out and an act", err, b.Redis.Exists("k"))
-		}
 	})
 }
 
