@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 )
 
 // mariaSetup runs on every start. The installation allows root without a
@@ -55,7 +53,7 @@ func MariaDB(t testing.TB) string {
 			"--init-file="+setup, "--skip-log-bin",
 			"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M",
 			"--max-connections=200")
-	}, func(proc *throwaway.Process) error {
+	}, func(proc *process) error {
 		// Its own log, since the port may belong to another server.
 		if !strings.Contains(proc.Log(), "ready for connections") {
 			return errors.New("not ready for connections")
@@ -68,10 +66,10 @@ func MariaDB(t testing.TB) string {
 const mariaName = "MariaDB"
 
 func mariaBinaries() (install, server string, err error) {
-	if install, err = throwaway.Find([]string{"mariadb-install-db"}); err != nil {
+	if install, err = find([]string{"mariadb-install-db"}); err != nil {
 		return "", "", err
 	}
 	// The server is not in everybody's PATH.
-	server, err = throwaway.Find([]string{"mariadbd"}, "/usr/sbin", "/usr/libexec", "/usr/local/libexec")
+	server, err = find([]string{"mariadbd"}, "/usr/sbin", "/usr/libexec", "/usr/local/libexec")
 	return install, server, err
 }

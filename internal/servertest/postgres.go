@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 )
 
 // Postgres starts a throwaway PostgreSQL cluster that trusts everybody and
@@ -43,7 +41,7 @@ func Postgres(t testing.TB) string {
 			"-c", "unix_socket_directories=", // a test's directory is too long a name for a socket
 			"-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off",
 			"-c", "max_connections=200", "-c", "shared_buffers=32MB")
-	}, func(*throwaway.Process) error {
+	}, func(*process) error {
 		status, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
 		if err != nil {
 			return err
@@ -60,13 +58,13 @@ func Postgres(t testing.TB) string {
 
 // launch starts the server of a database on a free port, waits until it is ready
 // and accepts connections, and ends it with the test.
-func launch(t testing.TB, name string, owner account, dir string, command func(port int) *exec.Cmd, ready func(*throwaway.Process) error) (port int) {
+func launch(t testing.TB, name string, owner account, dir string, command func(port int) *exec.Cmd, ready func(*process) error) (port int) {
 	t.Helper()
-	err := throwaway.OnFreePort(func(free int) error {
+	err := onFreePort(func(free int) error {
 		cmd := command(free)
 		cmd.Dir = dir
 		owner.run(cmd)
-		proc, err := throwaway.Start(cmd)
+		proc, err := startProcess(cmd)
 		if err != nil {
 			return err
 		}
@@ -74,7 +72,7 @@ func launch(t testing.TB, name string, owner account, dir string, command func(p
 			if err := ready(proc); err != nil {
 				return err
 			}
-			return throwaway.Accepts(free)
+			return accepts(free)
 		})
 		if err != nil {
 			proc.Kill()
@@ -97,10 +95,10 @@ const postgresName = "PostgreSQL"
 func postgresBinaries() (initdb, server string, err error) {
 	// Debian keeps the server's own programs out of PATH, by version.
 	const debian = "/usr/lib/postgresql/*/bin"
-	if initdb, err = throwaway.Find([]string{"initdb"}, debian); err != nil {
+	if initdb, err = find([]string{"initdb"}, debian); err != nil {
 		return "", "", err
 	}
-	server, err = throwaway.Find([]string{"postgres"}, debian)
+	server, err = find([]string{"postgres"}, debian)
 	return initdb, server, err
 }
 
@@ -110,7 +108,7 @@ func prepare(owner account, dir, program string, args ...string) error {
 	cmd.Dir = dir // the owner may not be allowed to enter the test's own
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir)
 	owner.run(cmd)
-	p, err := throwaway.Start(cmd)
+	p, err := startProcess(cmd)
 	if err != nil {
 		return err
 	}

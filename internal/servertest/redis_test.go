@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -71,7 +70,7 @@ func TestPausedServerIsKilledWithTheTest(t *testing.T) {
 	if s == nil {
 		t.Skip("there is no server to pause")
 	}
-	if !s.redis.Gone() {
+	if !s.proc.Gone() {
 		t.Error("a paused server outlived its test")
 	}
 }
@@ -104,12 +103,12 @@ func TestServerDiesWithTheTestBinary(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("the kernel ties children to their parent on Linux only")
 	}
-	if _, err := throwaway.FindRedis(); err != nil {
+	if _, err := findRedis(); err != nil {
 		require(t, "redis-server", err)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTheTestBinary$", "-test.v")
 	cmd.Env = append(os.Environ(), "SERVERTEST_CHILD=1", "TMPDIR="+t.TempDir())
-	child, err := throwaway.Start(cmd)
+	child, err := startProcess(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,5 +167,12 @@ func TestEndWithCommandsUnderWay(t *testing.T) {
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("%s: it took %v", name, took)
 		}
+	}
+}
+
+func TestServerIsToldFromAnotherOnItsPort(t *testing.T) {
+	late := Server{port: Redis(t).port, proc: &process{cmd: &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}}}}
+	if err := late.ask(); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("another server's answer: got %v, want its port in use", err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 // BenchmarkCycle is the table's measurement for benchstat and for profiles:
@@ -47,7 +49,7 @@ func benchmark(b *testing.B, t *target, r rival, n int) {
 
 // BenchmarkRedLock is the healthy part of the table of locks on several servers, with one goroutine.
 func BenchmarkRedLock(b *testing.B) {
-	requireServer(b)
+	servertest.Redis(b)
 	c, err := startCluster(b.Context(), nodes, late)
 	if err != nil {
 		b.Fatal(err)

@@ -80,7 +80,7 @@ func (p plan) held(ctx context.Context, _ *server) (table, error) {
 
 // burden measures one way to hold n locks, on a server of its own.
 func (p plan) burden(ctx context.Context, e keeperEntry, n int) (b burden, err error) {
-	server, err := startServer(ctx)
+	server, err := startServer()
 	if err != nil {
 		return b, err
 	}

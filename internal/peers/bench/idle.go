@@ -78,7 +78,7 @@ func (p plan) standAll(ctx context.Context, r rival, settings []setting) ([]quie
 
 // stand measures one queue, on a server of its own.
 func (p plan) stand(ctx context.Context, r rival, s setting) (_ quiet, err error) {
-	server, err := startServer(ctx)
+	server, err := startServer()
 	if err != nil {
 		return quiet{}, err
 	}

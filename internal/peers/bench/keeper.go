@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/peers"
 	"github.com/redis/go-redis/v9"
 )

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/core"
+	holdfast "github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/internal/peers"
 	"golang.org/x/sync/semaphore"
 )

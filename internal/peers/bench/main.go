@@ -93,7 +93,7 @@ func (p plan) keep(r report) error {
 
 // report measures, and writes each table as soon as it is there: what comes later may fail.
 func (p plan) report(ctx context.Context, w io.Writer) error {
-	s, err := startServer(ctx)
+	s, err := startServer()
 	if err != nil {
 		return err
 	}

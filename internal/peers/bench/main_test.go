@@ -4,36 +4,16 @@ import (
 	"context"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
-
-// requireServer skips a test where no server is installed, and fails it where the run was told that one is.
-func requireServer(t testing.TB) {
-	t.Helper()
-	_, err := throwaway.FindRedis()
-	switch {
-	case err == nil:
-	case os.Getenv("HOLDFAST_REQUIRE_SERVERS") == "1":
-		t.Fatalf("HOLDFAST_REQUIRE_SERVERS=1: %v", err)
-	default:
-		t.Skip(err)
-	}
-}
 
 func newTestTarget(t testing.TB) *target {
 	t.Helper()
-	requireServer(t)
-	s, err := startServer(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	target := newTarget(s.addr, 0)
+	target := newTarget(servertest.Redis(t).Addr(), 0)
 	t.Cleanup(func() { _ = target.close() })
 	return target
 }
@@ -65,7 +45,7 @@ func brief(parts ...string) plan {
 // measured returns the tables of a plan.
 func measured(t *testing.T, p plan) []table {
 	t.Helper()
-	requireServer(t)
+	servertest.Redis(t) // or there is nothing to measure on
 	p.json = filepath.Join(t.TempDir(), "new", "report.json")
 	if err := run(t.Context(), io.Discard, p); err != nil {
 		t.Fatal(err)

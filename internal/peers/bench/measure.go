@@ -71,7 +71,7 @@ func (p plan) far(ctx context.Context, near *server) (table, error) {
 		return table{}, err
 	}
 	defer relay.close()
-	t, err := p.cycles(ctx, &server{relay.addr, near.Redis})
+	t, err := p.cycles(ctx, &server{addr: relay.addr})
 	t.Title = fmt.Sprintf("As above, with %v of round-trip time added. %s", farther, t.Title)
 	return t, err
 }

@@ -89,7 +89,7 @@ func (p plan) run(ctx context.Context, each func(table) error) error {
 }
 
 func (part part) run(p plan, ctx context.Context, each func(table) error) error {
-	s, err := startServer(ctx)
+	s, err := startServer()
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func startCluster(ctx context.Context, n int, late time.Duration) (c *cluster, e
 		}
 	}()
 	for range n {
-		s, err := startServer(ctx)
+		s, err := startServer()
 		if err != nil {
 			return nil, err
 		}

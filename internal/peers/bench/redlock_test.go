@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/peers"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 func TestMajorityEndsAsSoonAsItIsKnown(t *testing.T) {
@@ -33,7 +34,7 @@ func TestMajorityEndsAsSoonAsItIsKnown(t *testing.T) {
 
 // A taker that does not exclude others, or reports success where it has not, measures nothing.
 func TestTakersFailWhereMostKeysAreHeld(t *testing.T) {
-	requireServer(t)
+	servertest.Redis(t)
 	c, err := startCluster(t.Context(), nodes, time.Millisecond)
 	if err != nil {
 		t.Fatal(err)

@@ -1,22 +1,26 @@
 package main
 
-import (
-	"context"
-
-	"github.com/holdfast-go/holdfast/internal/servertest/throwaway"
-)
+import "github.com/holdfast-go/holdfast/internal/servertest"
 
 // server is a redis-server on the loopback interface that keeps nothing.
 type server struct {
-	addr string
-	*throwaway.Redis
+	addr    string
+	program servertest.Program
+	redis   *servertest.Server
 }
 
-// startServer starts one that ends with ctx or with Close.
-func startServer(ctx context.Context) (*server, error) {
-	s, err := throwaway.StartRedis(ctx)
-	if err != nil {
+func startServer() (*server, error) {
+	s := &server{}
+	if err := s.program.Do(func() { s.redis = servertest.Redis(&s.program) }); err != nil {
+		s.Close()
 		return nil, err
 	}
-	return &server{s.Addr(), s}, nil
+	s.addr = s.redis.Addr()
+	return s, nil
 }
+
+func (s *server) Close() { s.program.End() }
+
+func (s *server) Pause() error { return s.program.Do(s.redis.Pause) }
+
+func (s *server) Resume() error { return s.program.Do(s.redis.Resume) }

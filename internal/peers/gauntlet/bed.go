@@ -3,12 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/servertest"
@@ -17,7 +13,7 @@ import (
 
 // bed is what one run of a scenario lies on: the servers, links and lockers that it asks for, which end with it.
 type bed struct {
-	*stage
+	*servertest.Program
 	lib library
 	// patience is how long the scenario waits for what has to come in the end.
 	patience time.Duration
@@ -25,53 +21,10 @@ type bed struct {
 	proxies  []*servertest.FaultProxy
 }
 
-// stage is the part of a test that package servertest needs, so that programs can use it as well.
-type stage struct {
-	testing.TB // nil: only the methods below are there
-	cleanups   []func()
-	failure    error
-}
-
-func (*stage) Helper() {}
-
-func (s *stage) Cleanup(fn func()) { s.cleanups = append(s.cleanups, fn) }
-
-func (s *stage) TempDir() string {
-	dir, err := os.MkdirTemp("", "holdfast-gauntlet-")
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-func (s *stage) Fatal(args ...any) {
-	s.failure = errors.New(fmt.Sprint(args...))
-	runtime.Goexit()
-}
-
-func (s *stage) Fatalf(format string, args ...any) {
-	s.failure = fmt.Errorf(format, args...)
-	runtime.Goexit()
-}
-
-// Skipf is called where a server is not installed.
-func (s *stage) Skipf(format string, args ...any) { s.Fatalf(format, args...) }
-
-// perform runs fn on a goroutine of its own, which Fatal ends, and then cleans up.
-func (s *stage) perform(fn func()) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer func() {
-			for _, c := range slices.Backward(s.cleanups) {
-				c()
-			}
-		}()
-		fn()
-	}()
-	<-done
-	return s.failure
+// perform runs fn, and then ends what the bed has.
+func (b *bed) perform(fn func()) error {
+	defer b.End()
+	return b.Do(fn)
 }
 
 const order = "order:42"

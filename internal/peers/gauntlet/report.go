@@ -103,11 +103,12 @@ func version(module string) string {
 
 // serverVersion asks a server, and fails where there is none.
 func serverVersion() (v string, err error) {
-	var s stage
-	err = s.perform(func() {
-		info, err := servertest.Redis(&s).Client().InfoMap(context.Background(), "server").Result()
+	var p servertest.Program
+	defer p.End()
+	err = p.Do(func() {
+		info, err := servertest.Redis(&p).Client().InfoMap(context.Background(), "server").Result()
 		if err != nil {
-			s.Fatal(err)
+			p.Fatal(err)
 		}
 		v = info["Server"]["redis_version"]
 	})

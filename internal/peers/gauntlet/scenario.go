@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 // scenario is a known failure of lock libraries.
@@ -55,7 +57,7 @@ func (s scenario) once(lib library, patience time.Duration) (v verdict) {
 			return verdict{noMatch, why}
 		}
 	}
-	b := &bed{stage: &stage{}, lib: lib, patience: patience, key: lib.key(order)}
+	b := &bed{Program: &servertest.Program{}, lib: lib, patience: patience, key: lib.key(order)}
 	if err := b.perform(func() { v = s.run(b) }); err != nil {
 		return verdict{aborted, err.Error()}
 	}

@@ -1,7 +1,4 @@
-// Package throwaway starts processes that do not outlive this one, and a Redis server among them, for tests and for tools: it
-// knows nothing of package testing. Package servertest is what tests use. Two examples start servers as well, by a smaller
-// package of theirs: an example imports nothing that its reader could not.
-package throwaway
+package servertest
 
 import (
 	"bytes"
@@ -12,19 +9,19 @@ import (
 	"time"
 )
 
-// Process is a child that, on Linux, the kernel ends with this process.
-type Process struct {
+// process is a child that, on Linux, the kernel ends with this process.
+type process struct {
 	cmd  *exec.Cmd
 	log  *tail
 	done chan struct{} // closed once the child is gone and reaped
 	err  error         // how it ended, then
 }
 
-// Start starts cmd and keeps the end of what it prints.
-func Start(cmd *exec.Cmd) (*Process, error) {
+// startProcess starts cmd and keeps the end of what it prints.
+func startProcess(cmd *exec.Cmd) (*process, error) {
 	log := &tail{}
 	cmd.Stdout, cmd.Stderr = log, log
-	p, err := StartReading(cmd, func() error { return nil })
+	p, err := startReading(cmd, func() error { return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -32,12 +29,12 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// StartReading starts cmd, and calls read before it waits for the end, which
+// startReading starts cmd, and calls read before it waits for the end, which
 // closes pipes. The kernel ties the parent-death signal to the thread that forked, not
 // to the process, and the runtime ends threads when it likes: the goroutine
 // that forks therefore keeps its thread for the child's whole life.
-func StartReading(cmd *exec.Cmd, read func() error) (*Process, error) {
-	p := &Process{cmd: cmd, done: make(chan struct{})}
+func startReading(cmd *exec.Cmd, read func() error) (*process, error) {
+	p := &process{cmd: cmd, done: make(chan struct{})}
 	dieWithParent(cmd)
 
 	started := make(chan error)
@@ -61,26 +58,26 @@ func StartReading(cmd *exec.Cmd, read func() error) (*Process, error) {
 }
 
 // Pid returns the child's process id.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
+func (p *process) Pid() int { return p.cmd.Process.Pid }
 
 // Log returns the end of what the child printed.
-func (p *Process) Log() string { return p.log.String() }
+func (p *process) Log() string { return p.log.String() }
 
 // Done is closed once the child has ended.
-func (p *Process) Done() <-chan struct{} { return p.done }
+func (p *process) Done() <-chan struct{} { return p.done }
 
 // Err is how the child ended, once it has, or the error of reading from it.
-func (p *Process) Err() error { return p.err }
+func (p *process) Err() error { return p.err }
 
 // Pause stops the child as a frozen machine would. It fails where the system
 // has no means for that.
-func (p *Process) Pause() error { return pauseProcess(p.cmd.Process) }
+func (p *process) Pause() error { return pauseProcess(p.cmd.Process) }
 
 // Resume continues a paused child; others do not notice.
-func (p *Process) Resume() error { return resumeProcess(p.cmd.Process) }
+func (p *process) Resume() error { return resumeProcess(p.cmd.Process) }
 
 // Gone reports whether the child has ended.
-func (p *Process) Gone() bool {
+func (p *process) Gone() bool {
 	select {
 	case <-p.done:
 		return true
@@ -90,7 +87,7 @@ func (p *Process) Gone() bool {
 }
 
 // Kill ends the child at once, also a stopped one, and waits for it.
-func (p *Process) Kill() {
+func (p *process) Kill() {
 	_ = p.cmd.Process.Kill()
 	_ = resumeProcess(p.cmd.Process)
 	<-p.done
@@ -98,7 +95,7 @@ func (p *Process) Kill() {
 
 // Stop asks the child to end with its own shutdown signal, which lets it take
 // its children along, and kills it when it does not.
-func (p *Process) Stop(patience time.Duration) {
+func (p *process) Stop(patience time.Duration) {
 	_ = resumeProcess(p.cmd.Process)
 	_ = quitProcess(p.cmd.Process)
 	select {
@@ -134,7 +131,7 @@ func (t *tail) String() string {
 
 // Poll calls ready every few milliseconds until it returns nil, the child
 // ends, or the patience is over.
-func (p *Process) Poll(patience time.Duration, ready func() error) error {
+func (p *process) Poll(patience time.Duration, ready func() error) error {
 	deadline := time.Now().Add(patience)
 	pause := time.NewTicker(5 * time.Millisecond)
 	defer pause.Stop()

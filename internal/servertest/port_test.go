@@ -1,4 +1,4 @@
-package throwaway
+package servertest
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 
 func TestTakenPortIsTriedNoMoreThanNeeded(t *testing.T) {
 	var ports []int
-	err := OnFreePort(func(port int) error {
+	err := onFreePort(func(port int) error {
 		ports = append(ports, port)
 		if len(ports) < 3 {
 			return errors.New("bind: address already in use")
@@ -19,7 +19,7 @@ func TestTakenPortIsTriedNoMoreThanNeeded(t *testing.T) {
 	}
 	broken := errors.New("cannot start at all")
 	tries := 0
-	err = OnFreePort(func(int) error { tries++; return broken })
+	err = onFreePort(func(int) error { tries++; return broken })
 	if !errors.Is(err, broken) || tries != 1 {
 		t.Errorf("got %v after %d tries, want the error of the first", err, tries)
 	}

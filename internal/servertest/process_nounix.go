@@ -1,6 +1,6 @@
 //go:build !unix
 
-package throwaway
+package servertest
 
 import (
 	"errors"

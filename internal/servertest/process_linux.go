@@ -1,4 +1,4 @@
-package throwaway
+package servertest
 
 import (
 	"os/exec"

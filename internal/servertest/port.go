@@ -1,36 +1,13 @@
-package throwaway
+package servertest
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 )
-
-// Find returns the first program found: by name in PATH, or in a directory
-// that matches one of the patterns, the last in the alphabet first, which
-// prefers the highest version.
-func Find(names []string, patterns ...string) (string, error) {
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return filepath.Abs(path)
-		}
-		for _, pattern := range patterns {
-			dirs, _ := filepath.Glob(pattern)
-			for i := len(dirs) - 1; i >= 0; i-- {
-				if path, err := exec.LookPath(filepath.Join(dirs[i], name)); err == nil {
-					return path, nil
-				}
-			}
-		}
-	}
-	return "", fmt.Errorf("no %v in PATH", names)
-}
 
 var errNoPort = errors.New("no free port on the loopback interface")
 
@@ -48,9 +25,9 @@ func freePort() (int, error) {
 	return 0, errNoPort
 }
 
-// OnFreePort calls start with free ports until one of them is still free when
+// onFreePort calls start with free ports until one of them is still free when
 // the server takes it.
-func OnFreePort(start func(port int) error) error {
+func onFreePort(start func(port int) error) error {
 	var err error
 	for range 5 {
 		var port int
@@ -72,8 +49,8 @@ func isFree(port int) bool {
 	return l.Close() == nil
 }
 
-// Accepts returns nil once something listens on port.
-func Accepts(port int) error {
+// accepts returns nil once something listens on port.
+func accepts(port int) error {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), time.Second)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package throwaway
+package servertest
 
 import "os/exec"
 
