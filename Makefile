@@ -29,14 +29,14 @@ fuzz: ## each fuzz target of the root module in turn, for FUZZTIME; what one fin
 	done
 
 bench: export GOWORK := off
-bench: TAGS = $$(go run ./internal/testrun -list internal/bench | cut -f2)
-bench: ## holdfast beside the bare floor and other libraries, into internal/bench/results; BENCHFLAGS='-parts redlock' only prints
+bench: TAGS = $$(go run ./internal/servertest/testrun -list internal/peers | cut -f2)
+bench: ## holdfast beside the bare floor and other libraries, into internal/peers/bench/results; BENCHFLAGS='-parts redlock' only prints
 ifdef BENCHFLAGS
-	@go run -C internal/bench -tags "$(TAGS)" . $(BENCHFLAGS)
+	@go run -C internal/peers/bench -tags "$(TAGS)" . $(BENCHFLAGS)
 else
-	@go run -C internal/bench -tags "$(TAGS)" . -parts all -json results/results.json -md results/results.md -charts results
-	@go run -C internal/gauntlet -tags "$(TAGS)" . -times 3 -parallel 8 >internal/gauntlet/results.md
-	@cat internal/gauntlet/results.md
+	@go run -C internal/peers/bench -tags "$(TAGS)" . -parts all -json results/results.json -md results/results.md -charts results
+	@go run -C internal/peers/gauntlet -tags "$(TAGS)" . -times 3 -parallel 8 >internal/peers/gauntlet/results.md
+	@cat internal/peers/gauntlet/results.md
 endif
 
 fmt: ## gofmt

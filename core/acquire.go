@@ -31,11 +31,18 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 	if try {
 		wait = 0
 	}
-	return l.take(ctx, stored, cfg, wait)
+	return l.take(ctx, stored, cfg, wait, false)
 }
 
-// take is acquire with everything configured; wait is as in config.
-func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wait time.Duration) (*Lock, error) {
+// take is acquire with everything configured; wait is as in config. If a trial fails, its call goes on, or tells the hooks.
+func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wait time.Duration, trial bool) (*Lock, error) {
+	began := l.env.Now().Mono
+	tell := func(waited bool, err error) error {
+		if !trial {
+			cfg.traces.emit(refusal, Event{Key: stored.Lock, Elapsed: l.env.Now().Mono - began, Waited: waited, Err: err})
+		}
+		return err
+	}
 	for _, held := range Held(ctx) {
 		if held.Key() != stored.Lock || !held.hold.locker.same(l) || held.hold.lapsed() != nil {
 			continue
@@ -44,21 +51,21 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 			continue // Redis lets this call in
 		}
 		if !cfg.reentrant || cfg.limit < held.hold.cfg.limit { // two sharing holders that want it alone would wait for each other
-			return nil, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock}
+			return nil, tell(false, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock})
 		}
 		if nested := held.nest(); nested != nil {
 			return nested, nil
 		}
 	}
 	if !l.env.Gate.Enter() {
-		return nil, &opError{act: "acquire", key: stored.Lock, outcome: ErrClosed}
+		return nil, tell(false, &opError{act: "acquire", key: stored.Lock, outcome: ErrClosed})
 	}
 	defer l.env.Gate.Leave()
 
-	began := l.env.Now().Mono
 	a := &acquisition{locker: l, ctx: inTime(ctx), cfg: cfg, key: stored, began: began, schedule: schedule{wait: wait, from: began, pause: cfg.pollMin}}
 	var lock *Lock
 	var err error
+	waited := func() bool { return a.known && wait != 0 }
 	finished := false
 	defer func() {
 		switch {
@@ -67,6 +74,10 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 			_ = lock.Release(ctx)
 		default:
 			a.quit()
+			if err == nil { // a hook panicked
+				err = &opError{act: "acquire", key: stored.Lock, outcome: ErrUnavailable}
+			}
+			_ = tell(waited(), err)
 		}
 	}()
 	if lock, err = a.obtain(); err != nil {
@@ -74,7 +85,7 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 	}
 	cfg.traces.emit(acquired, Event{
 		Key: stored.Lock, Token: lock.Token(), Label: cfg.label,
-		Elapsed: lock.hold.began - a.began, Attempts: a.attempts, Limit: lock.Limit(),
+		Elapsed: lock.hold.began - a.began, Waited: waited(), Attempts: a.attempts, Limit: lock.Limit(),
 	})
 	finished = true
 	return lock, nil

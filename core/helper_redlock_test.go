@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
-	"github.com/holdfast-go/holdfast/internal/testlimit"
+	"github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -221,12 +221,18 @@ func (h *hold) free(ctx context.Context) (result error) {
 
 	h.locker.env.Gate.Join()
 	defer h.locker.env.Gate.Leave()
-	now, traced := h.locker.env.Now(), false
+	now, traced := h.locker.env.Now(), true
+	defer func() {
+		if !traced {
+			h.traceEnd(now.Mono, result)
+		}
+	}()
 	func() {
 		returned := false
 		defer func() {
 			if !returned { // a hook panicked
 				result = &opError{act: "release", key: h.key(), outcome: ErrUnavailable}
+				traced = h.ended.Load() != releasedEnding
 			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -238,9 +244,6 @@ func (h *hold) free(ctx context.Context) (result error) {
 		result, traced = h.finish(ctx, now)
 		returned = true
 	}()
-	if !traced {
-		h.traceEnd(now.Mono, result)
-	}
 	return result
 }
 

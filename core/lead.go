@@ -65,7 +65,7 @@ func (l *Locker) Lead(ctx context.Context, name string, fn func(context.Context)
 		t := new(term)
 		one := cfg
 		one.traces = t.traces(cfg.traces)
-		lock, err := l.take(ctx, stored, &one, -1)
+		lock, err := l.take(ctx, stored, &one, -1, false)
 		if err == nil {
 			began := l.env.Now().Mono
 			again, err := t.lead(ctx, lock, fn)

@@ -102,14 +102,8 @@ type several struct {
 	ctx    context.Context // that carries these
 }
 
-// acquire takes the lock of one key.
-func (s *several) acquire(k protocol.Key, wait time.Duration) (*Lock, error) {
-	cfg := s.own[k.Lock]
-	if cfg == nil {
-		cfg = s.cfg
-	}
-	return s.locker.take(s.ctx, k, cfg, wait)
-}
+// of returns the config of one key.
+func (s *several) of(k protocol.Key) *config { return cmp.Or(s.own[k.Lock], s.cfg) }
 
 func (s *several) take() error {
 	began := s.locker.env.Now().Mono
@@ -136,10 +130,12 @@ func (s *several) take() error {
 		if wait > 0 {
 			wait = max(0, until-now)
 		}
+		next := s.keys[len(s.locks)]
 		if wait == 0 && refused != nil {
+			s.of(next).traces.emit(refusal, Event{Key: next.Lock, Elapsed: now - began, Err: refused})
 			return refused
 		}
-		lock, err := s.acquire(s.keys[len(s.locks)], wait)
+		lock, err := s.locker.take(s.ctx, next, s.of(next), wait, false)
 		if err == nil {
 			s.add(lock)
 		}
@@ -162,7 +158,7 @@ func (s *several) try(rest []protocol.Key) error {
 			panic(p)
 		}
 	}()
-	each(len(rest), func(i int) { locks[i], errs[i] = s.acquire(rest[i], 0) })
+	each(len(rest), func(i int) { locks[i], errs[i] = s.locker.take(s.ctx, rest[i], s.of(rest[i]), 0, true) })
 	var refused error
 	for i, lock := range locks {
 		switch {

@@ -12,15 +12,18 @@ import (
 // Trace is a set of hooks, in the style of net/http/httptrace.ClientTrace. Any of them may be nil. Hooks run on the
 // goroutine that does the work, renewals included, so they must return quickly, and several may run at once.
 //
-// Acquired and Ended report each acquired lock once, but no nested handle, see [WithReentrancy]. No hook reports a call
-// that was refused: count its errors, or the adapter's hooks.
+// Acquired and Ended report each acquired lock once, but no nested handle, see [WithReentrancy]. After each Waiting comes
+// either Acquired or Refused, with Waited set. If a hook panics, the other traces' hooks are called all the same.
 type Trace struct {
 	// Waiting: a call is about to wait for another holder, or for other calls of this process. Share is its name, see
 	// [WithShare]. Label, TimeLeft and Holders describe the holder, if known.
 	Waiting func(Event)
 	// Acquired: the lock was acquired. Token; Limit, as in [Lock.Limit]; Elapsed, how long it took (for Lead, the time
-	// as a standby); Attempts, how often Redis was asked, 0 if another call of the process handed the lock over.
+	// as a standby); Waited; Attempts, how often Redis was asked, 0 if another call of the process handed the lock over.
 	Acquired func(Event)
+	// Refused: a call ended without the lock. Err is the call's error; Elapsed, how long it took; Waited. Not called for an
+	// ErrInvalid. Lead goes on after an ErrUnavailable, and DoAll if a lock that it has kept was lost while it waited.
+	Refused func(Event)
 	// Renewed: TimeLeft is what the lease has left now.
 	Renewed func(Event)
 	// Ended: the lock was released or lost. Elapsed is how long it was held. Err is what Release returns, or would have
@@ -47,6 +50,7 @@ type Event struct {
 	Share    string
 	Elapsed  time.Duration
 	TimeLeft time.Duration
+	Waited   bool // Waiting was called
 	Attempts int
 	Limit    int
 	Holders  int
@@ -56,15 +60,17 @@ type Event struct {
 
 type traces []*Trace
 
-// emit calls one hook of every trace.
+// emit calls one hook of every trace, also after one that panics: another trace may count.
 func (ts traces) emit(hook func(*Trace) func(Event), e Event) {
-	if of, ok := e.Err.(interface{ Node() string }); ok && len(ts) > 0 {
+	if len(ts) == 0 {
+		return
+	}
+	if of, ok := e.Err.(interface{ Node() string }); ok {
 		e.Node = of.Node()
 	}
-	for _, t := range ts {
-		if f := hook(t); f != nil {
-			f(e)
-		}
+	defer ts[1:].emit(hook, e)
+	if f := hook(ts[0]); f != nil {
+		f(e)
 	}
 }
 
@@ -73,12 +79,16 @@ func (ts traces) logs() bool { return slices.ContainsFunc(ts, func(t *Trace) boo
 
 func waiting(t *Trace) func(Event)   { return t.Waiting }
 func acquired(t *Trace) func(Event)  { return t.Acquired }
+func refusal(t *Trace) func(Event)   { return t.Refused }
 func renewed(t *Trace) func(Event)   { return t.Renewed }
 func ended(t *Trace) func(Event)     { return t.Ended }
 func longHold(t *Trace) func(Event)  { return t.LongHold }
 func nodeError(t *Trace) func(Event) { return t.NodeError }
 
-const nodeErrorText = "redis error"
+const (
+	refusedText   = "refused"
+	nodeErrorText = "redis error"
+)
 
 // outageEnds is for how long a node has to do without an error for the next one to be another outage.
 const outageEnds = time.Minute
@@ -121,7 +131,7 @@ func LogTrace(log *slog.Logger) *Trace {
 			}
 			if e.Err != nil {
 				level = slog.LevelWarn
-				if msg == nodeErrorText && again(e.Node) {
+				if msg == refusedText || msg == nodeErrorText && again(e.Node) {
 					level = slog.LevelDebug
 				}
 				attrs = append(attrs, slog.String("err", e.Err.Error()))
@@ -138,6 +148,7 @@ func LogTrace(log *slog.Logger) *Trace {
 		logs:     true,
 		Waiting:  hook(slog.LevelDebug, "waiting"),
 		Acquired: hook(slog.LevelDebug, "acquired"),
+		Refused:  hook(slog.LevelDebug, refusedText),
 		Renewed:  hook(slog.LevelDebug, "renewed"),
 		Ended: func(e Event) {
 			if errors.Is(e.Err, ErrLost) {

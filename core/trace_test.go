@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -173,4 +174,140 @@ func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// story notes what a Trace hears of waits and ends, in order.
+type story struct {
+	mu     sync.Mutex
+	events []string
+	errs   []error
+}
+
+func (s *story) trace() holdfast.CallOption {
+	note := func(what string) func(holdfast.Event) {
+		return func(e holdfast.Event) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			event := what + " " + e.Key
+			if e.Waited {
+				event += ", had waited"
+			}
+			s.events, s.errs = append(s.events, event), append(s.errs, e.Err)
+		}
+	}
+	return holdfast.WithTrace(&holdfast.Trace{Waiting: note("waiting"), Acquired: note("acquired"), Refused: note("refused"), Ended: note("ended")})
+}
+
+func TestTraceTellsHowEachCallEnds(t *testing.T) {
+	boom := func(holdfast.Event) { panic("a hook") }
+	for name, c := range map[string]struct {
+		do   func(t *testing.T, b *servertest.Bubble, r *replica, held *holdfast.Lock, s *story)
+		want []string
+		err  error // of the last event
+	}{
+		"a try": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			_, _ = r.TryAcquire(background, "k", s.trace())
+		}, []string{"refused k"}, holdfast.ErrNotAcquired},
+		"WithWait": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			_, _ = r.Acquire(background, "k", s.trace(), holdfast.WithWait(time.Second))
+		}, []string{"waiting k", "refused k, had waited"}, holdfast.ErrNotAcquired},
+		"behind a call of the process": {func(t *testing.T, _ *servertest.Bubble, r *replica, held *holdfast.Lock, s *story) {
+			ctx, cancel := context.WithCancel(background)
+			first, second := call(background, r, "k"), call(ctx, r, "k", s.trace())
+			cancel()
+			<-second
+			release(t, held)
+			release(t, got(t, first))
+		}, []string{"waiting k", "refused k, had waited"}, context.Canceled},
+		"the last look behind the front": {func(t *testing.T, _ *servertest.Bubble, r *replica, held *holdfast.Lock, s *story) {
+			first := call(background, r, "k")
+			_, _ = r.Acquire(background, "k", s.trace(), holdfast.WithWait(time.Second))
+			release(t, held)
+			release(t, got(t, first))
+		}, []string{"waiting k", "refused k, had waited"}, holdfast.ErrNotAcquired},
+		"a hand-over": {func(t *testing.T, _ *servertest.Bubble, r *replica, held *holdfast.Lock, s *story) {
+			first, second := call(background, r, "k"), call(background, r, "k", s.trace())
+			release(t, held)
+			release(t, got(t, first))
+			release(t, got(t, second))
+		}, []string{"waiting k", "acquired k, had waited", "ended k"}, nil},
+		"Shutdown": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			waits := call(background, r, "k", s.trace())
+			must(t, r.Shutdown(background))
+			<-waits
+			_, _ = r.TryAcquire(background, "free", s.trace())
+		}, []string{"waiting k", "refused k, had waited", "refused free"}, holdfast.ErrClosed},
+		"an outage": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			r.link.Refuse(errRefused)
+			r.link.Reset()
+			_, _ = r.TryAcquire(background, "k", s.trace())
+		}, []string{"refused k"}, holdfast.ErrUnavailable},
+		"a self-deadlock": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			_ = r.Do(background, "own", func(ctx context.Context) error { _, err := r.Acquire(ctx, "own", s.trace()); return err })
+		}, []string{"refused own"}, holdfast.ErrSelfDeadlock},
+		"a nested handle": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			fine(t, r.Do(background, "own", func(ctx context.Context) error {
+				lock, err := r.Acquire(ctx, "own", s.trace(), holdfast.WithReentrancy())
+				must(t, err)
+				return lock.Release(ctx)
+			}))
+		}, nil, nil},
+		"Lead": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			ctx, cancel := context.WithTimeout(background, time.Second)
+			defer cancel()
+			_ = r.Lead(ctx, "k", func(context.Context) error { return nil }, s.trace())
+		}, []string{"waiting k", "refused k, had waited"}, context.DeadlineExceeded},
+		"DoAll without a wait": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			_ = r.DoAll(background, []string{"k", "l"}, func(context.Context) error { return nil }, s.trace(), holdfast.WithWait(0))
+			synctest.Wait()
+		}, []string{"acquired l", "refused k", "ended l"}, nil},
+		"DoAll that waits": {func(t *testing.T, _ *servertest.Bubble, r *replica, held *holdfast.Lock, s *story) {
+			time.AfterFunc(time.Second, func() { release(t, held) })
+			_ = r.DoAll(background, []string{"j", "k"}, func(context.Context) error { return nil }, s.trace())
+		}, []string{"acquired j", "waiting k", "acquired k, had waited", "ended j", "ended k"}, nil},
+		"DoAll that waits in vain": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			_ = r.DoAll(background, []string{"j", "k"}, func(context.Context) error { return nil }, s.trace(), holdfast.WithWait(time.Second))
+		}, []string{"acquired j", "waiting k", "refused k, had waited", "ended j"}, nil},
+		"another trace's hook panics in the wait": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			panics(t, func() {
+				_, _ = r.Acquire(background, "k", holdfast.WithTrace(&holdfast.Trace{Waiting: boom}), s.trace())
+			})
+		}, []string{"waiting k", "refused k, had waited"}, holdfast.ErrUnavailable},
+		"another trace's hook panics after it": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			panics(t, func() {
+				_, _ = r.Acquire(background, "free", holdfast.WithTrace(&holdfast.Trace{Acquired: boom}), s.trace())
+			})
+		}, []string{"acquired free", "ended free"}, nil},
+		"another trace's hook panics in the release": {func(t *testing.T, _ *servertest.Bubble, r *replica, _ *holdfast.Lock, s *story) {
+			lock := acquire(t, r.Locker, "free", holdfast.WithTrace(&holdfast.Trace{NodeError: boom}), s.trace())
+			r.link.CutUp()
+			panics(t, func() { _ = lock.Release(ended) })
+			r.link.Heal()
+		}, []string{"acquired free", "ended free"}, holdfast.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *servertest.Bubble) {
+				r, other := newReplica(t, b), newReplica(t, b)
+				held := acquire(t, other.Locker, "k")
+				if strings.Contains(name, "hand-over") { // only calls that stand in a row
+					release(t, held)
+					held = acquire(t, r.Locker, "k")
+				}
+				var s story
+				c.do(t, b, r, held, &s)
+				_ = held.Release(background)
+				synctest.Wait()
+				sorted := s.events
+				if strings.HasPrefix(name, "DoAll") { // several at once
+					sorted, c.want = slices.Sorted(slices.Values(s.events)), slices.Sorted(slices.Values(c.want))
+				}
+				if !slices.Equal(sorted, c.want) {
+					t.Fatalf("got %q, want %q", sorted, c.want)
+				}
+				if len(s.errs) > 0 && c.err != nil && !errors.Is(s.errs[len(s.errs)-1], c.err) {
+					t.Errorf("the last error is %v, want %v", s.errs[len(s.errs)-1], c.err)
+				}
+			})
+		})
+	}
 }

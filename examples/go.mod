@@ -4,6 +4,7 @@ go 1.25.0
 
 replace (
 	github.com/holdfast-go/holdfast => ../
+	github.com/holdfast-go/holdfast/core/metrics => ../core/metrics
 	github.com/holdfast-go/holdfast/sqlfence/gormfence => ../sqlfence/gormfence
 	github.com/holdfast-go/holdfast/sqlfence/pgxfence => ../sqlfence/pgxfence
 )
@@ -16,6 +17,7 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/hibiken/asynq v0.26.0
 	github.com/holdfast-go/holdfast v0.1.0
+	github.com/holdfast-go/holdfast/core/metrics v0.1.0
 	github.com/holdfast-go/holdfast/sqlfence/gormfence v0.1.0
 	github.com/holdfast-go/holdfast/sqlfence/pgxfence v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0

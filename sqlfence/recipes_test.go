@@ -121,7 +121,7 @@ func TestRecipeForServices(t *testing.T) {
 }
 
 // TestRecipesAreThisCode compares the paper with the functions that the tests above call. That for S3 is in
-// internal/storetest, and that for rows in internal/sqltest.
+// internal/sqltest/storetest, and that for rows in internal/sqltest.
 func TestRecipesAreThisCode(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(name)
@@ -138,7 +138,7 @@ func TestRecipesAreThisCode(t *testing.T) {
 		switch {
 		case len(blocks) != 1:
 			t.Errorf("%s: %d pieces of code, want one", title, len(blocks))
-		case strings.Contains(section, "Not run") || strings.Contains(section, "internal/storetest") || strings.Contains(section, "internal/sqltest"):
+		case strings.Contains(section, "Not run") || strings.Contains(section, "internal/sqltest"):
 		case !strings.Contains(source, blocks[0][1]):
 			t.Errorf("%s: no test runs\n%s", title, blocks[0][1])
 		default:

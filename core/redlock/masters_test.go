@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/redisconn"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -1,5 +1,5 @@
-// Metrics exports to Prometheus what happens to locks, and how long callers wait for them and hold them. The counters are in
-// metrics.go, in the same folder.
+// Metrics exports to Prometheus who waits for locks, and for how long, which are held, lost and refused. Package core/metrics has
+// the series, a dashboard for Grafana and alert rules.
 //
 //	go run ./examples/metrics
 //	curl localhost:8080/metrics
@@ -27,6 +27,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/redis/go-redis/v9"
@@ -53,9 +54,11 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
+	counts := metrics.New()
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(counts)
 	locker, err := holdfast.New(rdb,
-		holdfast.WithTrace(metrics(registry)),
+		holdfast.WithTrace(counts.Trace()),
 		// Traces add up. This one logs losses, long holds and errors of Redis as warnings, and the rest at level debug.
 		holdfast.WithTrace(holdfast.LogTrace(slog.New(slog.NewTextHandler(out, nil)))))
 	if err != nil {

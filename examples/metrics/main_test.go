@@ -16,13 +16,12 @@ func TestMetricsTellOfLocks(t *testing.T) {
 	program := exampletest.Start(t, run)
 	url := strings.TrimPrefix(program.Await(1, "listening on ")[0], "listening on ")
 	for _, line := range []string{
-		`holdfast_events_total{event="acquired",resource="order"} 4`,
-		`holdfast_events_total{event="released",resource="order"} 4`,
-		`holdfast_events_total{event="acquired",resource="report"} 1`,
-		`holdfast_events_total{event="lost",resource="report"} 1`,
-		`holdfast_wait_seconds_count{resource="order"} 4`,
-		`holdfast_hold_seconds_count{resource="order"} 4`,
-		`holdfast_hold_seconds_count{resource="report"} 1`,
+		`holdfast_acquire_seconds_count{resource="order"} 4`,
+		`holdfast_acquire_seconds_count{resource="report"} 1`,
+		`holdfast_lost_total{resource="order"} 0`,
+		`holdfast_lost_total{resource="report"} 1`,
+		`holdfast_held{resource="report"} 0`,
+		`holdfast_waiting{resource="order"} 0`,
 	} {
 		// Hooks may be called a moment later than calls return.
 		for deadline := time.Now().Add(20 * time.Second); !strings.Contains(get(t, url), line+"\n"); time.Sleep(10 * time.Millisecond) {

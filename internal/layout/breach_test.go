@@ -121,12 +121,12 @@ func TestRequireBreaches(t *testing.T) {
 }
 
 func TestTopLevelBreaches(t *testing.T) {
-	files := []string{"go.mod", "core/lock.go", "internal/bench/go.mod", ".ci/run", "README.md", "examples/quickstart/main.go"}
+	files := []string{"go.mod", "core/lock.go", "internal/peers/go.mod", ".ci/run", "README.md", "examples/quickstart/main.go"}
 	if got := topLevelBreaches(files); len(got) != 0 {
 		t.Errorf("got %q, want none", got)
 	}
-	got := topLevelBreaches(append(files, "pkg/a.go", "pkg/b.go", "NOTES.md"))
-	if len(got) != 2 || !strings.HasPrefix(got[0], "NOTES.md ") || !strings.HasPrefix(got[1], "pkg ") {
-		t.Errorf("got %q, want NOTES.md and pkg", got)
+	got := topLevelBreaches(append(files, "pkg/a.go", "pkg/b.go", "NOTES.md", "internal/bench/a.go"))
+	if len(got) != 3 || !strings.HasPrefix(got[0], "NOTES.md ") || !strings.HasPrefix(got[1], "internal/bench ") || !strings.HasPrefix(got[2], "pkg ") {
+		t.Errorf("got %q, want NOTES.md, internal/bench and pkg", got)
 	}
 }

@@ -74,7 +74,7 @@ func (s *suite) load(name, dir string) error {
 			s.known[name] = checked
 		}
 		if slices.ContainsFunc(names, func(file string) bool { return strings.HasSuffix(file, "_test.go") }) {
-			s.tests[dir] = s.tests[dir] || imports(checked, modulePath+"/internal/testlimit")
+			s.tests[dir] = s.tests[dir] || imports(checked, modulePath+"/internal/servertest/testlimit")
 		}
 	}
 	return err
@@ -233,7 +233,7 @@ func hangBreaches(root fs.FS) (files int, breaches []string, err error) {
 	}
 	for dir, limited := range s.tests {
 		if !limited {
-			s.found[dir+": its tests have no limit: one of its test files must import internal/testlimit, or internal/servertest"] = true
+			s.found[dir+": its tests have no limit: one of its test files must import internal/servertest/testlimit, or internal/servertest"] = true
 		}
 	}
 	return len(s.files), slices.Sorted(maps.Keys(s.found)), err
@@ -255,7 +255,7 @@ func TestHangBreaches(t *testing.T) {
 	const helpers = `package servertest
 		import (
 			"testing"
-			_ "` + modulePath + `/internal/testlimit"
+			_ "` + modulePath + `/internal/servertest/testlimit"
 		)
 		type Server struct { t testing.TB }
 		func (s *Server) Stop() { s.stop() }
@@ -289,7 +289,7 @@ func TestHangBreaches(t *testing.T) {
 		`use(http.Server{Handler: func() { must(t, nil) }})`:                          true,
 		`for _, f := range []func(){func() { t.Fatal(1) }} { f() }`:                   false,
 	} {
-		root := fstest.MapFS{"p/a_test.go": file(head + body + "\n}\n"), "internal/servertest/a.go": file(helpers), "internal/testlimit/a.go": file("package testlimit")}
+		root := fstest.MapFS{"p/a_test.go": file(head + body + "\n}\n"), "internal/servertest/a.go": file(helpers), "internal/servertest/testlimit/a.go": file("package testlimit")}
 		files, got, err := hangBreaches(root)
 		if err != nil || files != 3 || (len(got) > 0) != breach {
 			t.Errorf("%s: got %q of %d files, %v", body, got, files, err)

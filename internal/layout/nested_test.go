@@ -17,6 +17,7 @@ import (
 var nested = map[string][]string{
 	"sqlfence/gormfence":  {modulePath + "/core", modulePath + "/sqlfence", "gorm.io/gorm"},
 	"sqlfence/pgxfence":   {modulePath + "/core", modulePath + "/sqlfence", modulePath + "/sqlfence/internal/native", "github.com/jackc/pgx/v5"},
+	"core/metrics":        {modulePath + "/core", "github.com/prometheus/client_golang/prometheus"},
 	"cronlock/gocronlock": {modulePath + "/core", modulePath + "/core/tick", "github.com/go-co-op/gocron/v2"},
 }
 

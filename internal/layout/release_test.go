@@ -10,7 +10,7 @@ import (
 
 var (
 	firstVersion = regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+)`)
-	required     = regexp.MustCompile(`(?m)^\s*(?:require )?(github\.com/holdfast-go/holdfast(?:/sqlfence/(?:gorm|pgx)fence)?) (v\S+)`)
+	required     = regexp.MustCompile(`(?m)^\s*(?:require )?(github\.com/holdfast-go/holdfast(?:/sqlfence/(?:gorm|pgx)fence|/core/metrics)?) (v\S+)`)
 )
 
 // A nested module that others import requires the root at the version that is released with it. A replace hides here what

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 )
 
 // limit is how many worlds are visited of a scenario. Those that have more have up to a few million.

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -114,34 +111,6 @@ func TestLinkCutDownLetsTheServerAct(t *testing.T) {
 	})
 }
 
-func TestDialWaitsWhileTheLinkIsCut(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		link.CutUp()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if _, err := link.Dial(ctx, "tcp", "127.0.0.1:6379"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got error %v, want a deadline", err)
-		}
-		time.AfterFunc(time.Second, link.Heal)
-		start := time.Now()
-		if err := rdb.Ping(context.Background()).Err(); err != nil || time.Since(start) != time.Second {
-			t.Errorf("got %v after %v, want an answer after 1s", err, time.Since(start))
-		}
-	})
-}
-
-// As with a net.Dialer.
-func TestDialWithAnEndedContextFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		link := NewBubble(t).NewLink()
-		if _, err := link.Dial(ctx, "tcp", "127.0.0.1:6379"); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want the context's error", err)
-		}
-	})
-}
-
 func TestDelayCountsForDialAndRoundTrip(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
 		ctx := context.Background()
@@ -160,72 +129,6 @@ func TestDelayCountsForDialAndRoundTrip(t *testing.T) {
 		rdb.Ping(ctx)
 		if got := time.Since(start); got != 20*time.Millisecond {
 			t.Errorf("a round trip took %v, want 20ms", got)
-		}
-	})
-}
-
-func TestRefusedDialSaysWhy(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		ctx := context.Background()
-		link.Refuse(syscall.ECONNREFUSED)
-		if err := rdb.Ping(ctx).Err(); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("got error %v, want a refusal", err)
-		}
-		link.Refuse(nil)
-		if err := rdb.Ping(ctx).Err(); err != nil {
-			t.Errorf("no longer refused: %v", err)
-		}
-	})
-}
-
-func TestLinkResetEndsConnections(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		rdb.Ping(context.Background())
-		link.Reset()
-		if err := rdb.Ping(context.Background()).Err(); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("got error %v, want a reset", err)
-		}
-		if err := rdb.Ping(context.Background()).Err(); err != nil {
-			t.Errorf("over a new connection: %v", err)
-		}
-	})
-}
-
-func TestServerEndOfConnectionIsAnEOF(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		c, err := link.Dial(context.Background(), "tcp", "127.0.0.1:6379")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(c, "*1\r\n$4\r\nQUIT\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := io.ReadAll(c); string(got) != "+OK\r\n" || err != nil {
-			t.Errorf("got %q, %v, want the reply and the end", got, err)
-		}
-		synctest.Wait()
-		if _, err := io.WriteString(c, "x"); !errors.Is(err, syscall.EPIPE) {
-			t.Errorf("write to it: got error %v, want a broken pipe", err)
-		}
-		_ = c.Close()
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("read after Close: got error %v, want net.ErrClosed", err)
-		}
-	})
-}
-
-func TestSubscriberThatDoesNotReadBlocksNobody(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		ctx := context.Background()
-		sub := rdb.Subscribe(ctx, "c")
-		defer sub.Close()
-		if _, err := sub.Receive(ctx); err != nil {
-			t.Fatal(err)
-		}
-		for range 100 {
-			if err := rdb.Publish(ctx, "c", "m").Err(); err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }
@@ -265,22 +168,6 @@ func TestSkewedServerClockRunsOn(t *testing.T) {
 			t.Errorf("after the step: got error %v, want redis.Nil", err)
 		}
 	})
-}
-
-func TestManyCallersStayInTheBubble(t *testing.T) {
-	for range 3 { // what one bubble leaves behind must not reach the next
-		inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-			link.Delay(time.Millisecond)
-			var callers sync.WaitGroup
-			for range 200 {
-				callers.Go(func() { rdb.Incr(context.Background(), "n") })
-			}
-			callers.Wait()
-			if got, _ := b.Redis.Get("n"); got != "200" {
-				t.Errorf("n is %s, want 200", got)
-			}
-		})
-	}
 }
 
 // Each of these would leave a goroutine behind, and the bubble would fail.

@@ -6,15 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"time"
-
-	"github.com/holdfast-go/holdfast/internal/throwaway"
 )
 
 // Child is another process of the test binary, for tests that stop and kill
 // what they test. It does not outlive the test binary, on Linux also where that
 // is killed, and where the child is stopped.
 type Child struct {
-	p     *throwaway.Process
+	p     *process
 	stdin io.Closer
 }
 
@@ -39,7 +37,7 @@ func StartChild(env string, read func(io.Reader) error) (*Child, error) {
 		}
 		reading = func() error { return read(stdout) }
 	}
-	p, err := throwaway.StartReading(cmd, reading)
+	p, err := startReading(cmd, reading)
 	if err != nil {
 		return nil, err
 	}

@@ -3,11 +3,9 @@ package servertest
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"testing"
 	"time"
@@ -63,26 +61,6 @@ func TestChildLeaves(t *testing.T) {
 		t.Errorf("it said %q, want all that it printed to be read", got)
 	}
 	c.Kill() // does nothing
-}
-
-func TestChildThatFails(t *testing.T) {
-	c, _ := child(t, "3", nil)
-	var status *exec.ExitError
-	if err := c.Leave(patience); !errors.As(err, &status) || status.ExitCode() != 3 {
-		t.Errorf("got %v, want status 3", err)
-	}
-	fault := errors.New("not what was expected")
-	c, _ = child(t, "0", fault)
-	if err := c.Leave(patience); err != fault {
-		t.Errorf("got %v, want what read returned", err)
-	}
-}
-
-func TestChildThatDoesNotLeaveIsKilled(t *testing.T) {
-	c, _ := child(t, "hang", nil)
-	if err := c.Leave(10 * time.Millisecond); err == nil || !c.Gone() {
-		t.Errorf("got %v, gone %v", err, c.Gone())
-	}
 }
 
 func TestPausedChild(t *testing.T) {

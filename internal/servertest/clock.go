@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/throwaway"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -39,9 +38,7 @@ func NewClock(t testing.TB) *Clock {
 // restart.
 func (c *Clock) Redis(args ...string) *Server {
 	c.t.Helper()
-	s := open(c.t, func() (*throwaway.Redis, error) {
-		return throwaway.StartRedisWith(context.Background(), c.env, args...)
-	})
+	s := startRedis(c.t, c.env, args...)
 	// A preloaded library is left out where the program was linked statically.
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer rdb.Close()

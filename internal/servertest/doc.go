@@ -27,4 +27,4 @@
 // continuous integration run cannot pass by testing nothing.
 package servertest
 
-import _ "github.com/holdfast-go/holdfast/internal/testlimit" // for all tests that use this package
+import _ "github.com/holdfast-go/holdfast/internal/servertest/testlimit" // for all tests that use this package

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/holdfast-go/holdfast/internal/throwaway"
 )
 
 // mariaSetup runs on every start. The installation allows root without a
@@ -23,7 +21,7 @@ GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 // MariaDB starts a throwaway MariaDB server with an empty database test, ends
 // it with the test, and returns its address as mysql://root@127.0.0.1:PORT/test.
 // The test is skipped where MariaDB is not installed.
-func MariaDB(t testing.TB) (dsn string) {
+func MariaDB(t testing.TB) string {
 	t.Helper()
 	install, server, err := mariaBinaries()
 	require(t, mariaName, err)
@@ -48,47 +46,30 @@ func MariaDB(t testing.TB) (dsn string) {
 		t.Fatalf("servertest: %s: %v", mariaName, err)
 	}
 
-	err = throwaway.OnFreePort(func(port int) error {
-		cmd := exec.Command(server, "--no-defaults", "--datadir="+data,
+	port := launch(t, mariaName, owner, dir, func(port int) *exec.Cmd {
+		return exec.Command(server, "--no-defaults", "--datadir="+data,
 			"--bind-address=127.0.0.1", "--port="+strconv.Itoa(port), "--skip-name-resolve",
 			"--socket=s", "--pid-file=pid", // relative to the data directory: a full path is too long for a socket
 			"--init-file="+setup, "--skip-log-bin",
 			"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M",
 			"--max-connections=200")
-		cmd.Dir = dir
-		owner.run(cmd)
-		proc, err := throwaway.Start(cmd)
-		if err != nil {
-			return err
+	}, func(proc *process) error {
+		// Its own log, since the port may belong to another server.
+		if !strings.Contains(proc.Log(), "ready for connections") {
+			return errors.New("not ready for connections")
 		}
-		err = proc.Poll(patience, func() error {
-			// Its own log, since the port may belong to another server.
-			if !strings.Contains(proc.Log(), "ready for connections") {
-				return errors.New("not ready for connections")
-			}
-			return throwaway.Accepts(port)
-		})
-		if err != nil {
-			proc.Kill()
-			return err
-		}
-		t.Cleanup(proc.Kill)
-		dsn = fmt.Sprintf("mysql://root@127.0.0.1:%d/test", port)
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("servertest: %s: %v", mariaName, err)
-	}
-	return dsn
+	return fmt.Sprintf("mysql://root@127.0.0.1:%d/test", port)
 }
 
 const mariaName = "MariaDB"
 
 func mariaBinaries() (install, server string, err error) {
-	if install, err = throwaway.Find([]string{"mariadb-install-db"}); err != nil {
+	if install, err = find([]string{"mariadb-install-db"}); err != nil {
 		return "", "", err
 	}
 	// The server is not in everybody's PATH.
-	server, err = throwaway.Find([]string{"mariadbd"}, "/usr/sbin", "/usr/libexec", "/usr/local/libexec")
+	server, err = find([]string{"mariadbd"}, "/usr/sbin", "/usr/libexec", "/usr/local/libexec")
 	return install, server, err
 }

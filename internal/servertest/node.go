@@ -60,18 +60,13 @@ func (b *Bubble) RunID() string {
 	return b.runID
 }
 
-// HideInfo makes INFO an error until ShowInfo, as for a user whose ACL lacks
-// it. In a script, real servers word that error differently from one version
-// to the next, and not always with NOPERM.
-func (b *Bubble) HideInfo() { b.setHidden(true) }
-
-// ShowInfo ends HideInfo.
-func (b *Bubble) ShowInfo() { b.setHidden(false) }
-
-func (b *Bubble) setHidden(hidden bool) {
+// HideInfo makes INFO an error, as for a user whose ACL lacks it. In a script,
+// real servers word that error differently from one version to the next, and
+// not always with NOPERM.
+func (b *Bubble) HideInfo() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hidden = hidden
+	b.hidden = true
 }
 
 // Hook has fn see each command before the server does, also those that scripts

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -45,65 +43,6 @@ func wantUptime(t *testing.T, b *Bubble, what string, want time.Duration) {
 	}
 }
 
-func TestInfoLooksLikeThatOfAnOldServer(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, _ *Link) {
-		ctx := context.Background()
-		for _, sections := range [][]string{nil, {"server"}, {"SERVER"}, {"all"}, {"clients", "server"}} {
-			info, err := rdb.Info(ctx, sections...).Result()
-			if err != nil {
-				t.Fatalf("INFO %v: %v", sections, err)
-			}
-			if got := field(info, "uptime_in_seconds"); got != "86400" {
-				t.Errorf("INFO %v: got uptime %q, want a day", sections, got)
-			}
-			if got := field(info, "run_id"); got != b.RunID() || !regexp.MustCompile("^[0-9a-f]{40}$").MatchString(got) {
-				t.Errorf("INFO %v: got run_id %q, want %q", sections, got, b.RunID())
-			}
-			if got := field(info, "redis_version"); got == "" {
-				t.Errorf("INFO %v has no redis_version", sections)
-			}
-		}
-		for _, sections := range [][]string{nil, {"clients"}} {
-			if info := rdb.Info(ctx, sections...).Val(); !regexp.MustCompile(`connected_clients:[12]\r\n`).MatchString(info) { // go-redis may have opened a second one
-				t.Errorf("INFO %v: got %q, want the clients", sections, info)
-			}
-		}
-		if other := NewBubble(t); other.RunID() == b.RunID() {
-			t.Error("two servers with one run_id")
-		}
-	})
-}
-
-// Seconds are whole at both ends of the uptime, so that it may be ahead.
-func TestUptimeIsADifferenceOfWholeSeconds(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, _ *redis.Client, _ *Link) {
-		time.Sleep(900 * time.Millisecond)
-		b.Uptime(0)
-		wantUptime(t, b, "at once", 0)
-		time.Sleep(100 * time.Millisecond)
-		wantUptime(t, b, "after 0.1 s over a second's end", time.Second)
-		time.Sleep(999 * time.Millisecond)
-		wantUptime(t, b, "after 1.099 s", time.Second)
-		b.Uptime(time.Hour)
-		wantUptime(t, b, "as set", time.Hour)
-	})
-}
-
-func TestUptimeJumpsWithTheServersClock(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, _ *redis.Client, _ *Link) {
-		b.Uptime(time.Minute)
-		b.Skew(7 * time.Second)
-		wantUptime(t, b, "after a step forward", 67*time.Second)
-		time.Sleep(3 * time.Second)
-		wantUptime(t, b, "3 s later", 70*time.Second)
-		b.Skew(-2 * time.Minute)
-		wantUptime(t, b, "after a step to before the start", -57*time.Second)
-		b.Uptime(0)
-		time.Sleep(5 * time.Second)
-		wantUptime(t, b, "set on a skewed clock", 5*time.Second)
-	})
-}
-
 func TestScriptReadsInfoAndTime(t *testing.T) {
 	script := redis.NewScript(`
 		local info, now = redis.pcall('INFO', 'server'), redis.call('TIME')
@@ -133,56 +72,6 @@ func TestScriptReadsInfoAndTime(t *testing.T) {
 		if err := script.Run(ctx, rdb, []string{"k"}).Err(); !redis.HasErrorPrefix(err, "hidden: NOPERM") {
 			t.Errorf("hidden: got error %v, want NOPERM from pcall", err)
 		}
-		b.ShowInfo()
-		read(3*time.Second, now)
-	})
-}
-
-func TestHiddenInfoIsAnError(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, _ *Link) {
-		ctx := context.Background()
-		b.HideInfo()
-		for _, sections := range [][]string{nil, {"server"}, {"clients"}} {
-			if err := rdb.Info(ctx, sections...).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
-				t.Errorf("INFO %v: got error %v, want NOPERM", sections, err)
-			}
-		}
-		if err := rdb.Set(ctx, "k", "v", 0).Err(); err != nil {
-			t.Errorf("another command: %v", err)
-		}
-	})
-}
-
-func TestHookSeesWhatScriptsCallAndLeavesInfo(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, _ *Link) {
-		ctx := context.Background()
-		b.Hook(func(c *server.Peer, cmd string, _ ...string) bool {
-			if cmd == "GET" {
-				c.WriteBulk("hooked")
-			}
-			return cmd == "GET"
-		})
-		if got := rdb.Eval(ctx, "return redis.call('GET', KEYS[1])", []string{"k"}).Val(); got != "hooked" {
-			t.Errorf("in a script: got %v, want the hook's answer", got)
-		}
-		wantUptime(t, b, "beside a hook", 24*time.Hour)
-		b.Hook(nil)
-		if err := rdb.Get(ctx, "k").Err(); !errors.Is(err, redis.Nil) {
-			t.Errorf("without the hook: got error %v, want redis.Nil", err)
-		}
-	})
-}
-
-func TestRestartIsANewRun(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, _ *redis.Client, _ *Link) {
-		first := b.RunID()
-		b.Skew(time.Hour)
-		b.Restart()
-		if got := field(serverInfo(t, b), "run_id"); got == first || got != b.RunID() {
-			t.Errorf("run_id: got %s, want another than %s", got, first)
-		}
-		time.Sleep(4 * time.Second)
-		wantUptime(t, b, "since the restart", 4*time.Second)
 	})
 }
 
@@ -231,43 +120,6 @@ func TestPausedNodeHangsOnAllLinks(t *testing.T) {
 	})
 }
 
-func TestReplyUnderWayIsHeldByAPause(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		ctx := context.Background()
-		rdb.Ping(ctx)
-		link.DelayDown(time.Millisecond)
-		time.AfterFunc(time.Millisecond/2, b.Pause)
-		if err := rdb.Set(ctx, "k", "v", 0).Err(); !isTimeout(err) || !b.Redis.Exists("k") {
-			t.Errorf("got error %v and k %v, want a time-out and an act", err, b.Redis.Exists("k"))
-		}
-	})
-}
-
-func TestResumeLeavesCutLinksCut(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		link.CutUp()
-		b.Pause()
-		b.Resume()
-		if err := b.Client().Ping(context.Background()).Err(); err != nil {
-			t.Errorf("another link: %v", err)
-		}
-		if err := rdb.Ping(context.Background()).Err(); !isTimeout(err) && !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the cut link: got error %v, want a time-out", err)
-		}
-	})
-}
-
-func TestCloseEndsAPause(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, link *Link) {
-		rdb.Ping(context.Background())
-		b.Pause()
-		go rdb.Set(context.Background(), "k", "v", 0)
-		go func() { _, _ = b.NewLink().Dial(context.Background(), "tcp", "127.0.0.1:6379") }()
-		time.AfterFunc(10*time.Second, b.Pause) // while Close still waits
-		time.Sleep(time.Second)
-	})
-}
-
 func TestNodeThatIsDownRefusesAndKeepsItsKeys(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, _ *Link) {
 		ctx := context.Background()
@@ -299,24 +151,6 @@ func TestNodeThatIsDownRefusesAndKeepsItsKeys(t *testing.T) {
 		if b.RunID() != second || second == first {
 			t.Errorf("run_id: got %s and %s after %s, want one new one", second, b.RunID(), first)
 		}
-	})
-}
-
-func TestRestartWhileDownForgets(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *Bubble, rdb *redis.Client, _ *Link) {
-		ctx := context.Background()
-		rdb.Set(ctx, "k", "v", 0)
-		b.Down()
-		b.Restart()
-		if _, err := b.NewLink().Dial(ctx, "tcp", "127.0.0.1:6379"); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("got error %v, want a refusal until Up", err)
-		}
-		time.Sleep(time.Minute)
-		b.Up()
-		if b.Redis.Exists("k") {
-			t.Error("the key is still there")
-		}
-		wantUptime(t, b, "since Up", 0)
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/throwaway"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -44,28 +43,6 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func TestRestartedServerIsEmptyOnTheSamePort(t *testing.T) {
-	ctx := context.Background()
-	s := Redis(t)
-	rdb := s.Client(impatient)
-	if err := rdb.Set(ctx, "k", "v", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	addr, pid := s.Addr(), s.Pid()
-
-	s.Kill()
-	if err := rdb.Get(ctx, "k").Err(); err == nil || errors.Is(err, redis.Nil) {
-		t.Fatalf("a killed server answered: %v", err)
-	}
-	s.Start()
-	if s.Addr() != addr || s.Pid() == pid {
-		t.Errorf("restarted at %s with process %d, want %s and another process than %d", s.Addr(), s.Pid(), addr, pid)
-	}
-	if err := s.Client().Get(ctx, "k").Err(); !errors.Is(err, redis.Nil) {
-		t.Errorf("data after a restart: got error %v, want redis.Nil", err)
-	}
-}
-
 func TestPausedServerAnswersAfterResume(t *testing.T) {
 	ctx := context.Background()
 	s := Redis(t)
@@ -93,18 +70,9 @@ func TestPausedServerIsKilledWithTheTest(t *testing.T) {
 	if s == nil {
 		t.Skip("there is no server to pause")
 	}
-	if !s.redis.Gone() {
+	if !s.proc.Gone() {
 		t.Error("a paused server outlived its test")
 	}
-}
-
-func TestServerTakesArguments(t *testing.T) {
-	s := Redis(t, "--maxmemory", "123456789")
-	got, err := s.Client().ConfigGet(context.Background(), "maxmemory").Result()
-	if err != nil || got["maxmemory"] != "123456789" {
-		t.Errorf("maxmemory: got %v, %v", got, err)
-	}
-	Redis(t, "--requirepass", "secret") // ready although it refuses our INFO
 }
 
 func TestCommandStatsCountCallsWithoutHandshakes(t *testing.T) {
@@ -123,12 +91,6 @@ func TestCommandStatsCountCallsWithoutHandshakes(t *testing.T) {
 	}
 }
 
-func TestCommandStatsRefuseWhatTheyCannotRead(t *testing.T) {
-	if got, err := parseCommandStats("# Commandstats\r\ncmdstat_get:calls=x,usec=1\r\n"); err == nil {
-		t.Errorf("got %v, want an error", got)
-	}
-}
-
 // TestServerDiesWithTheTestBinary runs itself as a child that starts a server
 // and is then killed, which leaves it no chance to clean up.
 func TestServerDiesWithTheTestBinary(t *testing.T) {
@@ -141,12 +103,12 @@ func TestServerDiesWithTheTestBinary(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("the kernel ties children to their parent on Linux only")
 	}
-	if _, err := throwaway.FindRedis(); err != nil {
+	if _, err := findRedis(); err != nil {
 		require(t, "redis-server", err)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithTheTestBinary$", "-test.v")
 	cmd.Env = append(os.Environ(), "SERVERTEST_CHILD=1", "TMPDIR="+t.TempDir())
-	child, err := throwaway.Start(cmd)
+	child, err := startProcess(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,5 +167,12 @@ func TestEndWithCommandsUnderWay(t *testing.T) {
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("%s: it took %v", name, took)
 		}
+	}
+}
+
+func TestServerIsToldFromAnotherOnItsPort(t *testing.T) {
+	late := Server{port: Redis(t).port, proc: &process{cmd: &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}}}}
+	if err := late.ask(); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("another server's answer: got %v, want its port in use", err)
 	}
 }

@@ -18,7 +18,7 @@ func Replica(t testing.TB, master *Server, args ...string) *Server {
 	s := Redis(t, append([]string{"--replicaof", host, port}, args...)...)
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer rdb.Close()
-	err := s.redis.Poll(func() error {
+	err := s.proc.Poll(patience, func() error {
 		link, err := rdb.Info(context.Background(), "replication").Result()
 		if err == nil && !strings.Contains(link, "master_link_status:up") {
 			err = errors.New("not in sync")

@@ -5,7 +5,7 @@ package sqltest
 import (
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/sqlitetest"
+	"github.com/holdfast-go/holdfast/internal/sqltest/sqlitetest"
 	_ "github.com/mattn/go-sqlite3"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/sqlitetest"
+	"github.com/holdfast-go/holdfast/internal/sqltest/sqlitetest"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/jmoiron/sqlx"
 )

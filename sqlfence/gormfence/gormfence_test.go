@@ -12,7 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/glebarez/sqlite"
 	holdfast "github.com/holdfast-go/holdfast/core"
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 	"github.com/holdfast-go/holdfast/sqlfence"
 	"github.com/holdfast-go/holdfast/sqlfence/gormfence"
 	"github.com/redis/go-redis/v9"

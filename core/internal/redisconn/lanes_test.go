@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 )
 
 // How many commands may be away follows from the fastest answer of late: a farther server gets more, and what had to wait

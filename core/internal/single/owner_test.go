@@ -6,7 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/core/internal/protocol"
 	"github.com/holdfast-go/holdfast/core/internal/timing"
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 )
 
 // From when on the lease of a grant counts, or why only a new look can tell. The server's clock is 1,000 s ahead.

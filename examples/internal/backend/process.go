@@ -16,8 +16,7 @@ import (
 )
 
 // Server is a redis-server process on the loopback interface that keeps nothing. It is for what miniredis cannot be: a
-// Sentinel or a node of a Cluster. The tests of holdfast use internal/throwaway instead, which a copy of an example could
-// not import.
+// Sentinel or a node of a Cluster. The tests of holdfast use internal/servertest instead, which a copy of an example could not import.
 type Server struct {
 	Addr string
 	dir  string

@@ -18,7 +18,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 
 	// What the snippets import, so that go builds it before the test, and names what it cannot download.
 	_ "github.com/gin-gonic/gin"
@@ -34,7 +34,7 @@ import (
 )
 
 // papers have Go code, which continues the main that the first of them begins with.
-var papers = []string{"README.md", "using.md", "moving.md"}
+var papers = []string{"README.md", "using.md", "moving.md", "examples.md"}
 
 // read returns the sections of a paper. Each is here as a link, for the go command alone: it notices what changes in this
 // module, and would otherwise report an older run's result for the new text.

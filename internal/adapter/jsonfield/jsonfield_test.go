@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/adapter/jsonfield"
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 )
 
 func TestFind(t *testing.T) {

@@ -5,7 +5,7 @@
 //
 //	go run ./soak -duration 1h
 //
-// It prints a line a minute. At the first violation it stops, and tells the seed and how to repeat it.
+// It prints a line for each turn. At the first violation it stops, and tells the seed and how to repeat it.
 package main
 
 import (
@@ -69,9 +69,6 @@ func soak(ctx context.Context, duration time.Duration, seed string, flags []stri
 		}
 		parts = append(parts, p)
 	}
-	s := &status{began: began, duration: duration, parts: parts}
-	stopTelling := s.tellEachMinute()
-	defer stopTelling()
 	for _, p := range parts {
 		if err := p.build(ctx, dir, flags); err != nil {
 			return err
@@ -88,21 +85,18 @@ func soak(ctx context.Context, duration time.Duration, seed string, flags []stri
 		if n == 0 {
 			slice = first
 		}
-		s.turn(p, slice)
+		fmt.Printf("%s %v of %v, %s SEED=%d; so far %s\n", time.Now().Format(time.TimeOnly), time.Since(began).Round(time.Second), duration, p.name, slice, sums(parts))
 		log := filepath.Join(dir, fmt.Sprintf("%04d-%s.log", n, p.name))
 		err := p.run(ctx, slice, min(turn, max(left, shortest/2)), log)
-		s.ran(err != nil && ctx.Err() == nil)
 		if ctx.Err() != nil {
-			fmt.Println(s)
 			return errors.New("interrupted")
 		}
 		if err != nil {
-			fmt.Println(s)
 			return failure(p, slice, turn, log, err)
 		}
 		_ = os.Remove(log)
 	}
-	fmt.Println(s)
+	fmt.Printf("no violation in %v: %s\n", time.Since(began).Round(time.Second), sums(parts))
 	return os.RemoveAll(dir)
 }
 

@@ -129,3 +129,12 @@ func sum(pattern *regexp.Regexp, text []byte) (total int64) {
 	}
 	return total
 }
+
+// sums says what the parts have counted.
+func sums(parts []*part) string {
+	var all []string
+	for _, p := range parts {
+		all = append(all, fmt.Sprintf("%s %d %s in %v", p.name, p.total, p.unit, p.time.Round(time.Second)))
+	}
+	return strings.Join(all, ", ")
+}

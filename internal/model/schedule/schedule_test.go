@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 )
 
 // Walks are all garbage.
@@ -271,18 +271,6 @@ func within(t *testing.T, what string, got, least, most int) {
 	}
 }
 
-func TestSharesThatGiveUpGetTheirPart(t *testing.T) {
-	q := newQueue(Whole)
-	q.giveUp()
-	within(t, "A that gives up", q.served["A"], 990, 1010)
-	within(t, "B that does not", q.served["B"], 990, 1010)
-	for _, rule := range []Rule{ShareHasTheTag, LeaversPayNothing, SharesTakeTurns} {
-		q := newQueue(rule)
-		q.giveUp()
-		within(t, "A without "+rule.String(), q.served["A"], 0, 20)
-	}
-}
-
 // New users come at random, 1.02 for each that is let in, while A has 20 calls in line. Those add to the users that wait: the last
 // call comes after a round for each, of up to 20 users and more.
 func TestOldShareGetsItsPartAmongNewOnes(t *testing.T) {
@@ -328,21 +316,6 @@ func TestSharesOfAnySizeGetEqualParts(t *testing.T) {
 		within(t, share, q.served[share], 990, 1010)
 	}
 	within(t, "the longest wait of the single caller", int(longest), 0, 2)
-}
-
-func TestIdleShareGetsNoMoreThanItsPart(t *testing.T) {
-	q := newQueue(Whole)
-	q.join("A", 1, 2000)
-	q.join("B", 1, 1)
-	for range 1000 {
-		q.serve(always)
-	}
-	q.join("B", 1, 200)
-	before := q.served["B"]
-	for range 100 {
-		q.serve(always)
-	}
-	within(t, "B", q.served["B"]-before, 48, 52)
 }
 
 func TestWeightsArePartsOfAll(t *testing.T) {

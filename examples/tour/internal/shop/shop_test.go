@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/holdfast-go/holdfast/internal/testlimit"
+	_ "github.com/holdfast-go/holdfast/internal/servertest/testlimit"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast/core"

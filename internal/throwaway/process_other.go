@@ -1,8 +1,0 @@
-//go:build !linux
-
-package throwaway
-
-import "os/exec"
-
-// dieWithParent has no counterpart here: children of a killed test binary stay.
-func dieWithParent(*exec.Cmd) {}
