@@ -141,12 +141,14 @@ func TestJain(t *testing.T) {
 	}
 }
 
+func parseTestPlan(args ...string) (plan, error) {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return parsePlan(flags, args)
+}
+
 func TestParsePlan(t *testing.T) {
-	parse := func(args ...string) (plan, error) {
-		flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-		flags.SetOutput(io.Discard)
-		return parsePlan(flags, args)
-	}
+	parse := parseTestPlan
 	p, err := parse("-parts", "all", "-only", "holdfast (no local line),holdfast", "-sizes", "3,5")
 	if err != nil || !slices.Equal(p.parts, partNames()) || !slices.Equal(p.sizes, []int{3, 5}) ||
 		len(p.rivals) != 2 || p.rivals[0].name != rivals[1].name {

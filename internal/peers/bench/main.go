@@ -1,11 +1,13 @@
 // Command bench measures what holdfast costs beside the floor, the two commands that any lock on one Redis has to send, and
 // beside other Go libraries: without contention, where many want the same key, on a majority of five servers, also while some
-// of them are late or hang, with thousands of locks held, and where several may hold one lock together. It starts redis-servers of its own (HOLDFAST_REDIS_SERVER names another program) and prints
+// of them are late or hang, with thousands of locks held, where several may hold one lock together, or tenants share it, and
+// where asynq's tasks want one key. It starts redis-servers of its own (HOLDFAST_REDIS_SERVER names another program) and prints
 // tables in Markdown.
 //
 //	go run . -rounds 7 -duration 1s
 //	go run . -parts contended
 //	go run . -parts goroutines,processes -sizes 16 -only holdfast,redsync -rounds 9
+//	go run . -parts tasks -duration 10s
 //	go run . -parts all -json results/results.json -md results/results.md -charts results
 //	go run . -from results/results.json -md results/results.md -charts results
 //
@@ -13,7 +15,7 @@
 // with each other and not with those of another run.
 //
 // Of the other libraries, one whose module cannot be downloaded is left out, and named, with its build tag:
-// without_redislock, without_redsync or without_rueidis.
+// without_redislock, without_redsync or without_rueidis; and with without_asynq the part tasks.
 //
 // The benchmarks of this package measure the uncontended cycle too, for benchstat and for profiles.
 package main
@@ -37,7 +39,7 @@ func main() {
 
 // children are what this program does as a process of another of it, by the first argument.
 var children = map[string]func(args []string, in io.Reader, out io.Writer) error{
-	workerFlag: work, relayFlag: pass,
+	workerFlag: work, relayFlag: pass, loaderFlag: carry,
 }
 
 func isChild(args []string) bool { return len(args) > 0 && children[args[0]] != nil }

@@ -38,7 +38,11 @@ func brief(parts ...string) plan {
 	return plan{
 		parts: parts, rivals: rivals, takers: takers, sizes: []int{4}, processes: 2, locks: []int{100},
 		rounds: 1, duration: 100 * time.Millisecond, idling: 100 * time.Millisecond, settle: 50 * time.Millisecond,
-		holding: 300 * time.Millisecond, pool: 16,
+		holding: 300 * time.Millisecond, pool: 16, bulk: bulkPlan{
+			scenes: sceneNames(), loads: []int{50}, stopLoads: []int{50}, stops: []time.Duration{10 * time.Millisecond},
+			hangs: []time.Duration{200 * time.Millisecond}, ttls: []time.Duration{time.Second}, usedUp: 200 * time.Millisecond,
+			messages: 100, lead: 200 * time.Millisecond, tail: 350 * time.Millisecond, tries: 1,
+		},
 	}
 }
 

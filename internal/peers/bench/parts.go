@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// part is one table of the report.
+// part is one table of the report, or several.
 type part struct {
 	name     string
 	rounds   int           // where the command line does not say
 	duration time.Duration // likewise
 	measure  func(p plan, ctx context.Context, s *server) (table, error)
+	several  func(p plan, ctx context.Context, each func(table) error) error // in place of measure
 }
 
 const uncontended, contended, all = "uncontended", "contended", "all"
@@ -23,15 +24,19 @@ var parts = slices.Concat(
 	[]part{
 		{name: uncontended, rounds: 7, duration: 300 * time.Millisecond, measure: plan.cycles},
 		{name: "far", rounds: 5, duration: 300 * time.Millisecond, measure: plan.far},
+		{name: "mix", rounds: 3, duration: time.Second, measure: plan.mix},
 		{name: "refused", rounds: 3, duration: 100 * time.Millisecond, measure: plan.refused},
 	},
 	crowdParts(),
 	[]part{
 		{name: "idle", rounds: 1, duration: 0, measure: plan.idle},
 		{name: "limits", rounds: 3, duration: time.Second, measure: plan.limits}, // by then a mutex has been with each of 8 Lockers
+		{name: "shares", rounds: 5, duration: time.Second, several: plan.inShares},
 		{name: "redlock", rounds: 3, duration: 400 * time.Millisecond, measure: plan.redlock},
 		{name: "held", rounds: 1, duration: 0, measure: plan.held},
 		{name: "guard", rounds: 1, duration: 0, measure: plan.guard},
+		{name: "bulk", rounds: 1, duration: 2 * time.Second, several: plan.inBulk},
+		{name: "tasks", rounds: 1, duration: 45 * time.Second, measure: plan.tasks},
 	})
 
 func partNames() (names []string) {
@@ -89,6 +94,9 @@ func (p plan) run(ctx context.Context, each func(table) error) error {
 }
 
 func (part part) run(p plan, ctx context.Context, each func(table) error) error {
+	if part.several != nil {
+		return part.several(p, ctx, each)
+	}
 	s, err := startServer()
 	if err != nil {
 		return err

@@ -89,8 +89,10 @@ func init() {
 		if p.lib.Present() {
 			rivals = append(rivals, p.rivals...)
 			soloists = append(soloists, p.soloists...)
+			mixers = append(mixers, p.rivals[0])
 			takers = append(takers, p.takers...)
 			keepers = append(keepers, p.keepers...)
+			contenders = append(contenders, contenderBy(p.lib, p.soloists[len(p.soloists)-1].sends))
 		}
 	}
 }

@@ -75,6 +75,17 @@ func ratio[S sample](name string, figure func(S) float64) column[S] {
 	}}
 }
 
+// most is the largest of all rounds.
+func most[S sample](name string, digits int, figure func(S) float64) column[S] {
+	return column[S]{head{name, digits}, func(r row[S]) float64 {
+		largest := figure(r.samples[0])
+		for _, s := range r.samples[1:] {
+			largest = max(largest, figure(s))
+		}
+		return largest
+	}}
+}
+
 // total is the sum of all rounds.
 func total[S sample](name string, figure func(S) int) column[S] {
 	return column[S]{head{name, 0}, func(r row[S]) float64 {

@@ -35,6 +35,7 @@ var goals = []goal{
 			return figures(r, "far", "p50 µs", nil, is(background), match("n", "1"), c) / figures(r, "far", "p50 µs", nil, is(bare), match("n", "1"), c)
 		})
 	}},
+	mixGoal("20", 2.7), mixGoal("64", 1.75), mixWaitGoal("20"), mixWaitGoal("64"),
 	{"a try that fails: commands", false, 1, func(r report) float64 { return of(r, "refused", "commands", nil) }},
 	hotGoal("16", 50), hotGoal("64", 65), hotGoal("256", 50),
 	waitGoal("16"), waitGoal("64"), waitGoal("256"),
@@ -54,10 +55,44 @@ var goals = []goal{
 	{"50,000 held: client and server CPU, of a goroutine and a PEXPIRE for each", false, 1. / 8, func(r report) float64 {
 		return against(r, "held", "CPU %", math.Max, is(timer), match("locks", "50000"))
 	}},
+	shareGoal("beside a burst of another: median ms until served", "burst", "p50 ms", 20),
+	shareGoal("beside a burst of another: ms until served, at worst", "burst", "longest ms", 45),
+	shareGoal("a burst: time, of the ideal", "burst", "burst/ideal", 1.05),
+	shareGoal("1000, 100 and 1 callers: % off equal parts", "loops", "off %", 2, match("callers", loops[0].label)),
+	{"shares, 1000, 100 and 1 callers: grants/s, of those without names", true, 0.95, func(r report) float64 {
+		return of(r, "shares: loops", "ratio", math.Min, match("callers", loops[0].label))
+	}},
+	shareGoal("weights 1, 2 and 4: % off their parts", "loops", "off %", 2, match("callers", loops[1].label)),
+	lineGoal("look"), lineGoal("leave"),
 	quorumGoal("all healthy", 1.4), quorumGoal("one 50 ms late", 1.4), quorumGoal("two stopped", 1.4), quorumGoal("all far", 1.1),
 	{"RedLock, three stopped, with a node timeout of 1000 ms: ms until the refusal", false, 1050, func(r report) float64 {
 		return of(r, "redlock", "lock p99 µs", math.Max, match("servers", "three stopped")) / 1e3
 	}},
+	{"in bulk, 2 and 4 x the capacity offered: served, of the capacity", true, 0.9, func(r report) float64 {
+		return of(r, "bulk: overload", "of capacity", math.Min, oneOf("load %", "200", "400"))
+	}},
+	bulkGoal("2 and 4 x the capacity offered: p99 of what is served, ms", "overload", "p99 ms", 1000, oneOf("load %", "200", "400")),
+	bulkGoal("2 and 4 x the capacity offered: memory, of what it was a second before", "overload", "growth of RSS", 1.2, oneOf("load %", "200", "400")),
+	bulkGoal("stops: errors from the second second on", "stop", "failed after 1 s", 0),
+	bulkGoal("stops: p99 from 2 s on, of that before", "stop", "p99 after/before", 2),
+	bulkGoal("stops: goroutines beside those of the callers, of 2 x pool + 50", "stop", "of 2 x pool + 50", 1),
+	bulkGoal("stops: memory, of what is allowed", "stop", "of RSS allowed", 1),
+	bulkGoal("hangs: goroutines beside those of the callers, of 2 x pool + 50", "hang", "of 2 x pool + 50", 1),
+	bulkGoal("hangs: memory, of what is allowed", "hang", "of RSS allowed", 1),
+	bulkGoal("after a hang: commands until quiet, of those by hand", "hang", "of by hand", 2),
+	bulkGoal("hostile messages: goroutines more", "flood", "goroutines more", 10),
+	bulkGoal("hostile messages: MB more", "flood", "RSS MB more", 10),
+	bulkGoal("hostile messages: keys touched", "flood", "keys touched", 0),
+	bulkGoal("hostile messages: ms until the waiter is served", "flood", "served after ms", 100),
+	bulkGoal("a pool that the application has used up: locks lost", "usedup", "lost", 0),
+	taskGoal("60 of one key at once: time, of the ideal", "burst", "time/ideal", false, 1.1),
+	taskGoal("one that meets a request of 100 ms: median ms until it starts", "request", "p50 ms", false, 200),
+	taskGoal("one that meets a request of 100 ms: ms until it starts, at worst", "request", "longest ms", false, 2000),
+	taskGoal("10,000 and 40,000 of one key: runs, of the ideal", "backlog", "runs/ideal", true, 0.95),
+	taskGoal("10,000 and 40,000 of one key: median ms until others start", "backlog", "p50 ms", false, 50),
+	taskGoal("10,000 and 40,000 of one key: p99 of ms until others start", "backlog", "p99 ms", false, 500),
+	taskGoal("10,000 and 40,000 of one key: deferrals of each", "backlog", "deferrals", false, 1.2),
+	taskGoal("10,000 and 40,000 of one key: ms of Redis' processor time for each", "backlog", "Redis ms", false, 0.1),
 }
 
 // Goals are for both setups of the client, and what counts is the worse one.
@@ -84,6 +119,45 @@ func costGoal(n int, most float64) goal {
 
 func farGoal(about string, least float64, which ...condition) goal {
 	return goal{about + ": cycles/s, of the floor's", true, least, func(r report) float64 { return of(r, "far", "ratio", math.Min, which...) }}
+}
+
+func mixGoal(connections string, least float64) goal {
+	return goal{"a service's mix, " + connections + " connections: cycles/s, of polling", true, least, func(r report) float64 {
+		return of(r, "mix", "ratio", math.Min, match("connections", connections))
+	}}
+}
+
+func mixWaitGoal(connections string) goal {
+	return goal{"a service's mix, " + connections + " connections: p99 of an acquire, of the best peer's", false, 0.5, func(r report) float64 {
+		return inWorst(math.Max, func(c condition) float64 {
+			return against(r, "mix", "p99 ms", math.Min, isPeer, match("connections", connections), c)
+		})
+	}}
+}
+
+// bulkGoal is for the worst of all rows of a table of the part bulk.
+func bulkGoal(about, scene, value string, most float64, which ...condition) goal {
+	return goal{"in bulk, " + about, false, most, func(r report) float64 { return of(r, "bulk: "+scene, value, math.Max, which...) }}
+}
+
+// shareGoal is for the worst of all rows of a table of the part shares.
+func shareGoal(about, table, value string, most float64, which ...condition) goal {
+	return goal{"shares, " + about, false, most, func(r report) float64 { return of(r, "shares: "+table, value, math.Max, which...) }}
+}
+
+func lineGoal(act string) goal {
+	return goal{"a line of 10000: Redis' time for a " + act + ", of that with 10", false, 1.3, func(r report) float64 {
+		return figures(r, "shares: line", act+" ratio", math.Max, match("waiters", "10000"))
+	}}
+}
+
+// taskGoal is for the worst of all numbers of servers and tasks.
+func taskGoal(about, load, value string, least bool, bound float64) goal {
+	worst := math.Max
+	if least {
+		worst = math.Min
+	}
+	return goal{"tasks, " + about, least, bound, func(r report) float64 { return of(r, "tasks", value, worst, match("load", load)) }}
 }
 
 func hotGoal(n string, least float64) goal {
@@ -149,7 +223,7 @@ func inWorst(worse func(a, b float64) float64, figure func(condition) float64) f
 // isPeer holds for other libraries that did what they were asked to.
 func isPeer(t table, row []any) bool {
 	name := t.text(row, "")
-	return name != bare && !strings.HasPrefix(name, us) && !(t.get(row, "clashes") > 0)
+	return name != bare && name != polling && !strings.HasPrefix(name, us) && !(t.get(row, "clashes") > 0)
 }
 
 // figures picks one column of the rows that fulfil all conditions, and of several the one that best prefers.

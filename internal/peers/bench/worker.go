@@ -68,16 +68,20 @@ type process struct {
 // processTeam contends in processes of their own.
 type processTeam []*process
 
-// openProcessTeam starts the processes, and returns once each has said that it is ready.
 func openProcessTeam(ctx context.Context, r rival, addr string, s setting, pool int) (processTeam, error) {
+	return launchTeam(ctx, s.processes, workerFlag, "-rival", r.name, "-addr", addr,
+		"-goroutines", strconv.Itoa(s.goroutines), "-pool", strconv.Itoa(pool))
+}
+
+// launchTeam starts n processes of this program, and returns once each has said that it is ready.
+func launchTeam(ctx context.Context, n int, args ...string) (processTeam, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	var team processTeam
-	for range s.processes {
-		p := &process{cmd: exec.CommandContext(ctx, self, workerFlag, "-rival", r.name, "-addr", addr,
-			"-goroutines", strconv.Itoa(s.goroutines), "-pool", strconv.Itoa(pool))}
+	for range n {
+		p := &process{cmd: exec.CommandContext(ctx, self, args...)}
 		if err := p.launch(); err != nil {
 			return nil, errors.Join(err, team.close())
 		}
@@ -115,12 +119,24 @@ func (t processTeam) begin(context.Context) error {
 	return nil
 }
 
-// end ends all processes, and returns what each of them wrote at its end.
-func (t processTeam) end() (all []diary, err error) {
+func (t processTeam) end() ([]diary, error) {
+	parts, err := collect[[]diary](t)
+	var all []diary
+	for i, part := range parts {
+		for _, d := range part {
+			d.Locker = i
+			all = append(all, d)
+		}
+	}
+	return all, err
+}
+
+// collect ends all processes, and returns what each of them wrote at its end.
+func collect[T any](t processTeam) ([]T, error) {
 	for _, p := range t { // all of them before any has to be read
 		_ = p.in.Close()
 	}
-	parts, failures := make([][]diary, len(t)), make([]error, len(t))
+	parts, failures := make([]T, len(t)), make([]error, len(t))
 	var wg sync.WaitGroup
 	for i, p := range t {
 		wg.Go(func() {
@@ -129,13 +145,7 @@ func (t processTeam) end() (all []diary, err error) {
 		})
 	}
 	wg.Wait()
-	for i, part := range parts {
-		for _, d := range part {
-			d.Locker = i
-			all = append(all, d)
-		}
-	}
-	return all, errors.Join(failures...)
+	return parts, errors.Join(failures...)
 }
 
 func (t processTeam) close() error {
