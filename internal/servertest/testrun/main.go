@@ -399,29 +399,29 @@ func build(flags []string) []string {
 	return args
 }
 
-// vet runs go vet, and passes on what it printed.
+// vet runs go vet, and passes on what it prints.
 func (r *run) vet(ctx context.Context, m *module, flags []string, out io.Writer) error {
 	args := append([]string{"vet", "-tags", strings.Join(m.tags, ",")}, build(flags)...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
 	cmd.Env = setUnless(cmd.Env, "GOGC", "300")
-	said, err := cmd.CombinedOutput()
-	_, _ = out.Write(said)
-	if err != nil {
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("vet: %w", err)
 	}
 	return nil
 }
 
-// testModule runs go test, and passes on what it printed in one piece, which another module's lines do not come into.
-func (r *run) testModule(ctx context.Context, m *module, flags []string, out io.Writer) error {
+// testModule runs go test, and passes on what it prints.
+func (r *run) testModule(ctx context.Context, m *module, flags []string, out *output) error {
 	// -s: nobody debugs these programs, and a third of the linking is for debuggers. Traces of panics are as they were.
 	args := append([]string{"test", "-vet=off", "-ldflags=-s", "-tags", strings.Join(m.tags, ",")}, build(flags)...)
 	args = append(args, flags...)
 	cmd := r.command(ctx, m, append(args, m.packages...)...)
 	cmd.Env = setUnless(cmd.Env, "GORACE", "atexit_sleep_ms=50") // not a second for each program
-	said, err := cmd.CombinedOutput()
-	_, _ = out.Write(said)
-	return err
+	lines := &packageLines{to: out}
+	cmd.Stdout, cmd.Stderr = lines, lines // one writer, so that there is one goroutine that writes
+	defer lines.flush()
+	return cmd.Run()
 }
 
 // setUnless adds a variable to env, unless it is there.
@@ -442,4 +442,31 @@ func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.to.Write(p)
+}
+
+// packageLines passes on what go test prints of a package in one piece, which another module's lines do not come into.
+type packageLines struct {
+	to      io.Writer
+	pending []byte
+}
+
+// verdict ends what is printed of a package.
+var verdict = regexp.MustCompile(`(?m)^(?:ok  |FAIL|\?   )\t.*\n`)
+
+func (l *packageLines) Write(p []byte) (int, error) {
+	l.pending = append(l.pending, p...)
+	if all := verdict.FindAllIndex(l.pending, -1); all != nil {
+		end := all[len(all)-1][1]
+		if _, err := l.to.Write(l.pending[:end]); err != nil {
+			return 0, err
+		}
+		l.pending = slices.Delete(l.pending, 0, end)
+	}
+	return len(p), nil
+}
+
+// flush writes what no verdict followed.
+func (l *packageLines) flush() {
+	_, _ = l.to.Write(l.pending)
+	l.pending = nil
 }

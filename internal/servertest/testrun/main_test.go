@@ -163,6 +163,17 @@ func TestModulesThatCannotBeDownloaded(t *testing.T) {
 			want:    []string{"NOT RUN: adapter: " + absent, "FAILED: .: "},
 		},
 		{
+			name: "the package that lacks it has a mistake, too",
+			change: func(t *testing.T, dir string, reg registry) {
+				reg.withdraw(t, "example.com/absent")
+				write(t, dir, map[string]string{"adapter/b.go": "package other\n"})
+			},
+			without: []string{"nested", "peers"},
+			status:  1,
+			want:    []string{"FAILED: .: "},
+			not:     []string{"NOT RUN: adapter"},
+		},
+		{
 			name: "an import that no go.mod requires",
 			change: func(t *testing.T, dir string, reg registry) {
 				write(t, dir, map[string]string{"nested/b.go": "package nested\n\nimport _ \"example.com/unknown\"\n"})
@@ -179,6 +190,26 @@ func TestModulesThatCannotBeDownloaded(t *testing.T) {
 			without: []string{"nested", "peers", "plain"},
 			status:  1,
 			want:    []string{"checksum mismatch", "FAILED: .: "},
+			not:     []string{"NOT RUN"},
+		},
+		{
+			name: "a checksum is not known",
+			change: func(t *testing.T, dir string, reg registry) {
+				write(t, dir, map[string]string{"go.sum": ""})
+			},
+			without: []string{"nested", "peers", "plain"},
+			status:  1,
+			want:    []string{"FAILED: .: "},
+			not:     []string{"NOT RUN"},
+		},
+		{
+			name: "an archive is broken",
+			change: func(t *testing.T, _ string, reg registry) {
+				write(t, reg.dir, map[string]string{"example.com/absent/@v/v1.0.0.zip": "no archive"})
+			},
+			without: []string{"nested", "peers", "plain"},
+			status:  1,
+			want:    []string{"FAILED: .: "},
 			not:     []string{"NOT RUN"},
 		},
 		{
@@ -270,5 +301,30 @@ func TestTagOf(t *testing.T) {
 		if got := tagOf(mod); got != want {
 			t.Errorf("%s: got %q, want %q", mod, got, want)
 		}
+	}
+}
+
+// What two modules print at the same time does not mix within a package, and nothing is held back at the end.
+func TestPackageLines(t *testing.T) {
+	var all bytes.Buffer
+	out := &output{to: &all}
+	a, b := &packageLines{to: out}, &packageLines{to: out}
+	write := func(l *packageLines, text string) {
+		t.Helper()
+		if n, err := l.Write([]byte(text)); n != len(text) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	write(a, "--- FAIL: TestA (0.1s)\n    a_test.go:1: wro")
+	write(b, "ok  \texample.com/b\t0.1s\nok  \texam")
+	write(a, "ng\nFAIL\nFAIL\texample.com/a\t0.2s\n?   \texample.com/none\t[no test files]\npanic")
+	write(b, "ple.com/c\t0.1s\n")
+	a.flush()
+	b.flush()
+	want := "ok  \texample.com/b\t0.1s\n" +
+		"--- FAIL: TestA (0.1s)\n    a_test.go:1: wrong\nFAIL\nFAIL\texample.com/a\t0.2s\n?   \texample.com/none\t[no test files]\n" +
+		"ok  \texample.com/c\t0.1s\npanic"
+	if all.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &all, want)
 	}
 }
