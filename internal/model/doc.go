@@ -19,6 +19,9 @@
 // protocol is a [Rule] that a world can be built without, and the tests show
 // that the search finds what goes wrong then.
 //
+// Package trace, in a folder of this one, is the other half: the specification of the scripts in their own units, against which
+// what the running code did is held.
+//
 // # Limits
 //
 // Time is a few ticks, clocks run at one rate, and margins are none. Redis

@@ -29,8 +29,8 @@ var (
 
 	behindLua = fenceLua + lineLua + heldLua + turnLua + grantLua
 
-	AcquireScript = newScript(5, takeLua+fastLua+behindLua+acquireLua)
-	PermitScript  = newScript(6, "local found\n"+behindLua+acquireLua)
+	AcquireScript = newScript(5, traced("acquire", takeLua+fastLua+behindLua+acquireLua))
+	PermitScript  = newScript(6, traced("acquire", "local found\n"+behindLua+acquireLua))
 )
 
 // Acquire returns a call of acquire.lua. Here and below, buf is where the arguments go. What a pointer points to must

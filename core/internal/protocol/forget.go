@@ -12,8 +12,8 @@ var (
 	//go:embed fastforget.lua
 	fastForgetLua string
 
-	ForgetScript = newScript(5, freeLua+fastForgetLua+behindLua+forgetLua)
-	ReturnScript = newScript(6, behindLua+forgetLua)
+	ForgetScript = newScript(5, traced("forget", freeLua+fastForgetLua+behindLua+forgetLua))
+	ReturnScript = newScript(6, traced("forget", behindLua+forgetLua))
 	YieldScript  = newScript(5, freeLua+fastForgetLua+fenceLua+lineLua+nudgeLua+forgetLua)
 )
 

@@ -12,8 +12,8 @@ var (
 	//go:embed sustain.lua
 	sustainLua string
 
-	RenewScript   = newScript(1, renewLua)
-	KeepScript    = newScript(3, fenceLua+heldLua+renewLua)
+	RenewScript   = newScript(1, traced("renew", renewLua))
+	KeepScript    = newScript(3, traced("renew", fenceLua+heldLua+renewLua))
 	SustainScript = newScript(3, fenceLua+sustainLua)
 )
 
