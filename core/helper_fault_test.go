@@ -29,6 +29,17 @@ func first(want string, v servertest.Verdict) func([]string) servertest.Verdict 
 	}
 }
 
+// after passes n commands of a kind, and judges the later ones.
+func after(n int64, want string, v servertest.Verdict) func([]string) servertest.Verdict {
+	var sent atomic.Int64
+	return func(args []string) servertest.Verdict {
+		if kind(args) == want && sent.Add(1) > n {
+			return v
+		}
+		return servertest.Pass
+	}
+}
+
 // every judges all commands of a kind, or of that name, so.
 func every(want string, v servertest.Verdict) func([]string) servertest.Verdict {
 	return func(args []string) servertest.Verdict {

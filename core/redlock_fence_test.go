@@ -59,6 +59,25 @@ func TestRedLockBackfillRaisesTheFence(t *testing.T) {
 	})
 }
 
+// A call that has to raise its token does not count the vote for the lower one: the next holder could get the raised token
+// too, with the vote of a master that has never heard of it.
+func TestRedLockVoteForALowerTokenDoesNotCount(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		ahead, v := ms.voter(t), ms.voter(t)
+		holdfast.SkewWall(ahead.Locker, 1900*time.Millisecond)
+		releaseAll(t, acquire(t, v.Locker, "warm"))
+		ahead.links[0].OnCommand(every("vote", servertest.LoseRequest))
+		releaseAll(t, acquire(t, ahead.Locker, "k")) // the last two have its token
+		for _, l := range []*servertest.Link{v.links[0], v.links[2]} {
+			l.OnCommand(after(1, "vote", servertest.LoseRequest))
+		}
+		_, err := v.TryAcquire(background, "k") // the first grants the lower token, the second the raised one
+		wantIs(t, err, holdfast.ErrUnavailable)
+		shutdown(t, ahead.Locker)
+		shutdown(t, v.Locker)
+	})
+}
+
 // Somebody flushes all masters, which go on running: no quarantine helps. The next token is larger all the same, by the
 // clocks of the masters, however long requests and answers take.
 func TestRedLockTokensRiseWhenAllMastersForget(t *testing.T) {

@@ -239,6 +239,26 @@ func TestRedLockQuarantineKeepsOthersOut(t *testing.T) {
 	})
 }
 
+// A master whose clock is set forward after a restart is old enough by that clock. A process that knew it from before goes
+// by its own.
+func TestRedLockQuarantineOfMastersThatSeemOld(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		releaseAll(t, acquire(t, v.Locker, "k"))
+		for _, m := range ms[:2] {
+			m.Restart()
+			m.Uptime(time.Hour)
+		}
+		_, err := v.TryAcquire(background, "k")
+		if e := young(t, err); len(e.Nodes) != 2 {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(31 * time.Second)
+		releaseAll(t, acquire(t, v.Locker, "k"))
+		shutdown(t, v.Locker)
+	})
+}
+
 func TestRedLockSaysWhichMastersAreInQuarantine(t *testing.T) {
 	bubbleOf(t, 5, func(t *testing.T, ms masters) {
 		v := ms.voter(t)
