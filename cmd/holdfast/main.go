@@ -5,10 +5,8 @@
 //	holdfast show KEY          all that is known about one key
 //	holdfast watch [pattern]   the table, redrawn every second (-n), as wide as the terminal
 //
-// From the root of the repository:
-//
-//	go build -o holdfast ./examples/holdfast
-//	REDIS_URL=redis://:secret@10.0.0.5:6379/0 ./holdfast ls 'order:*'
+//	go install github.com/holdfast-go/holdfast/cmd/holdfast@latest
+//	REDIS_URL=redis://:secret@10.0.0.5:6379/0 holdfast ls 'order:*'
 //
 // README.md in the same folder covers Sentinel, Cluster, keys that ls cannot see, and what an ACL must allow.
 //
