@@ -71,7 +71,7 @@ func (p *partial) orNil() error {
 }
 
 // rows reads all locks that match. It can return rows along with an error.
-func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern string) ([]row, error) {
+func rows(ctx context.Context, client redis.UniversalClient, s *settings, pattern string) ([]row, error) {
 	keys, err := find(ctx, client, pattern, s.all)
 	var p partial
 	if err != nil {
@@ -258,8 +258,8 @@ func (r *row) since() time.Time {
 	return time.UnixMicro(token)
 }
 
-func (a *app) list(ctx context.Context, client redis.UniversalClient, s settings, pattern string) error {
-	all, err := rows(ctx, client, s, pattern)
+func (a *app) list(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
+	all, err := rows(ctx, client, s, patternOf(args))
 	if err != nil && all == nil {
 		return err
 	}

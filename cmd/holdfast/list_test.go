@@ -319,7 +319,7 @@ func TestListLooksAtEveryMasterOfACluster(t *testing.T) {
 	}
 	b.SetError("LOADING for ever")
 	r := playOn(t, client, "ls")
-	if keys := slices.Sorted(maps.Keys(r.table(t))); r.status != 1 || !slices.Equal(keys, []string{"bar", "{bar}1"}) || !strings.Contains(r.stderr, "LOADING") {
+	if keys := slices.Sorted(maps.Keys(r.table(t))); r.status != 69 || !slices.Equal(keys, []string{"bar", "{bar}1"}) || !strings.Contains(r.stderr, "LOADING") {
 		t.Errorf("with one of the masters away: %v", r)
 	}
 	b.SetError("")
@@ -369,7 +369,7 @@ func TestKeysThatCannotBeReadAreRowsToo(t *testing.T) {
 	rdb.LPush(t.Context(), "bad", "x")
 	r := play(t, s.Addr(), "ls")
 	got := r.table(t)
-	if r.status != 1 || got["bad"][0] != failed || got["good"][1] != "me" || !strings.Contains(r.stderr, "WRONGTYPE") {
+	if r.status != 69 || got["bad"][0] != failed || got["good"][1] != "me" || !strings.Contains(r.stderr, "WRONGTYPE") {
 		t.Errorf("got %v", r)
 	}
 }

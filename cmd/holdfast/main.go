@@ -22,24 +22,37 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
-	"time"
 
+	"github.com/holdfast-go/holdfast/core"
 	"github.com/redis/go-redis/v9"
 )
 
+// Exit statuses: those of sysexits.h, if there is one.
 const (
-	statusFailed  = 1
-	statusUsage   = 2
-	statusNothing = 3
-	statusStopped = 130
+	statusNothing     = 3
+	statusUsage       = 64
+	statusUnavailable = 69
+	statusLost        = 70
+	statusHeld        = 75
+	statusStopped     = 130
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the program at once
+	if len(os.Args) > 3 && os.Args[1] == guardVerb {
+		os.Exit(guard(os.Args[2:]))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		if !signal.Ignored(sig) { // as in the background of a shell script
+			ctx, stop = signal.NotifyContext(ctx, sig)
+			context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the program at once
+		}
+	}
+	defer stop()
 	redis.SetLogger(quiet{})
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, connect: connect}
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, connect: connect}
 	info, err := os.Stdout.Stat()
 	a.terminal, a.size = err == nil && info.Mode()&os.ModeCharDevice != 0, windowSize
 	os.Exit(a.run(ctx, os.Args[1:]))
@@ -52,6 +65,7 @@ func (quiet) Printf(context.Context, string, ...any) {}
 
 // app is the program with its dependencies on the outside.
 type app struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	terminal       bool                       // stdout is a terminal
 	size           func() (columns, rows int) // of the terminal; 0 if not known
@@ -59,126 +73,90 @@ type app struct {
 	connect        func(url string, cluster bool) (redis.UniversalClient, error)
 }
 
-// settings are the values of the flags.
-type settings struct {
-	url     string
-	cluster bool
-	all     bool
-	json    bool
-	quoted  bool
-	every   time.Duration
+// exit is an error with an exit status of its own.
+type exit struct {
+	status int
+	text   string // of what to say; "" for nothing
 }
 
-const usage = `usage:
-  holdfast ls    [flags] [pattern]   all locks, or those whose key matches
-  holdfast show  [flags] KEY         all that is known about one key
-  holdfast watch [flags] [pattern]   like ls, redrawn every second
-
-"holdfast ls -h" lists the flags, which go before the pattern or key.
-`
+func (e *exit) Error() string {
+	if e.text == "" {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.text
+}
 
 // errUsage stands for a wrong command line that has already been reported.
-var errUsage = errors.New("wrong command line")
+var errUsage = &exit{status: statusUsage}
 
 func (a *app) run(ctx context.Context, args []string) int {
 	err := a.command(ctx, args)
-	var failed *partial
-	switch {
-	case err == nil:
+	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case errors.Is(err, errUsage):
-		return statusUsage
-	case ctx.Err() != nil:
-		return statusStopped
-	case errors.Is(err, errNothing):
-		fmt.Fprintln(a.stderr, "holdfast:", err)
-		return statusNothing
-	case errors.As(err, &failed):
-		for _, one := range failed.errs {
-			fmt.Fprintln(a.stderr, "holdfast:", explain(one))
-		}
-		return statusFailed
 	}
-	fmt.Fprintln(a.stderr, "holdfast:", explain(err))
-	return statusFailed
+	if own := (*exit)(nil); errors.As(err, &own) {
+		if own.text != "" {
+			fmt.Fprintln(a.stderr, "holdfast:", printableText(own.text))
+		}
+		return own.status
+	}
+	if ctx.Err() != nil {
+		return statusStopped
+	}
+	errs := []error{err}
+	if p := (*partial)(nil); errors.As(err, &p) {
+		errs = p.errs
+	}
+	for _, one := range errs {
+		fmt.Fprintln(a.stderr, "holdfast:", explain(one))
+	}
+	switch {
+	case errors.Is(err, holdfast.ErrInvalid):
+		return statusUsage
+	case errors.Is(err, holdfast.ErrNotAcquired):
+		return statusHeld
+	case errors.Is(err, holdfast.ErrLost):
+		return statusLost
+	case errors.Is(err, errNothing):
+		return statusNothing
+	}
+	return statusUnavailable
 }
 
 func (a *app) command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		fmt.Fprint(a.stderr, usage)
+		fmt.Fprint(a.stderr, usage())
 		return errUsage
 	}
 	name, args := args[0], args[1:]
-	var s settings
-	flags := flag.NewFlagSet("holdfast "+name, flag.ContinueOnError)
-	flags.SetOutput(a.stderr)
-	flags.StringVar(&s.url, "redis", "", "`URL` or host:port of Redis; a URL in REDIS_URL does not show in ps (default REDIS_URL, or "+defaultURL+")")
-	flags.BoolVar(&s.cluster, "cluster", false, "it is a Redis Cluster: look at every master")
-	many := func() {
-		flags.BoolVar(&s.all, "all", false, "look at every string key, even if no key of holdfast's goes with it: slow")
-	}
-	var act func(context.Context, redis.UniversalClient, settings, string) error
-	switch name {
-	case "ls":
-		many()
-		flags.BoolVar(&s.json, "json", false, "print JSON")
-		act = a.list
-	case "watch":
-		many()
-		flags.DurationVar(&s.every, "n", time.Second, "the `pause` between two scans of Redis, at least 100ms")
-		act = a.watch
-	case "show":
-		flags.BoolVar(&s.json, "json", false, "print JSON")
-		flags.BoolVar(&s.quoted, "quoted", false, `KEY is quoted in Go syntax, as ls prints unusual keys: "a\x00b"`)
-		act = a.show
-	case "help", "-h", "-help", "--help":
-		fmt.Fprint(a.stdout, usage)
+	if slices.Contains([]string{"help", "-h", "-help", "--help"}, name) {
+		fmt.Fprint(a.stdout, usage())
 		return nil
-	default:
-		fmt.Fprintf(a.stderr, "holdfast: no command %s\n%s", printable(name), usage)
+	}
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
+	if i < 0 {
+		fmt.Fprintf(a.stderr, "holdfast: no command %s\n%s", printable(name), usage())
 		return errUsage
 	}
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
+	v, s := verbs[i], &settings{}
+	flags := v.flagSet(s)
+	flags.SetOutput(a.stderr)
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
 		return errUsage
 	}
-	subject, err := subjectOf(name, flags.Args(), s)
-	if err == nil && name == "watch" && s.every < 100*time.Millisecond {
-		err = fmt.Errorf("-n %v: want at least 100ms", s.every)
-	}
-	if err != nil {
-		fmt.Fprintln(a.stderr, "holdfast:", err)
-		return errUsage
+	args = flags.Args()
+	if err := v.check(s, args); err != nil {
+		return &exit{statusUsage, err.Error()}
 	}
 	if s.url == "" {
 		s.url = a.getenv("REDIS_URL")
 	}
 	client, err := a.connect(s.url, s.cluster)
 	if err != nil {
-		fmt.Fprintln(a.stderr, "holdfast:", err)
-		return errUsage
+		return &exit{statusUsage, err.Error()}
 	}
 	defer client.Close()
-	return act(ctx, client, s, subject)
-}
-
-// subjectOf returns the pattern or key that a command is about.
-func subjectOf(command string, args []string, s settings) (string, error) {
-	switch {
-	case len(args) > 1:
-		return "", fmt.Errorf("%s takes one argument, got %d: quote it, and put flags before it", command, len(args))
-	case command != "show" && len(args) == 0:
-		return "*", nil
-	case command != "show":
-		return args[0], checkGlob(args[0])
-	case len(args) == 0:
-		return "", errors.New("show needs a key")
-	case !s.quoted:
-		return args[0], nil
-	}
-	return unquote(args[0])
+	return v.act(a, ctx, client, s, args)
 }

@@ -142,18 +142,18 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 		status int
 		text   string
 	}{
-		{nil, 2, "usage:"},
-		{[]string{"rm"}, 2, "no command rm"},
-		{[]string{"\x1b[2J"}, 2, `no command "\x1b[2J"`},
-		{[]string{"ls", "-x"}, 2, "-x"},
-		{[]string{"ls", "a", "b"}, 2, "one argument"},
-		{[]string{"ls", "[a"}, 2, "without ]"},
-		{[]string{"watch", `a\`}, 2, "at the end"},
-		{[]string{"watch", "-n", "1ms"}, 2, "100ms"},
-		{[]string{"show"}, 2, "needs a key"},
-		{[]string{"show", "-quoted", "a"}, 2, "not a quoted"},
-		{[]string{"ls", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
-		{[]string{"ls", "-cluster", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
+		{nil, 64, "usage:"},
+		{[]string{"rm"}, 64, "no command rm"},
+		{[]string{"\x1b[2J"}, 64, `no command "\x1b[2J"`},
+		{[]string{"ls", "-x"}, 64, "-x"},
+		{[]string{"ls", "a", "b"}, 64, "one argument"},
+		{[]string{"ls", "[a"}, 64, "without ]"},
+		{[]string{"watch", `a\`}, 64, "at the end"},
+		{[]string{"watch", "-n", "1ms"}, 64, "100ms"},
+		{[]string{"show"}, 64, "needs a key"},
+		{[]string{"show", "-quoted", "a"}, 64, "not a quoted"},
+		{[]string{"ls", "-redis", "http://127.0.0.1"}, 64, "the URL of Redis"},
+		{[]string{"ls", "-cluster", "-redis", "http://127.0.0.1"}, 64, "the URL of Redis"},
 		{[]string{"ls", "-h"}, 0, "-redis"},
 		{[]string{"help"}, 0, "usage:"},
 	} {
@@ -268,7 +268,7 @@ func TestAPasswordThatEndsTheURLIsNotDialled(t *testing.T) {
 		for _, address := range []string{"redis://:" + password + "@127.0.0.1:1", "redis://user:" + password + "@127.0.0.1:1", "user:" + password + "@127.0.0.1:1"} {
 			for _, args := range [][]string{{"ls"}, {"ls", "-cluster"}, {"ls", "-json"}, {"show", "k"}, {"watch"}} {
 				r := play(t, address, args...)
-				if text := r.stdout + r.stderr; r.status != 2 || strings.Contains(text, "12345") || strings.Contains(text, "panda") ||
+				if text := r.stdout + r.stderr; r.status != 64 || strings.Contains(text, "12345") || strings.Contains(text, "panda") ||
 					strings.Contains(text, "walrus") || !strings.Contains(text, "%23") {
 					t.Errorf("%q %v: %v", address, args, r)
 				}
@@ -281,7 +281,7 @@ func TestAPasswordThatEndsTheURLIsNotDialled(t *testing.T) {
 func TestThePasswordIsNotInWhatAServerRepeats(t *testing.T) {
 	s := servertest.Redis(t, "--rename-command", "AUTH", "", "--rename-command", "HELLO", "")
 	for _, args := range [][]string{{"ls"}, {"ls", "-json"}, {"show", "k"}} {
-		if r := play(t, "redis://:secret@"+s.Addr(), args...); r.status != 1 || strings.Contains(r.stdout+r.stderr, "secret") {
+		if r := play(t, "redis://:secret@"+s.Addr(), args...); r.status != 69 || strings.Contains(r.stdout+r.stderr, "secret") {
 			t.Errorf("%v: %v", args, r)
 		}
 	}
@@ -340,11 +340,11 @@ func TestWhatRedisRefusesIsExplained(t *testing.T) {
 		status int
 		text   string
 	}{
-		{nil, []string{"ls"}, 1, "the password goes into the URL"},
-		{url.UserPassword("default", "wrong"), []string{"show", "k"}, 1, "the password goes into the URL"},
+		{nil, []string{"ls"}, 69, "the password goes into the URL"},
+		{url.UserPassword("default", "wrong"), []string{"show", "k"}, 69, "the password goes into the URL"},
 		{url.UserPassword("default", "right"), []string{"ls"}, 0, ""},
 		{url.UserPassword("default", "right"), []string{"show", "k"}, 3, "nothing is known"},
-		{url.UserPassword("default", "right"), []string{"ls", "-cluster"}, 1, "omit -cluster"},
+		{url.UserPassword("default", "right"), []string{"ls", "-cluster"}, 69, "omit -cluster"},
 	} {
 		u := url.URL{Scheme: "redis", Host: s.Addr(), User: c.user}
 		if r := play(t, u.String(), c.args...); r.status != c.status || !strings.Contains(r.stderr, c.text) {
@@ -352,7 +352,7 @@ func TestWhatRedisRefusesIsExplained(t *testing.T) {
 		}
 	}
 	s.Kill()
-	if r := play(t, s.Addr(), "ls"); r.status != 1 || !strings.Contains(r.stderr, "refused") || r.stdout != "" {
+	if r := play(t, s.Addr(), "ls"); r.status != 69 || !strings.Contains(r.stderr, "refused") || r.stdout != "" {
 		t.Errorf("nobody there: %v", r)
 	}
 }
@@ -414,7 +414,7 @@ func TestServerACL(t *testing.T) {
 	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "ls", "-getrange").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if r := play(t, u.String(), "ls", "-all"); r.status != 1 || !strings.Contains(r.stderr, "NOPERM") {
+	if r := play(t, u.String(), "ls", "-all"); r.status != 69 || !strings.Contains(r.stderr, "NOPERM") {
 		t.Errorf("without GETRANGE: %v", r)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -17,8 +16,6 @@ import (
 // maxLine is how many waiters show lists.
 const maxLine = 100
 
-var errNothing = errors.New("nothing is known about this key: nobody holds it, and no fence remembers a holder")
-
 // details is all that is known about a key.
 type details struct {
 	row
@@ -26,7 +23,11 @@ type details struct {
 	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
 }
 
-func (a *app) show(ctx context.Context, client redis.UniversalClient, s settings, key string) error {
+func (a *app) show(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
+	key, err := keyOf(s, args)
+	if err != nil {
+		return err
+	}
 	d, err := look(ctx, client, key)
 	if err != nil {
 		return err

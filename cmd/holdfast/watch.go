@@ -15,7 +15,8 @@ const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
 
 // watch draws the table again and again until ctx ends. The first read must succeed at least in part, because the command
 // line might be wrong. After that an outage is shown, and watch goes on through it.
-func (a *app) watch(ctx context.Context, client redis.UniversalClient, s settings, pattern string) error {
+func (a *app) watch(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
+	pattern := patternOf(args)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for first := true; ; first = false {

@@ -59,7 +59,7 @@ func TestWatchDrawsAgainAndOutlastsAnOutage(t *testing.T) {
 func TestWatchEndsWhereTheFirstLookFails(t *testing.T) {
 	s := miniredis.RunT(t)
 	s.RequireAuth("secret")
-	if r := play(t, s.Addr(), "watch"); r.status != 1 || !strings.Contains(r.stderr, "NOAUTH") || r.stdout != "" {
+	if r := play(t, s.Addr(), "watch"); r.status != 69 || !strings.Contains(r.stderr, "NOAUTH") || r.stdout != "" {
 		t.Errorf("got %v", r)
 	}
 }
@@ -74,7 +74,7 @@ func TestWatchEndsWhereNobodyReads(t *testing.T) {
 	addr := s.Addr()
 	a := &app{stdout: broken{}, stderr: &stderr, getenv: func(string) string { return addr }, connect: connect}
 	for _, args := range [][]string{{"watch", "-n", "100ms"}, {"ls"}, {"ls", "-json"}} {
-		if status := a.run(t.Context(), args); status != 1 || !strings.Contains(stderr.String(), "no reader") {
+		if status := a.run(t.Context(), args); status != 69 || !strings.Contains(stderr.String(), "no reader") {
 			t.Errorf("%v: status %d, %q", args, status, stderr.String())
 		}
 	}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// settings are the values of the flags.
+type settings struct {
+	url     string
+	cluster bool
+	all     bool
+	json    bool
+	quoted  bool
+	every   time.Duration
+
+	wait, ttl, grace  time.Duration
+	try, shared, lead bool
+	limit             int
+	label             string
+}
+
+// verb is a command of the tool.
+type verb struct {
+	name, args, what string
+	flags            func(*flag.FlagSet, *settings)
+	check            func(s *settings, args []string) error
+	act              func(a *app, ctx context.Context, client redis.UniversalClient, s *settings, args []string) error
+}
+
+var verbs = []verb{
+	{"run", "KEY -- command args", "runs a command under the lock", runFlags, checkRun, (*app).runCommand},
+	{"ls", "[pattern]", "all locks, or those whose key matches", listFlags, checkPattern, (*app).list},
+	{"show", "KEY", "all that is known about one key", showFlags, checkKey, (*app).show},
+	{"watch", "[pattern]", "like ls, redrawn every second", watchFlags, checkPattern, (*app).watch},
+}
+
+// usage lists the commands.
+func usage() string {
+	var b strings.Builder
+	b.WriteString("usage:\n")
+	for _, v := range verbs {
+		fmt.Fprintf(&b, "  holdfast %-5s [flags] %-20s %s\n", v.name, v.args, v.what)
+	}
+	b.WriteString("\n\"holdfast ls -h\" lists the flags of ls, which go before the pattern or key.\n")
+	return b.String()
+}
+
+func (v verb) flagSet(s *settings) *flag.FlagSet {
+	flags := flag.NewFlagSet("holdfast "+v.name, flag.ContinueOnError)
+	flags.StringVar(&s.url, "redis", "", "`URL` or host:port of Redis; a URL in REDIS_URL does not show in ps (default REDIS_URL, or "+defaultURL+")")
+	flags.BoolVar(&s.cluster, "cluster", false, "it is a Redis Cluster: look at every master")
+	v.flags(flags, s)
+	return flags
+}
+
+func listFlags(flags *flag.FlagSet, s *settings) {
+	flags.BoolVar(&s.all, "all", false, "look at every string key, even if no key of holdfast's goes with it: slow")
+	flags.BoolVar(&s.json, "json", false, "print JSON")
+}
+
+func watchFlags(flags *flag.FlagSet, s *settings) {
+	listFlags(flags, s)
+	flags.DurationVar(&s.every, "n", time.Second, "the `pause` between two scans of Redis, at least 100ms")
+}
+
+func showFlags(flags *flag.FlagSet, s *settings) {
+	flags.BoolVar(&s.json, "json", false, "print JSON")
+	flags.BoolVar(&s.quoted, "quoted", false, `KEY is quoted in Go syntax, as ls prints unusual keys: "a\x00b"`)
+}
+
+func checkPattern(s *settings, args []string) error {
+	switch {
+	case s.every != 0 && s.every < 100*time.Millisecond:
+		return fmt.Errorf("-n %v: want at least 100ms", s.every)
+	case len(args) > 1:
+		return fmt.Errorf("want one argument, got %d: quote it, and put flags before it", len(args))
+	}
+	return checkGlob(patternOf(args))
+}
+
+func patternOf(args []string) string {
+	if len(args) == 0 {
+		return "*"
+	}
+	return args[0]
+}
+
+func checkKey(s *settings, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("this needs a key, and one only: got %d arguments; flags go before it", len(args))
+	}
+	_, err := keyOf(s, args)
+	return err
+}
+
+func keyOf(s *settings, args []string) (string, error) {
+	if !s.quoted {
+		return args[0], nil
+	}
+	return unquote(args[0])
+}
+
+var errNothing = errors.New("nothing is known about this key: nobody holds it, and no fence remembers a holder")
