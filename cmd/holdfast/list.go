@@ -62,6 +62,17 @@ func (p *partial) add(err error) {
 	}
 }
 
+// errorsOf takes an error of several requests apart.
+func errorsOf(err error) []error {
+	if p := (*partial)(nil); errors.As(err, &p) {
+		return p.errs
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
 // orNil returns p as an error, or nil if p is empty.
 func (p *partial) orNil() error {
 	if len(p.errs) == 0 {

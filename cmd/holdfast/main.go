@@ -31,6 +31,7 @@ import (
 
 // Exit statuses: those of sysexits.h, if there is one.
 const (
+	statusDeclined    = 1
 	statusNothing     = 3
 	statusUsage       = 64
 	statusUnavailable = 69
@@ -103,11 +104,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if ctx.Err() != nil {
 		return statusStopped
 	}
-	errs := []error{err}
-	if p := (*partial)(nil); errors.As(err, &p) {
-		errs = p.errs
-	}
-	for _, one := range errs {
+	for _, one := range errorsOf(err) {
 		fmt.Fprintln(a.stderr, "holdfast:", explain(one))
 	}
 	switch {

@@ -318,6 +318,11 @@ func (b *bed) round(ctx context.Context, fault int) (err error) {
 		}
 	}
 	check("when the rival gets the lock")
+	if err != nil {
+		for _, pid := range append(all, guardian, p.Process.Pid) {
+			signalTo(pid, syscall.SIGKILL)
+		}
+	}
 	b.proxy.Heal()
 	signalTo(p.Process.Pid, syscall.SIGCONT)
 	if f.status == 0 { // it may be in line

@@ -20,14 +20,12 @@ const maxLine = 100
 type details struct {
 	row
 	History *history `json:"fence,omitempty"`
+	value   string   // of the lock, its first bytes
 	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
 }
 
 func (a *app) show(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
-	key, err := keyOf(s, args)
-	if err != nil {
-		return err
-	}
+	key, _ := keyOf(s, args)
 	d, err := look(ctx, client, key)
 	if err != nil {
 		return err
@@ -48,10 +46,7 @@ func (a *app) show(ctx context.Context, client redis.UniversalClient, s *setting
 // look reads a lock and its companions at one moment, and the entries of the waiters right after. It does not use a Locker,
 // because a Locker returns neither the history nor the line.
 func look(ctx context.Context, client redis.UniversalClient, key string) (*details, error) {
-	base, ok := baseOf(key)
-	if !ok {
-		return nil, fmt.Errorf("%s cannot be a lock's key", printable(key))
-	}
+	base, _ := baseOf(key)
 	var (
 		value, fence, mark *redis.StringCmd
 		left, fenceLeft    *redis.DurationCmd
@@ -80,7 +75,7 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return nil, err
 	}
-	d := &details{row: newRow(key), History: newHistory(fence.Val(), fenceLeft.Val())}
+	d := &details{row: newRow(key), value: value.Val(), History: newHistory(fence.Val(), fenceLeft.Val())}
 	ids, marks := places(line.Val())
 	ids = ids[:min(len(ids), maxLine)]
 	d.Waiting, d.Shares = int(waiting.Val())-marks, int(shares.Val())*marks

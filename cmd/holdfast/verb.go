@@ -24,6 +24,9 @@ type settings struct {
 	try, shared, lead bool
 	limit             int
 	label             string
+
+	yes   bool
+	token int64
 }
 
 // verb is a command of the tool.
@@ -39,6 +42,7 @@ var verbs = []verb{
 	{"ls", "[pattern]", "all locks, or those whose key matches", listFlags, checkPattern, (*app).list},
 	{"show", "KEY", "all that is known about one key", showFlags, checkKey, (*app).show},
 	{"watch", "[pattern]", "like ls, redrawn every second", watchFlags, checkPattern, (*app).watch},
+	{"release", "KEY", "takes a lock from its holder", releaseFlags, checkKey, (*app).release},
 }
 
 // usage lists the commands.
@@ -46,7 +50,7 @@ func usage() string {
 	var b strings.Builder
 	b.WriteString("usage:\n")
 	for _, v := range verbs {
-		fmt.Fprintf(&b, "  holdfast %-5s [flags] %-20s %s\n", v.name, v.args, v.what)
+		fmt.Fprintf(&b, "  holdfast %-7s [flags] %-20s %s\n", v.name, v.args, v.what)
 	}
 	b.WriteString("\n\"holdfast ls -h\" lists the flags of ls, which go before the pattern or key.\n")
 	return b.String()
@@ -101,10 +105,17 @@ func checkKey(s *settings, args []string) error {
 }
 
 func keyOf(s *settings, args []string) (string, error) {
-	if !s.quoted {
-		return args[0], nil
+	key := args[0]
+	if s.quoted {
+		var err error
+		if key, err = unquote(key); err != nil {
+			return "", err
+		}
 	}
-	return unquote(args[0])
+	if _, ok := baseOf(key); !ok {
+		return "", fmt.Errorf("%s cannot be a lock's key", printable(key))
+	}
+	return key, nil
 }
 
 var errNothing = errors.New("nothing is known about this key: nobody holds it, and no fence remembers a holder")

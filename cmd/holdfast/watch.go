@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -32,7 +32,11 @@ func (a *app) watch(ctx context.Context, client redis.UniversalClient, s *settin
 		if err != nil && all == nil && first {
 			return err
 		}
-		if _, err := a.stdout.Write(a.frame(all, err, pattern)); err != nil {
+		frame := a.frame
+		if s.json {
+			frame = jsonFrame
+		}
+		if _, err := a.stdout.Write(frame(all, err, pattern)); err != nil {
 			return err // nobody reads the output any more
 		}
 		timer.Reset(s.every) // counted from here, because a read can take longer than that
@@ -79,12 +83,7 @@ func (a *app) frame(all []row, err error, pattern string) []byte {
 		}
 		waiting += r.Waiting
 	}
-	var errs []error
-	if p := (*partial)(nil); errors.As(err, &p) {
-		errs = p.errs
-	} else if err != nil {
-		errs = []error{err}
-	}
+	errs := errorsOf(err)
 	columns, lines := 0, 0
 	if a.terminal && a.size != nil {
 		columns, lines = a.size()
@@ -112,4 +111,18 @@ func (a *app) frame(all []row, err error, pattern string) []byte {
 		b.WriteByte('\n')
 	}
 	return b.Bytes()
+}
+
+// jsonFrame is a frame as one line of JSON.
+func jsonFrame(all []row, err error, _ string) []byte {
+	frame := struct {
+		At     time.Time `json:"at"`
+		Locks  []row     `json:"locks"`
+		Errors []string  `json:"errors,omitempty"`
+	}{At: time.Now(), Locks: append([]row{}, all...)}
+	for _, one := range errorsOf(err) {
+		frame.Errors = append(frame.Errors, explain(one))
+	}
+	line, _ := json.Marshal(frame) // which has nothing that JSON lacks
+	return append(line, '\n')
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -53,6 +54,41 @@ func TestWatchDrawsAgainAndOutlastsAnOutage(t *testing.T) {
 	cancel()
 	if got := <-status; got != 0 || stderr.String() != "" {
 		t.Errorf("status %d, %q, want 0 and no word", got, stderr.String())
+	}
+}
+
+func TestWatchWritesALineOfJSONForEachLook(t *testing.T) {
+	s := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	defer rdb.Close()
+	acquire(t, newLocker(t, rdb), "a b", holdfast.WithLabel("me"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var stdout, stderr output
+	addr := s.Addr()
+	a := &app{stdout: &stdout, stderr: &stderr, terminal: true, getenv: func(string) string { return addr }, connect: connect}
+	status := make(chan int, 1)
+	go func() { status <- a.run(ctx, []string{"watch", "-json", "-n", "100ms"}) }()
+	until(t, "two looks", func() bool { return strings.Count(stdout.String(), "\n") >= 2 })
+	s.SetError("LOADING for a while")
+	until(t, "an outage", func() bool { return strings.Contains(stdout.String(), "LOADING") })
+	s.SetError("")
+	cancel()
+	if got := <-status; got != 0 {
+		t.Errorf("status %d: %s", got, stderr.String())
+	}
+	for i, line := range strings.Split(strings.TrimSpace(stdout.String()), "\n") {
+		var frame struct {
+			At     time.Time
+			Locks  []row
+			Errors []string
+		}
+		if err := json.Unmarshal([]byte(line), &frame); err != nil || frame.At.IsZero() || frame.Locks == nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if i == 0 && (len(frame.Locks) != 1 || frame.Locks[0].Label != "me" || frame.Locks[0].Key != "a b") {
+			t.Errorf("got %q", line)
+		}
 	}
 }
 
