@@ -71,7 +71,7 @@ type app struct {
 	terminal       bool                       // stdout is a terminal
 	size           func() (columns, rows int) // of the terminal; 0 if not known
 	getenv         func(string) string
-	connect        func(url string, cluster bool) (redis.UniversalClient, error)
+	connect        func(url string) (redis.UniversalClient, error)
 }
 
 // exit is an error with an exit status of its own.
@@ -147,13 +147,17 @@ func (a *app) command(ctx context.Context, args []string) error {
 	if err := v.check(s, args); err != nil {
 		return &exit{statusUsage, err.Error()}
 	}
-	if s.url == "" {
-		s.url = a.getenv("REDIS_URL")
+	if len(s.urls) == 0 {
+		s.urls = list(a.getenv("REDIS_URL"))
 	}
-	client, err := a.connect(s.url, s.cluster)
-	if err != nil {
-		return &exit{statusUsage, err.Error()}
+	var all masters
+	defer func() { all.close() }()
+	for _, url := range s.urls {
+		client, err := a.connect(url)
+		if err != nil {
+			return &exit{statusUsage, err.Error()}
+		}
+		all = append(all, client)
 	}
-	defer client.Close()
-	return v.act(a, ctx, client, s, args)
+	return v.act(a, ctx, all, s, args)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/redis/go-redis/v9"
 )
 
 //go:embed release.lua
@@ -24,11 +23,18 @@ func releaseFlags(flags *flag.FlagSet, s *settings) {
 }
 
 // release takes a lock from its holder by hand: from the one that was shown, and from no other that has the lock by then.
-func (a *app) release(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
+func (a *app) release(ctx context.Context, on masters, s *settings, args []string) error {
 	key, _ := keyOf(s, args)
-	d, err := look(ctx, client, key)
-	if err != nil {
-		return err
+	seen := make([]*details, len(on))
+	var d *details // of several masters, the first on which somebody holds the lock
+	for i, client := range on {
+		var err error
+		if seen[i], err = look(ctx, client, key); err != nil {
+			return err
+		}
+		if d == nil || d.State == free {
+			d = seen[i]
+		}
 	}
 	if d.State == free {
 		return &exit{statusNothing, printable(key) + ": nobody holds it"}
@@ -44,13 +50,24 @@ func (a *app) release(ctx context.Context, client redis.UniversalClient, s *sett
 		return &exit{statusDeclined, "nothing was changed"}
 	}
 	base, _ := baseOf(key)
-	switch n, err := client.Eval(ctx, releaseLua, []string{key, base + "held"}, d.value, owner.id, owner.Token).Int(); {
-	case err != nil:
-		return err
-	case n == 0:
+	taken := 0
+	for i, client := range on {
+		if !d.same(seen[i]) {
+			continue // nobody, or a holder that most of several masters do not know
+		}
+		n, err := client.Eval(ctx, releaseLua, []string{key, base + "held", base + "gone:" + seen[i].value}, seen[i].value, owner.id, owner.Token).Int()
+		if err != nil {
+			return err
+		}
+		taken += n
+	}
+	if taken == 0 {
 		return &exit{statusHeld, printable(key) + ": that holder no longer has it, and nothing was changed"}
 	}
-	return a.serve(ctx, client, key)
+	if len(on) > 1 {
+		return nil // waiters poll
+	}
+	return a.serve(ctx, on, key)
 }
 
 // pick returns the holder with that token, or, without one, the only holder. That has no id if it has the lock alone, or
@@ -76,6 +93,12 @@ func (d *details) pick(token int64) (member, error) {
 	return member{}, &exit{statusUsage, fmt.Sprintf("%s: %d hold it together: say which by -token, as show lists them", printable(d.Key), len(all))}
 }
 
+// same reports whether two masters speak of the same holder. The values of holdfast differ from master to master, but the
+// token is the same; foreign locks have the same value.
+func (d *details) same(o *details) bool {
+	return o.State == d.State && o.Label == d.Label && o.Token == d.Token && (d.State != foreign || o.value == d.value)
+}
+
 func (a *app) confirm(question string) bool {
 	fmt.Fprint(a.stdout, question)
 	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
@@ -84,8 +107,8 @@ func (a *app) confirm(question string) bool {
 
 // serve lets in those that wait. An acquire does that on its way, as after a lease that ended; whether it gets the lock does
 // not matter.
-func (a *app) serve(ctx context.Context, client redis.UniversalClient, key string) error {
-	locker, err := holdfast.New(client)
+func (a *app) serve(ctx context.Context, on masters, key string) error {
+	locker, err := on.locker()
 	if err != nil {
 		return err
 	}

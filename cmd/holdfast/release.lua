@@ -1,5 +1,5 @@
 -- Takes a lock from the owner that was seen, and from no other.
--- KEYS: 1 lock, 2 the hash of those that hold it together
+-- KEYS: 1 lock, 2 the hash of those that hold it together, 3 tombstone of the owner
 -- ARGV: 1 value of the lock, its first 88 bytes
 --       2 one owner of several, and 3 its token; '' and 0 to take the lock from all under that value
 -- Replies: 1 taken, 0 the owner no longer holds the lock
@@ -10,7 +10,11 @@
 -- finds another value, or an end in the past, and reports the loss. The line is served by the next acquire, see release.go.
 
 if redis.call('GETRANGE', KEYS[1], 0, 87) ~= ARGV[1] or ARGV[1] == '' then return 0 end
-if ARGV[2] == '' then return redis.call('DEL', KEYS[1]) end
+if ARGV[2] == '' then
+  -- On one of several masters, the next renewal would bring the lock back, but for the tombstone.
+  redis.call('SET', KEYS[3], '1', 'PX', math.max(0, redis.call('PTTL', KEYS[1])) + 60000)
+  return redis.call('DEL', KEYS[1])
+end
 
 local h = redis.call('HMGET', KEYS[2], 'of', 'cap', '@' .. ARGV[2])
 local cap, many, token = string.match(h[2] or '', '^(%d+%S*) (%d+) %d+ (%d+)$')

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/core"
-	"github.com/redis/go-redis/v9"
+	"github.com/holdfast-go/holdfast/core/redlock"
 )
 
 // errLingers is for a group of which something is left that SIGKILL does not end.
@@ -25,6 +25,7 @@ func runFlags(flags *flag.FlagSet, s *settings) {
 	flags.BoolVar(&s.lead, "lead", false, "run the command while this process leads; again, here or elsewhere, if it fails or the lock is lost")
 	flags.DurationVar(&s.ttl, "ttl", 15*time.Second, "the `length` of the lease: how long a crash keeps the others out")
 	flags.DurationVar(&s.grace, "grace", -1, "the `time` between SIGTERM and SIGKILL if the lease runs out, up to a third of it (default a quarter)")
+	flags.DurationVar(&s.quarantine, "quarantine", -1, "of several masters: for how long one that has started does not vote (default 2m)")
 	flags.StringVar(&s.label, "label", hostname(), "the `name` of the holder, which ls shows")
 }
 
@@ -50,7 +51,7 @@ func checkRun(s *settings, args []string) error {
 }
 
 // runCommand runs a command under a lock.
-func (a *app) runCommand(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
+func (a *app) runCommand(ctx context.Context, on masters, s *settings, args []string) error {
 	key, args := args[0], args[1:]
 	if args[0] == "--" {
 		args = args[1:]
@@ -59,10 +60,13 @@ func (a *app) runCommand(ctx context.Context, client redis.UniversalClient, s *s
 	if s.limit != 1 {
 		opts = append(opts, holdfast.WithLimit(s.limit))
 	}
+	if s.quarantine >= 0 {
+		opts = append(opts, redlock.WithQuarantine(s.quarantine))
+	}
 	if s.shared {
 		opts = append(opts, holdfast.WithShared())
 	}
-	locker, err := holdfast.New(client, opts...)
+	locker, err := on.locker(opts...)
 	if err != nil {
 		return err
 	}

@@ -126,6 +126,22 @@ func begin(t *testing.T, addr string, args ...string) (p *tool, line string) {
 	return p, line
 }
 
+func TestServerRunOnSeveralMasters(t *testing.T) {
+	var addrs []string
+	for range 3 {
+		addrs = append(addrs, servertest.Redis(t).Addr())
+	}
+	for _, c := range []struct {
+		quarantine string
+		status     int
+		text       string
+	}{{"0s", 0, "in"}, {"1h", statusUnavailable, "started"}} {
+		if r := runTool(t, strings.Join(addrs, ","), "run", "-try", "-quarantine", c.quarantine, "k", "--", "echo", "in"); r.status != c.status || !strings.Contains(r.stdout+r.stderr, c.text) {
+			t.Errorf("quarantine %s: got %v", c.quarantine, r)
+		}
+	}
+}
+
 func TestServerRunRelaysSignals(t *testing.T) {
 	s := servertest.Redis(t)
 	for _, sig := range relayed {
@@ -272,6 +288,7 @@ func (b *bed) round(ctx context.Context, fault int) (err error) {
 			all = append(all, pid)
 		}
 		pids <- all
+		close(pids)
 	}()
 	var all []int
 	early := b.rng.IntN(4) == 0 && f.status == 0 // before there is a command, perhaps

@@ -24,23 +24,33 @@ type details struct {
 	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
 }
 
-func (a *app) show(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
+func (a *app) show(ctx context.Context, on masters, s *settings, args []string) error {
 	key, _ := keyOf(s, args)
-	d, err := look(ctx, client, key)
-	if err != nil {
-		return err
+	known := false
+	var p partial
+	for i, client := range on {
+		d, err := look(ctx, client, key)
+		if err != nil {
+			p.add(err)
+			continue
+		}
+		d.Master = on.name(i)
+		empty := d.State == free && d.History == nil && d.Waiting == 0 && d.Tick == ""
+		switch {
+		case s.json:
+			err = writeJSON(a.stdout, d)
+		case !empty:
+			err = d.write(a.stdout)
+		}
+		if err != nil {
+			return err
+		}
+		known = known || !empty
 	}
-	empty := d.State == free && d.History == nil && d.Waiting == 0 && d.Tick == ""
-	switch {
-	case s.json:
-		err = writeJSON(a.stdout, d)
-	case !empty:
-		err = d.write(a.stdout)
+	if !known && len(p.errs) == 0 {
+		return fmt.Errorf("%s: %w", printable(key), errNothing)
 	}
-	if err == nil && empty {
-		err = fmt.Errorf("%s: %w", printable(key), errNothing)
-	}
-	return err
+	return p.orNil()
 }
 
 // look reads a lock and its companions at one moment, and the entries of the waiters right after. It does not use a Locker,
@@ -137,7 +147,7 @@ func (d *details) write(w io.Writer) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "%s\t"+format+"\n", append([]any{name}, args...)...)
 	}
-	line("key", "%s", printable(d.Key))
+	line("key", "%s", d.name())
 	line("state", "%s", d.State)
 	if d.State != free {
 		line("holder", "%s", d.holder())

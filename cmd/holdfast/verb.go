@@ -7,22 +7,20 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // settings are the values of the flags.
 type settings struct {
-	url     string
-	cluster bool
-	all     bool
-	json    bool
-	quoted  bool
-	every   time.Duration
+	urls   []string
+	all    bool
+	json   bool
+	quoted bool
+	every  time.Duration
 
 	wait, ttl, grace  time.Duration
 	try, shared, lead bool
 	limit             int
+	quarantine        time.Duration
 	label             string
 
 	yes   bool
@@ -34,7 +32,7 @@ type verb struct {
 	name, args, what string
 	flags            func(*flag.FlagSet, *settings)
 	check            func(s *settings, args []string) error
-	act              func(a *app, ctx context.Context, client redis.UniversalClient, s *settings, args []string) error
+	act              func(a *app, ctx context.Context, all masters, s *settings, args []string) error
 }
 
 var verbs = []verb{
@@ -58,8 +56,10 @@ func usage() string {
 
 func (v verb) flagSet(s *settings) *flag.FlagSet {
 	flags := flag.NewFlagSet("holdfast "+v.name, flag.ContinueOnError)
-	flags.StringVar(&s.url, "redis", "", "`URL` or host:port of Redis; a URL in REDIS_URL does not show in ps (default REDIS_URL, or "+defaultURL+")")
-	flags.BoolVar(&s.cluster, "cluster", false, "it is a Redis Cluster: look at every master")
+	flags.Func("redis", "`URL` or host:port of Redis; several, for independent masters; REDIS_URL does not show in ps (default REDIS_URL, or "+defaultURL+")", func(text string) error {
+		s.urls = append(s.urls, list(text)...)
+		return nil
+	})
 	v.flags(flags, s)
 	return flags
 }

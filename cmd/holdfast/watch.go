@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // clearScreen moves the cursor home and clears the terminal.
@@ -15,7 +13,7 @@ const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
 
 // watch draws the table again and again until ctx ends. The first read must succeed at least in part, because the command
 // line might be wrong. After that an outage is shown, and watch goes on through it.
-func (a *app) watch(ctx context.Context, client redis.UniversalClient, s *settings, args []string) error {
+func (a *app) watch(ctx context.Context, on masters, s *settings, args []string) error {
 	pattern := patternOf(args)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -25,7 +23,7 @@ func (a *app) watch(ctx context.Context, client redis.UniversalClient, s *settin
 		case <-ctx.Done():
 			return nil
 		}
-		all, err := rows(ctx, client, s, pattern)
+		all, err := on.rows(ctx, s, pattern)
 		if ctx.Err() != nil {
 			return nil
 		}
