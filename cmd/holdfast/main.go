@@ -1,17 +1,21 @@
-// Holdfast shows the locks on a live Redis: the holder or holders of each, the fencing token, since when it is held, how
-// long the lease lasts, and the waiters. It only reads.
+// Holdfast runs a command under a lock, in any language, and shows and releases the locks on a live Redis.
 //
-//	holdfast ls [pattern]      a table of all locks, or of those whose key matches a Redis pattern (* ? [a-z])
-//	holdfast show KEY          all that is known about one key
-//	holdfast watch [pattern]   the table, redrawn every second (-n), as wide as the terminal
+//	holdfast run KEY -- command args   runs the command while it holds the lock
+//	holdfast ls [pattern]              a table of all locks, or of those whose key matches a Redis pattern (* ? [a-z])
+//	holdfast show KEY                  all that is known about one key
+//	holdfast watch [pattern]           the table, redrawn every second (-n), as wide as the terminal
+//	holdfast release KEY               takes the lock from its holder, after a question
+//	holdfast help [command]            says more
+//	holdfast completion bash           prints a script for bash, zsh or fish
+//
+// To install it:
 //
 //	go install github.com/holdfast-go/holdfast/cmd/holdfast@latest
-//	REDIS_URL=redis://:secret@10.0.0.5:6379/0 holdfast ls 'order:*'
+//	export REDIS_URL=redis://:secret@10.0.0.5:6379/0
+//	holdfast run migrations -- ./migrate up
 //
-// README.md in the same folder covers Sentinel, Cluster, keys that ls cannot see, and what an ACL must allow.
-//
-// The exit status is 0 on success, 1 if Redis or a part of it could not be asked, 2 for a wrong command line, 3 if show
-// finds nothing, and 130 after Ctrl-C, except that watch then ends with 0.
+// README.md in the same folder has recipes, covers Sentinel, Cluster, several masters, keys that ls cannot see, and what an
+// ACL must allow. "holdfast help" lists the exit statuses.
 package main
 
 import (
@@ -126,9 +130,11 @@ func (a *app) command(ctx context.Context, args []string) error {
 		return errUsage
 	}
 	name, args := args[0], args[1:]
-	if slices.Contains([]string{"help", "-h", "-help", "--help"}, name) {
-		fmt.Fprint(a.stdout, usage())
-		return nil
+	switch name {
+	case "help", "-h", "-help", "--help":
+		return a.help(args)
+	case "completion":
+		return a.completion(args)
 	}
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == name })
 	if i < 0 {

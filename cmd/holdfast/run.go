@@ -18,14 +18,18 @@ var errLingers = errors.New("a process of the command does not end: the lock is 
 
 // runFlags are the flags of run.
 func runFlags(flags *flag.FlagSet, s *settings) {
-	flags.DurationVar(&s.wait, "wait", 0, "wait no `longer` than that for the lock (default: as long as it takes)")
+	flags.DurationVar(&s.wait, "wait", 0, "how `long` to wait for the lock at most (default: as long as it takes)")
 	flags.BoolVar(&s.try, "try", false, "do not wait for the lock")
 	flags.IntVar(&s.limit, "limit", 1, "let up to `n` commands run at a time")
 	flags.BoolVar(&s.shared, "shared", false, "hold the lock like a reader, with any number of others")
 	flags.BoolVar(&s.lead, "lead", false, "run the command while this process leads; again, here or elsewhere, if it fails or the lock is lost")
 	flags.DurationVar(&s.ttl, "ttl", 15*time.Second, "the `length` of the lease: how long a crash keeps the others out")
-	flags.DurationVar(&s.grace, "grace", -1, "the `time` between SIGTERM and SIGKILL if the lease runs out, up to a third of it (default a quarter)")
-	flags.DurationVar(&s.quarantine, "quarantine", -1, "of several masters: for how long one that has started does not vote (default 2m)")
+	flags.DurationVar(&s.grace, "grace", 0, "the `time` between SIGTERM and SIGKILL if the lease runs out, up to a third of it (default: a quarter)")
+	flags.Func("quarantine", "of several masters: for how `long` one that has started does not vote, see redlock.WithQuarantine (default 30s)", func(text string) error {
+		d, err := time.ParseDuration(text)
+		s.quarantine = &d
+		return err
+	})
 	flags.StringVar(&s.label, "label", hostname(), "the `name` of the holder, which ls shows")
 }
 
@@ -36,7 +40,7 @@ func hostname() string {
 }
 
 func checkRun(s *settings, args []string) error {
-	if s.grace < 0 {
+	if s.grace == 0 {
 		s.grace = s.ttl / 4
 	}
 	switch {
@@ -44,7 +48,7 @@ func checkRun(s *settings, args []string) error {
 		return errors.New("run needs a key and a command: holdfast run KEY -- command args")
 	case s.try && (s.wait > 0 || s.lead), s.lead && (s.wait > 0 || s.limit != 1 || s.shared):
 		return errors.New("-try does not go with -wait, and -lead goes with none of -try, -wait, -limit and -shared")
-	case s.grace > s.ttl/3:
+	case s.grace < 0 || s.grace > s.ttl/3:
 		return fmt.Errorf("-grace %v: want at most a third of -ttl, as a lease is renewed when a third of it is over", s.grace)
 	}
 	return nil
@@ -60,8 +64,8 @@ func (a *app) runCommand(ctx context.Context, on masters, s *settings, args []st
 	if s.limit != 1 {
 		opts = append(opts, holdfast.WithLimit(s.limit))
 	}
-	if s.quarantine >= 0 {
-		opts = append(opts, redlock.WithQuarantine(s.quarantine))
+	if s.quarantine != nil {
+		opts = append(opts, redlock.WithQuarantine(*s.quarantine))
 	}
 	if s.shared {
 		opts = append(opts, holdfast.WithShared())

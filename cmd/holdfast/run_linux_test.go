@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // tool is a run of the tool in a process of its own.
 type tool struct {
 	*exec.Cmd
-	stderr bytes.Buffer // to be read after Wait
+	stderr output
 	out    *os.File
 	lines  *bufio.Reader // of what the command prints
 }
@@ -303,7 +303,8 @@ func (b *bed) round(ctx context.Context, fault int) (err error) {
 	if all != nil {
 		guardian, _ = syscall.Getpgid(all[0])
 		if guardian == 0 || !alive(all[0]) {
-			return fmt.Errorf("%s: the command has ended before the fault: %s", f.name, p.stderr.String())
+			_ = p.Process.Kill()
+			return fmt.Errorf("%s: the command has ended before the fault: status %d: %s", f.name, p.status(), p.stderr.String())
 		}
 	}
 	f.do(b, p.Process.Pid, guardian)

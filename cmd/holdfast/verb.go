@@ -20,7 +20,7 @@ type settings struct {
 	wait, ttl, grace  time.Duration
 	try, shared, lead bool
 	limit             int
-	quarantine        time.Duration
+	quarantine        *time.Duration
 	label             string
 
 	yes   bool
@@ -50,7 +50,8 @@ func usage() string {
 	for _, v := range verbs {
 		fmt.Fprintf(&b, "  holdfast %-7s [flags] %-20s %s\n", v.name, v.args, v.what)
 	}
-	b.WriteString("\n\"holdfast ls -h\" lists the flags of ls, which go before the pattern or key.\n")
+	b.WriteString("  holdfast help [command]                       says more; flags go before a key or a pattern\n")
+	b.WriteString("  holdfast completion bash|zsh|fish             prints a script for a shell\n")
 	return b.String()
 }
 
