@@ -80,6 +80,13 @@ func (c *command) run(lock *holdfast.Lock) (status int, lost bool, err error) {
 	if renew() <= 0 {
 		return 0, true, nil
 	}
+	stdin := os.Stdin
+	if columns, _ := windowSize(stdin); columns > 0 { // to read from it, the group would have to be in the foreground
+		if stdin, err = os.Open(os.DevNull); err != nil {
+			return 0, false, err
+		}
+		defer stdin.Close()
+	}
 	self, err := os.Executable()
 	if err == nil {
 		_ = os.Setenv("HOLDFAST_KEY", lock.Key()) // rather than twice in an environment, where the first counts
@@ -87,7 +94,7 @@ func (c *command) run(lock *holdfast.Lock) (status int, lost bool, err error) {
 		args := append([]string{os.Args[0], guardVerb, c.grace.String()}, c.args...)
 		var p *os.Process
 		p, err = os.StartProcess(self, args, &os.ProcAttr{
-			Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, ours, theirs},
+			Files: []*os.File{stdin, os.Stdout, os.Stderr, ours, theirs},
 			Sys:   &syscall.SysProcAttr{Setpgid: true},
 		})
 		if err == nil {

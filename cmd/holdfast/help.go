@@ -39,8 +39,8 @@ it waits in line for as long as it takes.
 
 The command has the tool's standard input, output and error, and in its environment HOLDFAST_KEY and HOLDFAST_TOKEN, the fencing
 token: pass it on to what the command writes to, and have that refuse a smaller one than it has seen. It gets the signals HUP, INT,
-QUIT, TERM, USR1 and USR2 that the tool gets. It runs in a process group of its own, so it cannot read from a terminal. When it
-ends, what it leaves in its group is killed.
+QUIT, TERM, USR1 and USR2 that the tool gets. It runs in a process group of its own, and so has /dev/null for a terminal on
+standard input. When it ends, what it leaves in its group is killed.
 
 If the lease runs out, because Redis is out of reach or because the tool is stopped, the group gets SIGTERM, and after -grace SIGKILL,
 before the lease has ended. If the lock is lost, as by release or by a Redis that forgot it, the group gets SIGKILL at once. A guardian,

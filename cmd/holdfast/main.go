@@ -59,7 +59,8 @@ func main() {
 	redis.SetLogger(quiet{})
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, connect: connect}
 	info, err := os.Stdout.Stat()
-	a.terminal, a.size = err == nil && info.Mode()&os.ModeCharDevice != 0, windowSize
+	a.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	a.size = func() (columns, rows int) { return windowSize(os.Stdout) }
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
@@ -157,7 +158,7 @@ func (a *app) command(ctx context.Context, args []string) error {
 		s.urls = list(a.getenv("REDIS_URL"))
 	}
 	var all masters
-	defer func() { all.close() }()
+	defer func() { go all.close() }() // go-redis waits there for a reply that is on its way, for ever if it does not come
 	for _, url := range s.urls {
 		client, err := a.connect(url)
 		if err != nil {

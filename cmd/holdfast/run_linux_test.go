@@ -211,6 +211,38 @@ func TestServerRunLeavesNothingOfTheGroup(t *testing.T) {
 	}
 }
 
+func TestServerRunEndsACommandThatLosesItsLock(t *testing.T) {
+	s := servertest.Redis(t)
+	p, _ := begin(t, s.Addr(), "-ttl", "1s", "k", "--", "sh", "-c", `trap "" TERM; echo ready; while :; do sleep 0.01; done`)
+	if r := play(t, s.Addr(), "release", "-yes", "k"); r.status != 0 {
+		t.Fatal(r)
+	}
+	if got := p.status(); got != statusLost || !strings.Contains(p.stderr.String(), "lost") {
+		t.Errorf("status %d, %s", got, p.stderr.String())
+	}
+
+	// A lease that runs out gives the command time to end.
+	proxy := servertest.Proxy(t, s.Addr())
+	p, _ = begin(t, proxy.Addr(), "-ttl", "2s", "k", "--", "sh", "-c", `trap "echo bye; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	proxy.CutUp()
+	if line, _ := p.lines.ReadString('\n'); line != "bye\n" {
+		t.Errorf("the command printed %q", line)
+	}
+	if got := p.status(); got != statusLost || !strings.Contains(p.stderr.String(), "with status 0") {
+		t.Errorf("status %d, %s", got, p.stderr.String())
+	}
+}
+
+func TestServerRunLimit(t *testing.T) {
+	s := servertest.Redis(t)
+	for range 2 {
+		begin(t, s.Addr(), "-limit", "2", "k", "--", "sh", "-c", "echo ready; exec sleep 1000")
+	}
+	if r := runTool(t, s.Addr(), "run", "-limit", "2", "-try", "k", "true"); r.status != statusHeld {
+		t.Errorf("a third of two: %v", r)
+	}
+}
+
 // A leader whose command fails leads again, and one whose command succeeds is done.
 func TestServerRunLeadsAgain(t *testing.T) {
 	s := servertest.Redis(t)
@@ -367,7 +399,7 @@ func TestServerRunOutlivesNoLease(t *testing.T) {
 	s := servertest.Redis(t)
 	rounds, beds := 2*len(faults), len(faults)
 	if os.Getenv("HOLDFAST_SOAK") != "" {
-		rounds, beds = 1000, 24
+		rounds, beds = 1000, 12
 	}
 	if text := os.Getenv("ROUNDS"); text != "" {
 		rounds, _ = strconv.Atoi(text)
