@@ -42,7 +42,7 @@ func newCommand(args []string, s *settings, stop func(os.Signal)) (*command, err
 
 // margin is how long before lock.Deadline the group is to be gone. The deadline has a margin of its own, before Redis drops
 // the lease; both together are for the time that it takes to wake up, and to die.
-func (c *command) margin() time.Duration { return max(25*time.Millisecond, c.ttl/20) }
+func (c *command) margin() time.Duration { return max(50*time.Millisecond, c.ttl/10) }
 
 // run runs the command under lock, and returns its exit status when nothing of its group is left. lost says that the lease
 // ran out, or that the lock was lost, so that the command was told to end, or killed.

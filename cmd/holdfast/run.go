@@ -48,6 +48,8 @@ func checkRun(s *settings, args []string) error {
 		return errors.New("run needs a key and a command: holdfast run KEY -- command args")
 	case s.try && (s.wait > 0 || s.lead), s.lead && (s.wait > 0 || s.limit != 1 || s.shared):
 		return errors.New("-try does not go with -wait, and -lead goes with none of -try, -wait, -limit and -shared")
+	case s.ttl < time.Second:
+		return fmt.Errorf("-ttl %v: want at least 1s, as it takes a while to end processes", s.ttl)
 	case s.grace < 0 || s.grace > s.ttl/3:
 		return fmt.Errorf("-grace %v: want at most a third of -ttl, as a lease is renewed when a third of it is over", s.grace)
 	}
