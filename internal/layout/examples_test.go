@@ -15,8 +15,8 @@ import (
 	"testing/fstest"
 )
 
-// Of the programs in examples, tour is a demonstration and holdfast a tool: neither is there to be copied.
-var notToCopy = []string{"tour", "holdfast"}
+// notToCopy are programs in examples that are demonstrations.
+var notToCopy = []string{"tour"}
 
 // ownServers is the file of an example that starts servers, and that a reader with servers leaves out.
 const ownServers = "own.go"

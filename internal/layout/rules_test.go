@@ -39,6 +39,7 @@ var allowed = map[string]struct {
 	"asynqlock": {core: true, modules: []string{asynq, goRedis, cron}}, // cron reads the specs of asynq's Scheduler
 	"cronlock":  {core: true, modules: []string{cron}},
 	"sqlfence":  {core: true},
+	"cmd":       {core: true, modules: []string{goRedis}},
 }
 
 // A pkg is one entry of `go list -deps -json`.
@@ -177,7 +178,7 @@ func requireBreaches(mod modFile) []string {
 // topLevel is all that may lie there beside dot-files.
 var topLevel = []string{
 	"go.mod", "go.sum", "go.work", "go.work.sum",
-	"core", "httplock", "ginlock", "asynqlock", "cronlock", "sqlfence", "examples", "internal",
+	"core", "httplock", "ginlock", "asynqlock", "cronlock", "sqlfence", "cmd", "examples", "internal",
 	"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile",
 }
 

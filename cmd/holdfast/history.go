@@ -112,6 +112,7 @@ type member struct {
 	Shared bool   `json:"shared,omitempty"` // a reader
 	Limit  int64  `json:"limit,omitempty"`  // how many it lets in, itself included
 	Token  int64  `json:"token,omitempty"`
+	id     string // of the owner
 }
 
 // newMembers makes members of the hash beside a lock. It returns nil if the hash is not about value, or if it is empty.
@@ -127,7 +128,7 @@ func newMembers(entry map[string]string, value string, now time.Time) (all []mem
 			continue
 		}
 		label, _ := ownLabel(owner)
-		m := member{Label: label, LeftMS: ms - now.UnixMilli()}
+		m := member{Label: label, LeftMS: ms - now.UnixMilli(), id: owner}
 		limit, token, _ := strings.Cut(rest, " ") // the token is 0 with a re-entry id
 		m.Shared, m.Limit = limitOf(limit)
 		m.Token, _ = strconv.ParseInt(token, 10, 64)

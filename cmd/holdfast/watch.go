@@ -3,11 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // clearScreen moves the cursor home and clears the terminal.
@@ -15,7 +13,8 @@ const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
 
 // watch draws the table again and again until ctx ends. The first read must succeed at least in part, because the command
 // line might be wrong. After that an outage is shown, and watch goes on through it.
-func (a *app) watch(ctx context.Context, client redis.UniversalClient, s settings, pattern string) error {
+func (a *app) watch(ctx context.Context, on masters, s *settings, args []string) error {
+	pattern := patternOf(args)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for first := true; ; first = false {
@@ -24,14 +23,18 @@ func (a *app) watch(ctx context.Context, client redis.UniversalClient, s setting
 		case <-ctx.Done():
 			return nil
 		}
-		all, err := rows(ctx, client, s, pattern)
+		all, err := on.rows(ctx, s, pattern)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil && all == nil && first {
 			return err
 		}
-		if _, err := a.stdout.Write(a.frame(all, err, pattern)); err != nil {
+		frame := a.frame
+		if s.json {
+			frame = jsonFrame
+		}
+		if _, err := a.stdout.Write(frame(all, err, pattern)); err != nil {
 			return err // nobody reads the output any more
 		}
 		timer.Reset(s.every) // counted from here, because a read can take longer than that
@@ -78,12 +81,7 @@ func (a *app) frame(all []row, err error, pattern string) []byte {
 		}
 		waiting += r.Waiting
 	}
-	var errs []error
-	if p := (*partial)(nil); errors.As(err, &p) {
-		errs = p.errs
-	} else if err != nil {
-		errs = []error{err}
-	}
+	errs := errorsOf(err)
 	columns, lines := 0, 0
 	if a.terminal && a.size != nil {
 		columns, lines = a.size()
@@ -111,4 +109,18 @@ func (a *app) frame(all []row, err error, pattern string) []byte {
 		b.WriteByte('\n')
 	}
 	return b.Bytes()
+}
+
+// jsonFrame is a frame as one line of JSON.
+func jsonFrame(all []row, err error, _ string) []byte {
+	frame := struct {
+		At     time.Time `json:"at"`
+		Locks  []row     `json:"locks"`
+		Errors []string  `json:"errors,omitempty"`
+	}{At: time.Now(), Locks: append([]row{}, all...)}
+	for _, one := range errorsOf(err) {
+		frame.Errors = append(frame.Errors, explain(one))
+	}
+	line, _ := json.Marshal(frame) // which has nothing that JSON lacks
+	return append(line, '\n')
 }

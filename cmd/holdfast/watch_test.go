@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -56,10 +57,45 @@ func TestWatchDrawsAgainAndOutlastsAnOutage(t *testing.T) {
 	}
 }
 
+func TestWatchWritesALineOfJSONForEachLook(t *testing.T) {
+	s := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	defer rdb.Close()
+	acquire(t, newLocker(t, rdb), "a b", holdfast.WithLabel("me"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var stdout, stderr output
+	addr := s.Addr()
+	a := &app{stdout: &stdout, stderr: &stderr, terminal: true, getenv: func(string) string { return addr }, connect: connect}
+	status := make(chan int, 1)
+	go func() { status <- a.run(ctx, []string{"watch", "-json", "-n", "100ms"}) }()
+	until(t, "two looks", func() bool { return strings.Count(stdout.String(), "\n") >= 2 })
+	s.SetError("LOADING for a while")
+	until(t, "an outage", func() bool { return strings.Contains(stdout.String(), "LOADING") })
+	s.SetError("")
+	cancel()
+	if got := <-status; got != 0 {
+		t.Errorf("status %d: %s", got, stderr.String())
+	}
+	for i, line := range strings.Split(strings.TrimSpace(stdout.String()), "\n") {
+		var frame struct {
+			At     time.Time
+			Locks  []row
+			Errors []string
+		}
+		if err := json.Unmarshal([]byte(line), &frame); err != nil || frame.At.IsZero() || frame.Locks == nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if i == 0 && (len(frame.Locks) != 1 || frame.Locks[0].Label != "me" || frame.Locks[0].Key != "a b") {
+			t.Errorf("got %q", line)
+		}
+	}
+}
+
 func TestWatchEndsWhereTheFirstLookFails(t *testing.T) {
 	s := miniredis.RunT(t)
 	s.RequireAuth("secret")
-	if r := play(t, s.Addr(), "watch"); r.status != 1 || !strings.Contains(r.stderr, "NOAUTH") || r.stdout != "" {
+	if r := play(t, s.Addr(), "watch"); r.status != 69 || !strings.Contains(r.stderr, "NOAUTH") || r.stdout != "" {
 		t.Errorf("got %v", r)
 	}
 }
@@ -74,7 +110,7 @@ func TestWatchEndsWhereNobodyReads(t *testing.T) {
 	addr := s.Addr()
 	a := &app{stdout: broken{}, stderr: &stderr, getenv: func(string) string { return addr }, connect: connect}
 	for _, args := range [][]string{{"watch", "-n", "100ms"}, {"ls"}, {"ls", "-json"}} {
-		if status := a.run(t.Context(), args); status != 1 || !strings.Contains(stderr.String(), "no reader") {
+		if status := a.run(t.Context(), args); status != 69 || !strings.Contains(stderr.String(), "no reader") {
 			t.Errorf("%v: status %d, %q", args, status, stderr.String())
 		}
 	}

@@ -1,6 +1,8 @@
-//go:build !unix
+//go:build !unix || aix || solaris
 
 package main
 
+import "os"
+
 // windowSize returns 0: the size is not known here, and a table can be wider than the terminal.
-func windowSize() (columns, rows int) { return 0, 0 }
+func windowSize(*os.File) (columns, rows int) { return 0, 0 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -29,6 +30,7 @@ type row struct {
 	Key string `json:"key"`
 	// KeyBase64 is set for keys that are not UTF-8, which JSON cannot represent.
 	KeyBase64 string `json:"key_base64,omitempty"`
+	Master    string `json:"master,omitempty"` // of several
 	State     string `json:"state"`
 	Label     string `json:"label,omitempty"`
 	Value     string `json:"value,omitempty"` // the beginning of a foreign holder's value
@@ -62,6 +64,17 @@ func (p *partial) add(err error) {
 	}
 }
 
+// errorsOf takes an error of several requests apart.
+func errorsOf(err error) []error {
+	if p := (*partial)(nil); errors.As(err, &p) {
+		return p.errs
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
 // orNil returns p as an error, or nil if p is empty.
 func (p *partial) orNil() error {
 	if len(p.errs) == 0 {
@@ -70,8 +83,25 @@ func (p *partial) orNil() error {
 	return p
 }
 
-// rows reads all locks that match. It can return rows along with an error.
-func rows(ctx context.Context, client redis.UniversalClient, s settings, pattern string) ([]row, error) {
+// rows reads the locks that match on each master, by key.
+func (m masters) rows(ctx context.Context, s *settings, pattern string) (all []row, err error) {
+	var p partial
+	for i, client := range m {
+		some, err := rows(ctx, client, s, pattern)
+		for k := range some {
+			some[k].Master = m.name(i)
+		}
+		all = append(all, some...)
+		for _, one := range errorsOf(err) {
+			p.add(one)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b row) int { return strings.Compare(a.Key, b.Key) })
+	return all, p.orNil()
+}
+
+// rows reads all locks of one master that match. It can return rows along with an error.
+func rows(ctx context.Context, client redis.UniversalClient, s *settings, pattern string) ([]row, error) {
 	keys, err := find(ctx, client, pattern, s.all)
 	var p partial
 	if err != nil {
@@ -258,8 +288,8 @@ func (r *row) since() time.Time {
 	return time.UnixMicro(token)
 }
 
-func (a *app) list(ctx context.Context, client redis.UniversalClient, s settings, pattern string) error {
-	all, err := rows(ctx, client, s, pattern)
+func (a *app) list(ctx context.Context, on masters, s *settings, args []string) error {
+	all, err := on.rows(ctx, s, patternOf(args))
 	if err != nil && all == nil {
 		return err
 	}

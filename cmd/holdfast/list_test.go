@@ -319,7 +319,7 @@ func TestListLooksAtEveryMasterOfACluster(t *testing.T) {
 	}
 	b.SetError("LOADING for ever")
 	r := playOn(t, client, "ls")
-	if keys := slices.Sorted(maps.Keys(r.table(t))); r.status != 1 || !slices.Equal(keys, []string{"bar", "{bar}1"}) || !strings.Contains(r.stderr, "LOADING") {
+	if keys := slices.Sorted(maps.Keys(r.table(t))); r.status != 69 || !slices.Equal(keys, []string{"bar", "{bar}1"}) || !strings.Contains(r.stderr, "LOADING") {
 		t.Errorf("with one of the masters away: %v", r)
 	}
 	b.SetError("")
@@ -331,7 +331,7 @@ func TestServerClusterByURL(t *testing.T) {
 	if err := s.Client().ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}
-	rdb, err := connect(s.Addr(), true)
+	rdb, err := connect("redis+cluster://" + s.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,12 +343,12 @@ func TestServerClusterByURL(t *testing.T) {
 	acquire(t, newLocker(t, rdb), "prices", holdfast.WithLabel("me"), holdfast.WithShared())
 	wait(t, rdb, "prices", "writer", 1)
 	until(t, "it is seen in line", func() bool {
-		got := play(t, s.Addr(), "ls", "-cluster").table(t)["prices"]
+		got := play(t, "redis+cluster://"+s.Addr(), "ls").table(t)["prices"]
 		return got[1] == "1 reader: me" && got[5] == "1: writer"
 	})
 	s.ResetStats(t)
-	for _, args := range [][]string{{"ls", "-cluster"}, {"ls", "-cluster", "-all"}, {"show", "-cluster", "k"}} {
-		if r := play(t, s.Addr(), args...); r.status != 0 || !strings.Contains(r.stdout, "me") {
+	for _, args := range [][]string{{"ls"}, {"ls", "-all"}, {"show", "k"}} {
+		if r := play(t, "redis+cluster://"+s.Addr(), args...); r.status != 0 || !strings.Contains(r.stdout, "me") {
 			t.Errorf("%v: %v", args, r)
 		}
 	}
@@ -369,7 +369,7 @@ func TestKeysThatCannotBeReadAreRowsToo(t *testing.T) {
 	rdb.LPush(t.Context(), "bad", "x")
 	r := play(t, s.Addr(), "ls")
 	got := r.table(t)
-	if r.status != 1 || got["bad"][0] != failed || got["good"][1] != "me" || !strings.Contains(r.stderr, "WRONGTYPE") {
+	if r.status != 69 || got["bad"][0] != failed || got["good"][1] != "me" || !strings.Contains(r.stderr, "WRONGTYPE") {
 		t.Errorf("got %v", r)
 	}
 }

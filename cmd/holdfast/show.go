@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -17,40 +16,47 @@ import (
 // maxLine is how many waiters show lists.
 const maxLine = 100
 
-var errNothing = errors.New("nothing is known about this key: nobody holds it, and no fence remembers a holder")
-
 // details is all that is known about a key.
 type details struct {
 	row
 	History *history `json:"fence,omitempty"`
+	value   string   // of the lock, its first bytes
 	Tick    string   `json:"claimed,omitempty"` // the last tick of this name that was claimed
 }
 
-func (a *app) show(ctx context.Context, client redis.UniversalClient, s settings, key string) error {
-	d, err := look(ctx, client, key)
-	if err != nil {
-		return err
+func (a *app) show(ctx context.Context, on masters, s *settings, args []string) error {
+	key, _ := keyOf(s, args)
+	known := false
+	var p partial
+	for i, client := range on {
+		d, err := look(ctx, client, key)
+		if err != nil {
+			p.add(err)
+			continue
+		}
+		d.Master = on.name(i)
+		empty := d.State == free && d.History == nil && d.Waiting == 0 && d.Tick == ""
+		switch {
+		case s.json:
+			err = writeJSON(a.stdout, d)
+		case !empty:
+			err = d.write(a.stdout)
+		}
+		if err != nil {
+			return err
+		}
+		known = known || !empty
 	}
-	empty := d.State == free && d.History == nil && d.Waiting == 0 && d.Tick == ""
-	switch {
-	case s.json:
-		err = writeJSON(a.stdout, d)
-	case !empty:
-		err = d.write(a.stdout)
+	if !known && len(p.errs) == 0 {
+		return fmt.Errorf("%s: %w", printable(key), errNothing)
 	}
-	if err == nil && empty {
-		err = fmt.Errorf("%s: %w", printable(key), errNothing)
-	}
-	return err
+	return p.orNil()
 }
 
 // look reads a lock and its companions at one moment, and the entries of the waiters right after. It does not use a Locker,
 // because a Locker returns neither the history nor the line.
 func look(ctx context.Context, client redis.UniversalClient, key string) (*details, error) {
-	base, ok := baseOf(key)
-	if !ok {
-		return nil, fmt.Errorf("%s cannot be a lock's key", printable(key))
-	}
+	base, _ := baseOf(key)
 	var (
 		value, fence, mark *redis.StringCmd
 		left, fenceLeft    *redis.DurationCmd
@@ -79,7 +85,7 @@ func look(ctx context.Context, client redis.UniversalClient, key string) (*detai
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return nil, err
 	}
-	d := &details{row: newRow(key), History: newHistory(fence.Val(), fenceLeft.Val())}
+	d := &details{row: newRow(key), value: value.Val(), History: newHistory(fence.Val(), fenceLeft.Val())}
 	ids, marks := places(line.Val())
 	ids = ids[:min(len(ids), maxLine)]
 	d.Waiting, d.Shares = int(waiting.Val())-marks, int(shares.Val())*marks
@@ -141,7 +147,7 @@ func (d *details) write(w io.Writer) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "%s\t"+format+"\n", append([]any{name}, args...)...)
 	}
-	line("key", "%s", printable(d.Key))
+	line("key", "%s", d.name())
 	line("state", "%s", d.State)
 	if d.State != free {
 		line("holder", "%s", d.holder())

@@ -33,13 +33,13 @@ func printableText(s string) string {
 // password if the command is AUTH or HELLO.
 func errorText(err error) string {
 	text, _, _ := strings.Cut(err.Error(), ", with args beginning with:")
-	return printableText(text)
+	return printableText(strings.TrimPrefix(text, "holdfast: "))
 }
 
 func unquote(s string) (string, error) {
 	key, err := strconv.Unquote(s)
 	if err != nil {
-		return "", fmt.Errorf("show -quoted %s: it is not a quoted Go string", printable(s))
+		return "", fmt.Errorf("-quoted %s: it is not a quoted Go string", printable(s))
 	}
 	return key, nil
 }

@@ -104,7 +104,7 @@ func TestShowTellsOfReleasedForeignAndDamagedKeys(t *testing.T) {
 		for key, want := range map[string]struct {
 			status int
 			text   string
-		}{"unknown": {3, "nothing is known"}, "list": {1, "another type"}, "a}b": {1, "cannot be a lock's key"}, "": {1, "cannot be a lock's key"}, "{k}:~fence": {1, "cannot be a lock's key"}} {
+		}{"unknown": {3, "nothing is known"}, "list": {69, "another type"}, "a}b": {64, "cannot be a lock's key"}, "": {64, "cannot be a lock's key"}, "{k}:~fence": {64, "cannot be a lock's key"}} {
 			if r := play(t, addr, "show", key); r.status != want.status || !strings.Contains(r.stderr, want.text) || r.stdout != "" {
 				t.Errorf("%q: want status %d and %q, got %v", key, want.status, want.text, r)
 			}

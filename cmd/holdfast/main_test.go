@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/holdfast-go/holdfast/core"
+	"github.com/holdfast-go/holdfast/core/redlock"
 	"github.com/holdfast-go/holdfast/internal/servertest"
 	"github.com/redis/go-redis/v9"
 )
@@ -55,10 +57,10 @@ func play(t *testing.T, addr string, args ...string) result {
 // playOn runs it with a client of the test's.
 func playOn(t *testing.T, client func() redis.UniversalClient, args ...string) result {
 	t.Helper()
-	return playWith(t, func(string, bool) (redis.UniversalClient, error) { return client(), nil }, "", args...)
+	return playWith(t, func(string) (redis.UniversalClient, error) { return client(), nil }, "", args...)
 }
 
-func playWith(t *testing.T, connect func(string, bool) (redis.UniversalClient, error), addr string, args ...string) result {
+func playWith(t *testing.T, connect func(string) (redis.UniversalClient, error), addr string, args ...string) result {
 	t.Helper()
 	env := map[string]string{"REDIS_URL": addr}
 	for end := time.Now().Add(hang); ; {
@@ -142,18 +144,18 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 		status int
 		text   string
 	}{
-		{nil, 2, "usage:"},
-		{[]string{"rm"}, 2, "no command rm"},
-		{[]string{"\x1b[2J"}, 2, `no command "\x1b[2J"`},
-		{[]string{"ls", "-x"}, 2, "-x"},
-		{[]string{"ls", "a", "b"}, 2, "one argument"},
-		{[]string{"ls", "[a"}, 2, "without ]"},
-		{[]string{"watch", `a\`}, 2, "at the end"},
-		{[]string{"watch", "-n", "1ms"}, 2, "100ms"},
-		{[]string{"show"}, 2, "needs a key"},
-		{[]string{"show", "-quoted", "a"}, 2, "not a quoted"},
-		{[]string{"ls", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
-		{[]string{"ls", "-cluster", "-redis", "http://127.0.0.1"}, 2, "the URL of Redis"},
+		{nil, 64, "usage:"},
+		{[]string{"rm"}, 64, "no command rm"},
+		{[]string{"\x1b[2J"}, 64, `no command "\x1b[2J"`},
+		{[]string{"ls", "-x"}, 64, "-x"},
+		{[]string{"ls", "a", "b"}, 64, "one argument"},
+		{[]string{"ls", "[a"}, 64, "without ]"},
+		{[]string{"watch", `a\`}, 64, "at the end"},
+		{[]string{"watch", "-n", "1ms"}, 64, "100ms"},
+		{[]string{"show"}, 64, "needs a key"},
+		{[]string{"show", "-quoted", "a"}, 64, "not a quoted"},
+		{[]string{"ls", "-redis", "http://127.0.0.1"}, 64, "the URL of Redis"},
+		{[]string{"ls", "-redis", "redis+sentinel://127.0.0.1"}, 64, "the URL of Redis"},
 		{[]string{"ls", "-h"}, 0, "-redis"},
 		{[]string{"help"}, 0, "usage:"},
 	} {
@@ -168,12 +170,9 @@ func TestThePasswordIsInNoError(t *testing.T) {
 	t.Parallel() // it waits for dials that fail
 	for _, address := range []string{
 		"redis://user:secret@127.0.0.1:port", "redis://user:secret@127.0.0.1:1/x", "redis://user:secret@%zz", "user:secret@\x7f",
-		"redis://user:secret@127.0.0.1:1", "rediss://user:secret@127.0.0.1:1?nonsense=1", "redis://:secret@127.0.0.1:1?master_name=m&db=x",
+		"redis://user:secret@127.0.0.1:1", "rediss://user:secret@127.0.0.1:1?nonsense=1", "redis+sentinel://:secret@127.0.0.1:1/m?db=x", "redis+cluster://:secret@127.0.0.1:1", "redis+sentinel://:secret@127.0.0.1:1",
 	} {
-		for _, args := range [][]string{{"ls"}, {"ls", "-cluster"}, {"show", "k"}} {
-			if strings.Contains(address, "master_name") && args[0] == "show" {
-				continue // it differs by its flags only
-			}
+		for _, args := range [][]string{{"ls"}, {"show", "k"}} {
 			if r := play(t, address, args...); r.status == 0 || r.stderr == "" || strings.Contains(r.stderr, "secret") {
 				t.Errorf("%q %v: %v", address, args, r)
 			}
@@ -209,9 +208,9 @@ func passwords(rng *rand.Rand) (address string, words []string) {
 		pick("127.0.0.1:1", "127.0.0.1:1/0", "127.0.0.1", "", "/nowhere.sock")
 	switch rng.IntN(6) {
 	case 0:
-		address += "?master_name=m"
+		address += "?client_name=m"
 	case 1:
-		address = "redis://127.0.0.1:1?master_name=m&password=" + password
+		address = "redis://127.0.0.1:1?client_name=m&password=" + password
 	case 2:
 		address = "redis://127.0.0.1:1?password=" + password + pick("", "&db=1")
 	}
@@ -223,8 +222,9 @@ func TestNoPartOfAPasswordIsInAnError(t *testing.T) {
 	refused := 0
 	for range 20000 {
 		address, words := passwords(rng)
-		for _, cluster := range []bool{false, true} {
-			o, err := options(address, cluster)
+		for _, kind := range []string{"", "+cluster", "+sentinel"} {
+			address := strings.Replace(address, "://", kind+"://", 1)
+			o, err := options(address)
 			if err != nil {
 				refused++
 				for _, word := range words {
@@ -266,9 +266,9 @@ func TestNoPartOfAPasswordIsInAnError(t *testing.T) {
 func TestAPasswordThatEndsTheURLIsNotDialled(t *testing.T) {
 	for _, password := range []string{"12345#walrus", "12345?walrus", "12345/walrus", "12345?client_name=walrus", "panda#walrus", "12345/0#walrus"} {
 		for _, address := range []string{"redis://:" + password + "@127.0.0.1:1", "redis://user:" + password + "@127.0.0.1:1", "user:" + password + "@127.0.0.1:1"} {
-			for _, args := range [][]string{{"ls"}, {"ls", "-cluster"}, {"ls", "-json"}, {"show", "k"}, {"watch"}} {
+			for _, args := range [][]string{{"ls"}, {"ls", "-json"}, {"show", "k"}, {"watch"}} {
 				r := play(t, address, args...)
-				if text := r.stdout + r.stderr; r.status != 2 || strings.Contains(text, "12345") || strings.Contains(text, "panda") ||
+				if text := r.stdout + r.stderr; r.status != 64 || strings.Contains(text, "12345") || strings.Contains(text, "panda") ||
 					strings.Contains(text, "walrus") || !strings.Contains(text, "%23") {
 					t.Errorf("%q %v: %v", address, args, r)
 				}
@@ -281,7 +281,7 @@ func TestAPasswordThatEndsTheURLIsNotDialled(t *testing.T) {
 func TestThePasswordIsNotInWhatAServerRepeats(t *testing.T) {
 	s := servertest.Redis(t, "--rename-command", "AUTH", "", "--rename-command", "HELLO", "")
 	for _, args := range [][]string{{"ls"}, {"ls", "-json"}, {"show", "k"}} {
-		if r := play(t, "redis://:secret@"+s.Addr(), args...); r.status != 1 || strings.Contains(r.stdout+r.stderr, "secret") {
+		if r := play(t, "redis://:secret@"+s.Addr(), args...); r.status != 69 || strings.Contains(r.stdout+r.stderr, "secret") {
 			t.Errorf("%v: %v", args, r)
 		}
 	}
@@ -292,14 +292,14 @@ func TestConnectByURL(t *testing.T) {
 		"":                             "127.0.0.1:6379",
 		"host:7":                       "host:7",
 		"redis://host":                 "host:6379",
-		"redis://host:7?master_name=m": "FailoverClient",
+		"redis+sentinel://host:7,h/m":  "FailoverClient",
 		"rediss://u:p@host:7/3":        "host:7 TLS u p 3",
 		"unix://u:p@/run/redis.sock":   "/run/redis.sock u p",
 		"unix:///run/a%40b.sock":       "/run/a@b.sock",
 		"redis://u:p%2F%23%3F%40%25@h": "h:6379 u p/#?@%",
 		"redis://u:p@q:r@h":            "h:6379 u p@q:r",
 	} {
-		client, err := connect(address, false)
+		client, err := connect(address)
 		if err != nil {
 			t.Errorf("%q: %v", address, err)
 			continue
@@ -320,13 +320,77 @@ func TestConnectByURL(t *testing.T) {
 		}
 		_ = client.Close()
 	}
-	client, err := connect("rediss://u:p@a:1?addr=b:2", true)
+	client, err := connect("rediss+cluster://u:p@a:1,b:2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	if o := client.(*redis.ClusterClient).Options(); strings.Join(o.Addrs, " ") != "a:1 b:2" || o.TLSConfig == nil || o.Password != "p" {
 		t.Errorf("a Cluster: %+v", o)
+	}
+}
+
+func TestConnectToSentinel(t *testing.T) {
+	o, err := options("rediss+sentinel://u:p%2F@a,[::1],b:7/my-master/3?sentinel_username=s&sentinel_password=q%23")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := o.(*redis.FailoverOptions)
+	if got := fmt.Sprint(f.SentinelAddrs, f.MasterName, f.DB, f.Username, f.Password, f.SentinelUsername, f.SentinelPassword); got != "[a:26379 [::1]:26379 b:7]my-master3up/sq#" || f.TLSConfig == nil {
+		t.Errorf("got %s", got)
+	}
+	for _, wrong := range []string{"redis+sentinel://a", "redis+sentinel:///m", "redis+other://a", "unix+cluster:///x", "redis+cluster://a,b:x", "redis+sentinel://a/m/x", "redis+sentinel://a/m?nonsense=1"} {
+		if o, err := options(wrong); err == nil {
+			t.Errorf("%s: got %+v", wrong, o)
+		}
+	}
+}
+
+func TestSeveralURLs(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":                                   {""},
+		"a:1,b:2":                            {"a:1", "b:2"},
+		"redis://a,rediss://u:p@b,unix:///c": {"redis://a", "rediss://u:p@b", "unix:///c"},
+		"redis+sentinel://a,b/m":             {"redis+sentinel://a,b/m"},
+		"redis://u:p,q@a,redis://b":          {"redis://u:p,q@a", "redis://b"},
+		"u:p,q@a":                            {"u:p,q@a"},
+	} {
+		if got := list(text); !slices.Equal(got, want) {
+			t.Errorf("%q: got %q", text, got)
+		}
+	}
+}
+
+func TestServersOfSeveralMasters(t *testing.T) {
+	var clients []*redis.Client
+	var addrs []string
+	for range 3 {
+		s := servertest.Redis(t)
+		clients, addrs = append(clients, s.Client()), append(addrs, s.Addr())
+	}
+	l, err := redlock.New(clients, redlock.WithQuarantine(0), holdfast.WithTTL(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(addrs, ",")
+	lock := acquire(t, l, "k", holdfast.WithLabel("me"))
+	until(t, "all masters have it", func() bool { return strings.Count(play(t, all, "ls").stdout, "me") == 3 })
+	if r := play(t, "", "ls", "-redis", addrs[0], "-redis", addrs[1]); strings.Count(r.stdout, "me") != 2 || !strings.Contains(r.stdout, "k on "+addrs[1]) {
+		t.Errorf("got %v", r)
+	}
+	if r := play(t, all, "show", "k"); r.status != 0 || strings.Count(r.stdout, "  me\n") != 3 {
+		t.Errorf("got %v", r)
+	}
+	if r := play(t, all, "release", "-yes", "k"); r.status != 0 {
+		t.Errorf("got %v", r)
+	}
+	lapses(t, "the holder", lock)
+	acquire(t, l, "k", holdfast.WithLabel("me"))
+	if r := play(t, all+","+"redis+cluster://127.0.0.1:1", "run", "-try", "k", "true"); r.status != statusUsage {
+		t.Errorf("a Cluster among them: %v", r)
+	}
+	if r := play(t, all, "show", "nothing"); r.status != statusNothing {
+		t.Errorf("got %v", r)
 	}
 }
 
@@ -340,11 +404,10 @@ func TestWhatRedisRefusesIsExplained(t *testing.T) {
 		status int
 		text   string
 	}{
-		{nil, []string{"ls"}, 1, "the password goes into the URL"},
-		{url.UserPassword("default", "wrong"), []string{"show", "k"}, 1, "the password goes into the URL"},
+		{nil, []string{"ls"}, 69, "the password goes into the URL"},
+		{url.UserPassword("default", "wrong"), []string{"show", "k"}, 69, "the password goes into the URL"},
 		{url.UserPassword("default", "right"), []string{"ls"}, 0, ""},
 		{url.UserPassword("default", "right"), []string{"show", "k"}, 3, "nothing is known"},
-		{url.UserPassword("default", "right"), []string{"ls", "-cluster"}, 1, "omit -cluster"},
 	} {
 		u := url.URL{Scheme: "redis", Host: s.Addr(), User: c.user}
 		if r := play(t, u.String(), c.args...); r.status != c.status || !strings.Contains(r.stderr, c.text) {
@@ -352,7 +415,7 @@ func TestWhatRedisRefusesIsExplained(t *testing.T) {
 		}
 	}
 	s.Kill()
-	if r := play(t, s.Addr(), "ls"); r.status != 1 || !strings.Contains(r.stderr, "refused") || r.stdout != "" {
+	if r := play(t, s.Addr(), "ls"); r.status != 69 || !strings.Contains(r.stderr, "refused") || r.stdout != "" {
 		t.Errorf("nobody there: %v", r)
 	}
 }
@@ -414,7 +477,7 @@ func TestServerACL(t *testing.T) {
 	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "ls", "-getrange").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if r := play(t, u.String(), "ls", "-all"); r.status != 1 || !strings.Contains(r.stderr, "NOPERM") {
+	if r := play(t, u.String(), "ls", "-all"); r.status != 69 || !strings.Contains(r.stderr, "NOPERM") {
 		t.Errorf("without GETRANGE: %v", r)
 	}
 }

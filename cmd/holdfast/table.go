@@ -27,10 +27,18 @@ func cells(all []row) [][]string {
 	table := [][]string{{"KEY", "STATE", "HOLDER", "TOKEN", "SINCE", "LEFT", "WAITING"}}
 	for _, r := range all {
 		table = append(table, []string{
-			printable(r.Key), r.State, r.holder() + r.members(), r.token(), clock(r.since(), time.Now()), r.left(), r.waiting() + r.line(),
+			r.name(), r.State, r.holder() + r.members(), r.token(), clock(r.since(), time.Now()), r.left(), r.waiting() + r.line(),
 		})
 	}
 	return table
+}
+
+// name is the key, and of several masters that which is asked.
+func (r *row) name() string {
+	if r.Master == "" {
+		return printable(r.Key)
+	}
+	return printable(r.Key) + " on " + r.Master
 }
 
 // members names those that hold a lock together.
