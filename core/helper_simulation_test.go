@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 // seeds are the first n from 1, or those that HOLDFAST_SCHEDULES asks for, or SEED alone; with HOLDFAST_SOAK they go on for
@@ -44,6 +46,10 @@ func seeds(t *testing.T, n uint64) iter.Seq[uint64] {
 		}
 	}
 }
+
+// traced holds what the scripts wrote about themselves against their specification, in a build that has them write, see
+// protocol_traced_test.go. Otherwise it is nil.
+var traced func(t *testing.T, b *servertest.Bubble)
 
 // semaphore is a mutex that a goroutine of a bubble may wait for: its time goes on.
 type semaphore chan struct{}

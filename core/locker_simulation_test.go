@@ -156,6 +156,9 @@ func (s *simulation) run() {
 			s.fail("%d rows and %d tenures left", q, n)
 		}
 	}
+	if traced != nil {
+		traced(s.t, s.b)
+	}
 	time.Sleep(10 * time.Minute)
 	s.b.Skew(0)
 	if keys := s.b.Redis.Keys(); len(keys) != 0 {
@@ -450,7 +453,11 @@ func (s *simulation) fault(all *sync.WaitGroup) {
 	r := s.rs[i]
 	heal := func() { time.AfterFunc(s.ms(1500), r.link.Heal) }
 	forgets := func() { s.mu.Lock(); s.amnesia = time.Now(); s.mu.Unlock() }
-	switch s.rnd.IntN(16) {
+	n := s.rnd.IntN(16)
+	if traced != nil && n >= 10 && n <= 12 {
+		return // no trace tells what comes from outside
+	}
+	switch n {
 	case 0:
 		r.link.CutUp()
 		heal()
