@@ -17,7 +17,7 @@ check: ## formatting, staticcheck, go.mod and known vulnerabilities, then test, 
 	@HOLDFAST_BROWSER=1 .ci/test
 	@.ci/latest
 
-soak: ## simulations, model and recorded histories in turns, for about DURATION, from SEED or a random seed
+soak: ## simulations, model, recorded histories and traces in turns, for about DURATION, from SEED or a random seed
 	@cd internal/history && GOWORK=off go run ./soak -duration '$(DURATION)' -seed '$(SEED)' -flags '$(TESTFLAGS)'
 
 fuzz: ## each fuzz target of the root module in turn, for FUZZTIME; what one finds is under its testdata/fuzz

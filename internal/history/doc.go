@@ -22,6 +22,9 @@
 // Locks, elections and claims that are broken in one point each run through the same worlds and the same models, which must find
 // them wrong, or the models would prove nothing.
 //
+// In a build with the tag holdfast_trace, what the scripts write of a world of one server is held against their specification,
+// see package trace in internal/model.
+//
 // In the normal run each history takes some seconds. make soak goes on: it takes this package, the simulations, the
 // model of the scripts and the histories of the fence in turns, with fresh seeds. SEED repeats the faults and the calls
 // of one world, of which the processes and the servers still make their own schedule.

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/model/trace"
 	"github.com/holdfast-go/holdfast/internal/servertest"
+	"github.com/redis/go-redis/v9"
 )
 
 // fault is something that happens to a world, again and again.
@@ -146,7 +148,13 @@ var del = fault{name: "del", rest: 300 * time.Millisecond, forgets: true, strike
 	keys, _ := w.admins[0].Keys(context.Background(), "*").Result() // none from one that is down
 	for _, key := range keys {
 		if !strings.Contains(key, ":~") {
-			_ = w.admins[0].Del(context.Background(), key).Err()
+			_, _ = w.admins[0].TxPipelined(context.Background(), func(tx redis.Pipeliner) error {
+				tx.Del(context.Background(), key)
+				if w.unheard != nil {
+					tx.RPush(context.Background(), trace.List, trace.Outside(key))
+				}
+				return nil
+			})
 		}
 	}
 	w.forgot(since)

@@ -65,6 +65,8 @@ type world struct {
 
 	stepping sync.Mutex // held while a clock is stepped
 
+	unheard func() // ends what hears its trace; nil where nothing does
+
 	mu       sync.Mutex // guards what follows
 	running  []*process
 	gone     []*process
@@ -138,6 +140,9 @@ func (w *world) open() {
 				w.slots[i] = append(w.slots[i], servertest.Proxy(t, s.Addr()))
 			}
 		}
+	}
+	if traced(w.scene) {
+		w.unheard = hear(w)
 	}
 	registers, err := Serve(w.careless)
 	if err != nil {
@@ -281,6 +286,9 @@ func (w *world) close() {
 		}
 	}
 	leaving.Wait()
+	if w.unheard != nil {
+		w.unheard()
+	}
 	if w.several > 0 && w.lock == Holdfast {
 		w.leftovers()
 	}

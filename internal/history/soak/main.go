@@ -1,7 +1,7 @@
 // Soak runs what looks for violations with random choices in turns, each for a short while and with a fresh seed, until
 // the time is over or something is found: the simulations of one server and of five, storms in virtual time and on real
 // servers, the scripts of claims and of the fence, the model of the scripts, the histories of the fence, and those of
-// locks and claims, and the adapters of asynq and cron under fire.
+// locks and claims, the traces that the scripts write of some of these, and the adapters of asynq and cron under fire.
 //
 //	go run ./soak -duration 1h
 //

@@ -20,6 +20,7 @@ type part struct {
 	again  string         // instead, from the second turn on, without what is the same each time
 	counts *regexp.Regexp // in what it prints: one number, to be added up
 	unit   string
+	tags   string // for the build
 	needs  string // a module that a registry may refuse; without it the part is left out
 
 	binary string
@@ -32,6 +33,10 @@ func all() []*part {
 	return []*part{
 		{name: "history", dir: "internal/history", tests: "^TestSoak$",
 			counts: regexp.MustCompile(`sum: \d+ histories, (\d+) operations`), unit: "operations"},
+		{name: "traced-history", dir: "internal/history", tests: "^TestSoak$", tags: "holdfast_trace",
+			counts: regexp.MustCompile(`(\d+) events explained`), unit: "events"},
+		{name: "traced-core", dir: "core", tests: "^TestTraced$/^server$", tags: "holdfast_trace",
+			counts: regexp.MustCompile(`(\d+) events on the server`), unit: "events"},
 		{name: "fence", dir: "internal/sqltest", tests: "//History",
 			counts: regexp.MustCompile(`fence: (\d+) commits`), unit: "commits"},
 		{name: "simulation", dir: "core", tests: "^TestSimulation$",
@@ -84,11 +89,11 @@ func (p *part) build(ctx context.Context, dir string, flags []string) error {
 		return err
 	}
 	p.dir = filepath.Join(root, p.dir)
-	p.binary = filepath.Join(dir, filepath.Base(p.dir)+".test")
+	p.binary = filepath.Join(dir, filepath.Base(p.dir)+p.tags+".test")
 	if _, err := os.Stat(p.binary); err == nil {
 		return nil
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-c", "-o", p.binary}, append(flags, ".")...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-c", "-tags", p.tags, "-o", p.binary}, append(flags, ".")...)...)
 	cmd.Dir = p.dir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {

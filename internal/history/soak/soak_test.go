@@ -27,9 +27,11 @@ func TestCounts(t *testing.T) {
 		"asynqlock":          "    load_test.go:333: 10000 tasks, 10512 runs, 41 archived by their handlers, 9 kills, 4 restarts, in 31s",
 		"cronlock":           "    chaos_test.go:52: 12 schedules from seed 7",
 		"fence":              "    contest_test.go:247: fence: 77 commits, 12 refusals, 0 unknown, 1 aborted; violations: 0 order",
+		"traced-history":     "    soak_test.go:119: 28867 events explained",
+		"traced-core":        "    protocol_traced_test.go:211: 4147 events on the server",
 		"history":            "sum: 12 histories, 3456 operations, 7 unknown, 0 violations; of the controls 3 in 9",
 	}
-	want := map[string]int64{"simulation": 400, "redlock-simulation": 120, "redlock-storm": 812, "tick-scripts": 13, "fence-script": 14, "asynqlock": 10512, "cronlock": 12, "model": 20000, "schedule": 6000, "fence": 77, "history": 3456}
+	want := map[string]int64{"simulation": 400, "redlock-simulation": 120, "redlock-storm": 812, "tick-scripts": 13, "fence-script": 14, "asynqlock": 10512, "cronlock": 12, "model": 20000, "schedule": 6000, "fence": 77, "history": 3456, "traced-history": 28867, "traced-core": 4147}
 	for _, p := range all() {
 		text := []byte(samples[p.name] + "\n" + samples[p.name])
 		if got := sum(p.counts, text); got != 2*want[p.name] {

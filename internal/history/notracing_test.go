@@ -1,0 +1,5 @@
+//go:build !holdfast_trace
+
+package history
+
+const tracing = false
