@@ -307,7 +307,9 @@ func (m *member) call(rnd *rand.Rand) {
 func (tr *traffic) run(enough func() bool) {
 	c, next := newTrace(tr.admin), time.Now()
 	for end := time.Now().Add(90 * time.Second); !enough() && (time.Now().Before(end) || os.Getenv("HOLDFAST_SOAK") != "") && !tr.t.Failed(); {
-		check(tr.t, c)
+		if check(tr.t, c) == 0 {
+			<-time.After(time.Millisecond)
+		}
 		if time.Now().After(next) {
 			next = time.Now().Add(upTo(tr.rnd, 200*time.Millisecond))
 			tr.fault()

@@ -36,7 +36,7 @@ func hear(w *world) (unheard func()) {
 			select {
 			case <-over:
 				last = true
-			case <-time.After(5 * time.Millisecond):
+			case <-time.After(time.Duration(max(0, 5-n)) * time.Millisecond):
 			}
 		}
 	})

@@ -21,12 +21,12 @@ type Trace struct {
 // drop takes events off the list, unless the server has forgotten them since.
 const drop = "if redis.call('LINDEX', KEYS[1], 0) == ARGV[1] then redis.call('LTRIM', KEYS[1], ARGV[2], -1) end return 1"
 
-// Check checks up to 1000 events, and returns how many there were; none from a server that does not answer. It takes them off
-// the list only afterwards, because the answer to a command that reads and takes may be lost.
+// Check checks up to 100 events, which are some KB each, and returns how many there were; none from a server that does not
+// answer. It takes them off the list only afterwards, because the answer to a command that reads and takes may be lost.
 func (tr *Trace) Check() (n int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	texts, err := tr.Client.LRange(ctx, trace.List, 0, 999).Result()
+	texts, err := tr.Client.LRange(ctx, trace.List, 0, 99).Result()
 	if err != nil || len(texts) == 0 {
 		return 0, nil
 	}
