@@ -79,11 +79,10 @@ func TestSemaphoreAdmitsAsManyAsItsLimit(t *testing.T) {
 func TestSemaphoreHasLeases(t *testing.T) {
 	eachSemaphore(t, func(t *testing.T, lib *Library, open func(Settings) Locker) {
 		const lease = 300 * time.Millisecond
-		l, key := open(Settings{Lease: lease, Limit: 1}), "lease:"+lib.Name
+		l, key, began := open(Settings{Lease: lease, Limit: 1}), "lease:"+lib.Name, time.Now()
 		if _, err := l.Try(t.Context(), key); err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*lease)
 		defer cancel()
 		_, err := l.Acquire(ctx, key)

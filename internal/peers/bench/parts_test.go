@@ -67,10 +67,10 @@ func (p plan) rows(part string) (n int) {
 	return len(rivals)
 }
 
-// idle says that one of ours had no turn in a contest.
+// idle says that one of ours had no turn.
 func idle(t table) bool {
 	return slices.ContainsFunc(t.Rows, func(row []any) bool {
-		return strings.HasPrefix(t.text(row, ""), us) && (t.get(row, "hand-overs/s") == 0 || t.get(row, "acquires/s") == 0)
+		return strings.HasPrefix(t.text(row, ""), us) && (t.get(row, "hand-overs/s") == 0 || t.get(row, "acquires/s") == 0 || t.get(row, "cycles/s") == 0)
 	})
 }
 
