@@ -1,6 +1,7 @@
 package httplock
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -49,10 +50,7 @@ func Middleware(locker *holdfast.Locker, resource string, part Part, opts ...Opt
 //
 // It panics as Middleware does, also with [WithErrorHandler] or [Policy.RetryAfterLease].
 func Transport(locker *holdfast.Locker, resource string, part Part, base http.RoundTripper, opts ...Option) http.RoundTripper {
-	if base == nil {
-		base = http.DefaultTransport
-	}
-	return &web.Transport{Base: base, Engine: web.Configure(&web.Engine[*http.Request]{
+	return &web.Transport{Base: cmp.Or(base, http.DefaultTransport), Engine: web.Configure(&web.Engine[*http.Request]{
 		Adapter: adapter, Locker: locker, Standard: &callTrace, Outwards: true, Config: config{Targets: []target{{Resource: resource, Part: part}}},
 	}, "Transport", opts, Option.apply)}
 }

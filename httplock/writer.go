@@ -2,6 +2,7 @@ package httplock
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"net"
 	"net/http"
@@ -31,13 +32,7 @@ func track(w http.ResponseWriter) *writer {
 	}
 }
 
-func (w *writer) Status() int {
-	if w.status == 0 {
-		return http.StatusOK
-	}
-	return w.status
-}
-
+func (w *writer) Status() int   { return cmp.Or(w.status, http.StatusOK) }
 func (w *writer) Written() bool { return w.written }
 
 // Unwrap is for http.ResponseController.
