@@ -23,7 +23,7 @@ func lapses(t *testing.T, what string, lock *holdfast.Lock) {
 
 func TestReleaseTakesTheLockAndLetsTheNextIn(t *testing.T) {
 	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
-		old := acquire(t, newLocker(t, rdb, holdfast.WithTTL(time.Second)), "k", holdfast.WithLabel("old"))
+		old := acquire(t, newLocker(t, rdb, holdfast.WithTTL(4*time.Second)), "k", holdfast.WithLabel("old"))
 		if r := play(t, addr, "release", "-yes", "k"); r.status != 0 || !strings.Contains(r.stdout, "old") {
 			t.Fatalf("got %v", r)
 		}
@@ -117,10 +117,10 @@ func TestReleaseChangesNothingElse(t *testing.T) {
 
 func TestReleaseOfOneOfSeveral(t *testing.T) {
 	onServers(t, func(t *testing.T, addr string, rdb *redis.Client) {
-		l := newLocker(t, rdb, holdfast.WithTTL(time.Second))
+		l := newLocker(t, rdb, holdfast.WithTTL(4*time.Second))
 		var locks []*holdfast.Lock
 		for _, label := range []string{"one", "two"} {
-			locks = append(locks, acquire(t, newLocker(t, rdb, holdfast.WithTTL(time.Second)), "k", holdfast.WithLimit(2), holdfast.WithLabel(label)))
+			locks = append(locks, acquire(t, newLocker(t, rdb, holdfast.WithTTL(4*time.Second)), "k", holdfast.WithLimit(2), holdfast.WithLabel(label)))
 		}
 		if r := play(t, addr, "release", "-yes", "k"); r.status != statusUsage || !strings.Contains(r.stderr, "-token") {
 			t.Errorf("of two: %v", r)
