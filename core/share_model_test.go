@@ -30,7 +30,7 @@ func TestScheduleDoesWhatTheScriptsDo(t *testing.T) {
 	}
 	whole := uint64(20)
 	if underRace {
-		rules, whole = rules[:1], 10
+		rules, whole = rules[:1], 4
 	}
 	compareRules(t, rules, schedule.Whole, whole, 300, func(t *testing.T, b *servertest.Bubble, seed uint64, rule schedule.Rule) (log []string, difference string) {
 		s := newScheduled(t, b, rand.New(rand.NewPCG(seed, 3)))
