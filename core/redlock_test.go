@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/core"
 	"github.com/holdfast-go/holdfast/core/redlock"
+	"github.com/holdfast-go/holdfast/internal/servertest"
 )
 
 func TestRedLockHoldsOnAllMasters(t *testing.T) {
@@ -126,6 +127,24 @@ func TestRedLockDeadlineCountsFromBeforeTheRequest(t *testing.T) {
 		time.Sleep(ttl/3 + 2*back)
 		check("renewed", lock)
 		releaseAll(t, lock)
+	})
+}
+
+// An extension that reaches too few masters leaves leases of different lengths. The holder relies on what most masters have.
+func TestRedLockDeadlineIsThatOfMostMasters(t *testing.T) {
+	bubbleOf(t, 3, func(t *testing.T, ms masters) {
+		v := ms.voter(t)
+		lock := acquire(t, v.Locker, "k")
+		v.on(every("sustain", servertest.LoseRequest))
+		v.links[0].OnCommand(nil)
+		wantIs(t, lock.Extend(background, 24*time.Second), holdfast.ErrUnavailable)
+		v.on(nil)
+		fine(t, lock.Extend(background, 15*time.Second))
+		if left := time.Until(lock.Deadline()); left > 15*time.Second {
+			t.Errorf("the deadline is in %v, two of three masters have a lease of 15s", left)
+		}
+		releaseAll(t, lock)
+		shutdown(t, v.Locker)
 	})
 }
 
