@@ -212,23 +212,17 @@ func busyIsRefused(s *stage) error {
 
 // leaseIsRenewed: work that takes longer than the lease keeps the lock.
 func leaseIsRenewed(s *stage) error {
-	g := newGate()
-	defer g.open()
-	r, err := s.replica(g.work)
+	v, err := s.visit(context.Background(), "a")
 	if err != nil {
 		return err
 	}
-	end := r.begin(context.Background(), "a")
-	ctx, err := soon(g.entered, "a call for a free lock")
-	if err != nil {
-		return err
-	}
+	defer v.open()
 	time.Sleep(2 * lease)
-	if err := s.holds(ctx, "a"); err != nil {
+	if err := s.holds(v.ctx, "a"); err != nil {
 		return fmt.Errorf("after two leases: %w", err)
 	}
-	g.open()
-	return <-end
+	v.open()
+	return <-v.end
 }
 
 // panicReleases: after a panic the lock is free.
@@ -296,25 +290,20 @@ func leavesWhileWaiting(s *stage) error {
 
 // leavesWhileWorking: the lock is held until the work returns, whether or not its caller waits for it.
 func leavesWhileWorking(s *stage) error {
-	g := newGate()
-	defer g.open()
-	r, err := s.replica(g.work)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	v, err := s.visit(ctx, "a")
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	end := r.begin(ctx, "a")
-	if _, err := soon(g.entered, "a call for a free lock"); err != nil {
-		return err
-	}
+	defer v.open()
 	cancel()
 	time.Sleep(2 * lease)
 	if !s.redis.Exists(s.Key("a")) {
 		return errors.New("the lock is free while the work of a caller that left goes on")
 	}
-	g.open()
-	err, late := soon(end, "a call whose work has returned")
+	v.open()
+	err, late := soon(v.end, "a call whose work has returned")
 	switch {
 	case late != nil:
 		return late
@@ -346,28 +335,22 @@ func lossAtTheEnd(s *stage) error { return s.lose(func(context.Context) error { 
 
 // lose has a call lose its lock, and its work return after then.
 func (s *stage) lose(then func(ctx context.Context) error) error {
-	g := newGate()
-	defer g.open()
-	r, err := s.replica(g.work)
+	v, err := s.visit(context.Background(), "a")
 	if err != nil {
 		return err
 	}
-	end := r.begin(context.Background(), "a")
-	ctx, err := soon(g.entered, "a call for a free lock")
-	if err != nil {
-		return err
-	}
+	defer v.open()
 	s.redis.Del(s.Key("a"))
-	if err := then(ctx); err != nil {
+	if err := then(v.ctx); err != nil {
 		return err
 	}
-	g.open()
-	switch err, late := soon(end, "a call whose lock was lost"); {
+	v.open()
+	switch err, late := soon(v.end, "a call whose lock was lost"); {
 	case late != nil:
 		return late
 	case !errors.Is(err, holdfast.ErrLost):
 		return fmt.Errorf("a call whose lock was lost: got %v, want ErrLost", err)
-	case len(g.entered) > 0:
+	case len(v.entered) > 0:
 		return errors.New("work was called again after a loss")
 	}
 	return s.clean(s.Key("a"))
@@ -375,24 +358,19 @@ func (s *stage) lose(then func(ctx context.Context) error) error {
 
 // outageAtTheEnd: work has been done though Redis does not confirm the release, so the call must not be repeated.
 func outageAtTheEnd(s *stage) error {
-	g := newGate()
-	defer g.open()
-	r, err := s.replica(g.work)
+	v, err := s.visit(context.Background(), "a")
 	if err != nil {
 		return err
 	}
-	end := r.begin(context.Background(), "a")
-	if _, err := soon(g.entered, "a call for a free lock"); err != nil {
-		return err
-	}
+	defer v.open()
 	s.become(hung)
 	defer s.become(up)
-	g.open()
-	switch err, late := soon(end, "a call that Redis does not let go"); {
+	v.open()
+	switch err, late := soon(v.end, "a call that Redis does not let go"); {
 	case late != nil:
 		return late
 	case err != nil:
-		return fmt.Errorf("Redis did not confirm the release: got %v, want nil, as the work has been done", err)
+		return fmt.Errorf("the release was not confirmed: got %v, want nil, as the work has been done", err)
 	}
 	s.become(up)
 	return s.clean(s.Key("a"))
@@ -440,20 +418,15 @@ func outage(s *stage, as state) error {
 
 // shutdown: Shutdown of the Locker waits for work that runs, and lets no other begin.
 func shutdown(s *stage) error {
-	g := newGate()
-	defer g.open()
-	r, err := s.replica(g.work)
+	v, err := s.visit(context.Background(), "a")
 	if err != nil {
 		return err
 	}
-	end := r.begin(context.Background(), "a")
-	if _, err := soon(g.entered, "a call for a free lock"); err != nil {
-		return err
-	}
+	defer v.open()
 	over := make(chan error, 1)
-	go func() { over <- r.Shutdown(context.Background()) }()
+	go func() { over <- v.Shutdown(context.Background()) }()
 	time.Sleep(pause)
-	err, late := soon(r.begin(context.Background(), "b"), "a call after Shutdown")
+	err, late := soon(v.begin(context.Background(), "b"), "a call after Shutdown")
 	switch {
 	case late != nil:
 		return late
@@ -462,11 +435,11 @@ func shutdown(s *stage) error {
 	}
 	select {
 	case err := <-over:
-		return fmt.Errorf("Shutdown returned (%v) while work runs", err)
+		return fmt.Errorf("the Locker's Shutdown returned (%v) while work runs", err)
 	default:
 	}
-	g.open()
-	if err := <-end; err != nil {
+	v.open()
+	if err := <-v.end; err != nil {
 		return err
 	}
 	return <-over

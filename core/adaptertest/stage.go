@@ -182,7 +182,7 @@ func soon[T any](c <-chan T, what string) (v T, err error) {
 type gate struct {
 	entered chan context.Context
 	leave   chan struct{}
-	open    func()
+	open    func() // once
 }
 
 func newGate() *gate {
@@ -194,6 +194,28 @@ func newGate() *gate {
 func (g *gate) work(ctx context.Context, _ string) {
 	g.entered <- ctx
 	<-g.leave
+}
+
+// A visit is a call whose work is inside, and stays there until the gate is open.
+type visit struct {
+	*replica
+	*gate
+	ctx context.Context // of the work
+	end <-chan error
+}
+
+// visit starts a replica, and has a call of it enter.
+func (s *stage) visit(ctx context.Context, name string) (*visit, error) {
+	v := &visit{gate: newGate()}
+	var err error
+	if v.replica, err = s.replica(v.work); err == nil {
+		v.end = v.begin(ctx, name)
+		v.ctx, err = soon(v.entered, "a call for a free lock")
+	}
+	if err != nil {
+		v.open()
+	}
+	return v, err
 }
 
 // lasting are the companions of a key that stay for a while, and keep nobody waiting.
