@@ -3,7 +3,6 @@
 package holdfast_test
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +15,7 @@ func TestScriptsDoWhatTheirSpecificationSays(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "traced.test")
 	run := func(t *testing.T, name string, args ...string) {
 		t.Helper()
-		cmd := exec.CommandContext(context.Background(), name, args...)
+		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Env = append(os.Environ(), "HOLDFAST_SCHEDULES=20", "HOLDFAST_SOAK=", "SEED=")
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -17,9 +17,9 @@ type Adapter struct {
 	// is ctx, or descends from it; a framework without one has it set in front of the adapter. run returns when the
 	// framework is done, and tells what became of the call, however the framework shows it:
 	//
-	//	nil                  work was called, and the lock was held until it returned
-	//	an error             work was not called, or the lock was lost; it matches the reason of holdfast, if there is one
-	//	a panic, or an error work has panicked
+	//	nil               work was called, and the lock was held until it returned
+	//	an error          work was not called, or the lock was lost; it matches the reason of holdfast, if there is one
+	//	error or a panic  work has panicked
 	//
 	// run and work are called on many goroutines.
 	Start func(t testing.TB, locker *holdfast.Locker, work func(ctx context.Context, name string)) (run func(ctx context.Context, name string) error)

@@ -140,7 +140,7 @@ func TestBrokenAdapters(t *testing.T) {
 		{"makes one key of all work without a name", "EmptyNameIsRefused", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
 			return l.Do(ctx, key(name), func(ctx context.Context) error { w(ctx, name); return nil })
 		})},
-		{"runs after Shutdown", "ShutdownWaitsAndRefuses", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
+		{"answers with success after Shutdown", "ShutdownWaitsAndRefuses", each(func(ctx context.Context, l *holdfast.Locker, w work, name string) error {
 			err := straight(nil, l, w)(ctx, name)
 			if errors.Is(err, holdfast.ErrClosed) {
 				return nil

@@ -1,4 +1,5 @@
-// Metrics exports to Prometheus who waits for locks, and for how long, which are held, lost and refused. Package core/metrics has
+// Metrics exports to Prometheus which calls wait for locks, and for how long, which locks are held, lost and refused. Package
+// core/metrics has
 // the series, a dashboard for Grafana and alert rules.
 //
 //	go run ./examples/metrics

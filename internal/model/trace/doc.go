@@ -32,7 +32,7 @@
 //   - what the last call left, less what has ended since, is what this one finds;
 //   - the rules lead from there to exactly what it leaves, answers and publishes.
 //
-// Nothing is excused. Who changes the keys of a lock otherwise has to say so in the trace, see [Outside]. Of each rule the
+// Nothing is excused. A program that changes the keys of a lock otherwise has to say so in the trace, see [Outside]. Of each rule the
 // tests also require that some event has no explanation without it, so that no rule is there only in name.
 //
 // To check it, run one of these. The first takes a minute, and prints for each rule an event that needs it:

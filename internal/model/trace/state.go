@@ -34,7 +34,7 @@ type Fence struct {
 	Waits   bool // somebody may wait
 }
 
-// Held is who is inside together. It is of the lock only while that has the value Of, and outlives it.
+// Held has the owners that are inside together. It is of the lock only while that has the value Of, and outlives it.
 type Held struct {
 	Of    string
 	Tag   string // the re-entry id of all, with a = in front; empty for owners with limits
