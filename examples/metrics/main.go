@@ -1,6 +1,5 @@
 // Metrics exports to Prometheus which calls wait for locks, and for how long, which locks are held, lost and refused. Package
-// core/metrics has
-// the series, a dashboard for Grafana and alert rules.
+// core/metrics has the series, a dashboard for Grafana and alert rules.
 //
 //	go run ./examples/metrics
 //	curl localhost:8080/metrics
