@@ -39,6 +39,9 @@ type Adapter struct {
 // Test runs the scenarios, each in a subtest. They need no server: Redis is miniredis.
 func Test(t *testing.T, a Adapter) {
 	t.Helper()
+	if a.Start == nil || a.Key == nil {
+		t.Fatal("adaptertest: an Adapter needs Start and Key")
+	}
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -55,7 +56,8 @@ func WithResource(f func(key string) string) Option {
 	return option(func(c *Collector) { c.resource = f })
 }
 
-// New makes a Collector, to be registered. The labels that [prometheus.WrapRegistererWith] adds tell several apart.
+// New makes a Collector, to be registered. The labels that [prometheus.WrapRegistererWith] adds tell several apart. It panics
+// if an option is nil, with an error that matches [holdfast.ErrInvalid].
 func New(opts ...Option) *Collector {
 	resource := []string{"resource"}
 	c := &Collector{
@@ -78,8 +80,14 @@ func New(opts ...Option) *Collector {
 		}, append(resource, "reason")),
 		known: map[string]*series{},
 	}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			panic(fmt.Errorf("metrics: New: %w: option %d of %d is nil", holdfast.ErrInvalid, i+1, len(opts)))
+		}
 		o.apply(c)
+	}
+	if c.resource == nil {
+		panic(fmt.Errorf("metrics: New: %w: WithResource(nil)", holdfast.ErrInvalid))
 	}
 	return c
 }

@@ -451,3 +451,16 @@ func TestSeriesBeginAtZero(t *testing.T) {
 		}
 	}
 }
+
+func TestWrongOptions(t *testing.T) {
+	for want, o := range map[string]metrics.Option{"option 1 of 1 is nil": nil, "WithResource(nil)": metrics.WithResource(nil)} {
+		func() {
+			defer func() {
+				if err, ok := recover().(error); !ok || !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want an ErrInvalid with %q", err, want)
+				}
+			}()
+			metrics.New(o)
+		}()
+	}
+}
