@@ -37,9 +37,9 @@ func (l *Locker) acquire(ctx context.Context, key string, opts []CallOption, try
 // take is acquire with everything configured; wait is as in config. If a trial fails, its call goes on, or tells the hooks.
 func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wait time.Duration, trial bool) (*Lock, error) {
 	began := l.env.Now().Mono
-	tell := func(waited bool, err error) error {
+	tell := func(attempts int, waited bool, err error) error {
 		if !trial {
-			cfg.traces.emit(refusal, Event{Key: stored.Lock, Elapsed: l.env.Now().Mono - began, Waited: waited, Err: err})
+			cfg.traces.emit(refusal, Event{Key: stored.Lock, Elapsed: l.env.Now().Mono - began, Waited: waited, Attempts: attempts, Err: err})
 		}
 		return err
 	}
@@ -51,14 +51,14 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 			continue // Redis lets this call in
 		}
 		if !cfg.reentrant || cfg.limit < held.hold.cfg.limit { // two sharing holders that want it alone would wait for each other
-			return nil, tell(false, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock})
+			return nil, tell(0, false, &opError{act: "acquire", key: stored.Lock, outcome: ErrSelfDeadlock})
 		}
 		if nested := held.nest(); nested != nil {
 			return nested, nil
 		}
 	}
 	if !l.env.Gate.Enter() {
-		return nil, tell(false, &opError{act: "acquire", key: stored.Lock, outcome: ErrClosed})
+		return nil, tell(0, false, &opError{act: "acquire", key: stored.Lock, outcome: ErrClosed})
 	}
 	defer l.env.Gate.Leave()
 
@@ -77,7 +77,7 @@ func (l *Locker) take(ctx context.Context, stored protocol.Key, cfg *config, wai
 			if err == nil { // a hook panicked
 				err = &opError{act: "acquire", key: stored.Lock, outcome: ErrUnavailable}
 			}
-			_ = tell(waited(), err)
+			_ = tell(a.attempts, waited(), err)
 		}
 	}()
 	if lock, err = a.obtain(); err != nil {

@@ -178,7 +178,7 @@ func (h *hold) end(now timing.Instant, cond func() bool, err error) bool {
 // traceEnd calls the hook of the end, which is one of two: of a loss when end finds it, of a release when its outcome is
 // known.
 func (h *hold) traceEnd(at time.Duration, err error) {
-	h.cfg.traces.emit(ended, Event{Key: h.key(), Token: h.token, Elapsed: at - h.began, Err: err})
+	h.cfg.traces.emit(ended, Event{Key: h.key(), Token: h.token, Elapsed: at - h.began, Lost: errors.Is(err, ErrLost), Err: err})
 }
 
 // abandoned reports whether nobody can reach the Lock any more. The first call cannot find that out, only later ones.

@@ -49,6 +49,7 @@ func checkAll(t *testing.T, tr *servertest.Trace) {
 	t.Helper()
 	for check(t, tr) > 0 {
 	}
+	must(t, tr.Finish())
 	must(t, tr.Client.Del(background, trace.List+":n").Err())
 }
 
@@ -326,6 +327,9 @@ func (tr *traffic) run(enough func() bool) {
 		cancel()
 	}
 	checkAll(tr.t, c)
+	if c.Events == 0 {
+		tr.t.Error("the scripts wrote nothing")
+	}
 	tr.t.Logf("%d events on the server", c.Events)
 }
 

@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -21,12 +20,12 @@ type Trace struct {
 	// Acquired: the lock was acquired. Token; Limit, as in [Lock.Limit]; Elapsed, how long it took (for Lead, the time
 	// as a standby); Waited; Attempts, how often Redis was asked, 0 if another call of the process handed the lock over.
 	Acquired func(Event)
-	// Refused: a call ended without the lock. Err is the call's error; Elapsed, how long it took; Waited. Not called for an
-	// ErrInvalid. Lead goes on after an ErrUnavailable, and DoAll if a lock that it has kept was lost while it waited.
+	// Refused: a call ended without the lock. Err is the call's error; Elapsed, how long it took; Waited; Attempts, as above, or
+	// 0 if the call ended before it asked. Not called for an ErrInvalid. Lead goes on after an ErrUnavailable, and DoAll if a lock that it has kept was lost while it waited.
 	Refused func(Event)
 	// Renewed: TimeLeft is what the lease has left now.
 	Renewed func(Event)
-	// Ended: the lock was released or lost. Elapsed is how long it was held. Err is what Release returns, or would have
+	// Ended: the lock was released, or Lost. Elapsed is how long it was held. Err is what Release returns, or would have
 	// returned without WithReleaseInBackground, and for Lead also the function's error, if the lock was not lost before
 	// and that error is not the end of its context.
 	Ended func(Event)
@@ -51,6 +50,7 @@ type Event struct {
 	Elapsed  time.Duration
 	TimeLeft time.Duration
 	Waited   bool // Waiting was called
+	Lost     bool // Err is about a loss of this lock, and not only of one that the function of Lead has lost
 	Attempts int
 	Limit    int
 	Holders  int
@@ -151,7 +151,7 @@ func LogTrace(log *slog.Logger) *Trace {
 		Refused:  hook(slog.LevelDebug, refusedText),
 		Renewed:  hook(slog.LevelDebug, "renewed"),
 		Ended: func(e Event) {
-			if errors.Is(e.Err, ErrLost) {
+			if e.Lost {
 				lost(e)
 			} else {
 				released(e)

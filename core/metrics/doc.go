@@ -16,7 +16,7 @@
 //
 //	busy           another holder had the lock until the end of the wait, or of a deadline, or there was no wait
 //	unavailable    Redis did not answer in time, or refused
-//	canceled       the call's context was cancelled, say because a client hung up
+//	canceled       the call's context was cancelled, say because a client hung up, or over before the call asked
 //	closed         the Locker was shut down
 //	self_deadlock  the call's context held the lock already: a mistake in the program
 //

@@ -105,12 +105,12 @@ func (c *Collector) Trace() *holdfast.Trace {
 		Refused: func(e holdfast.Event) {
 			s := c.of(e.Key)
 			s.waited(e)
-			s.refused[reason(e.Err)].Inc()
+			s.refused[reason(e)].Inc()
 		},
 		Ended: func(e holdfast.Event) {
 			s := c.of(e.Key)
 			s.held.Dec()
-			if errors.Is(e.Err, holdfast.ErrLost) {
+			if e.Lost {
 				s.lost.Inc()
 			}
 		},
@@ -163,13 +163,16 @@ func (s *series) waited(e holdfast.Event) {
 	}
 }
 
-// reason is one of reasons. A cancelled call says nothing of Redis, even if it ended before an answer.
-func reason(err error) string {
-	switch {
+// reason is one of reasons. A cancelled call says nothing of Redis, even if it ended before an answer, nor does one whose
+// deadline passed before it asked.
+func reason(e holdfast.Event) string {
+	switch err := e.Err; {
 	case errors.Is(err, context.Canceled):
 		return "canceled"
 	case errors.Is(err, holdfast.ErrNotAcquired):
 		return "busy"
+	case errors.Is(err, context.DeadlineExceeded) && e.Attempts == 0:
+		return "canceled"
 	case errors.Is(err, holdfast.ErrClosed):
 		return "closed"
 	case errors.Is(err, holdfast.ErrSelfDeadlock):

@@ -248,6 +248,11 @@ func TestGaugesReturnToZero(t *testing.T) {
 			}
 			s.m = metrics.New() // the rest depends on which came first
 		}, nil},
+		"a deadline that had passed": {func(s *scene) {
+			ctx, cancel := context.WithDeadline(background, time.Now().Add(-time.Second))
+			defer cancel()
+			_, _ = s.Acquire(ctx, "order:1")
+		}, counts{"canceled": 1}},
 		"a cancelled call": {func(s *scene) {
 			ctx, cancel := context.WithCancel(background)
 			cancel()
@@ -329,6 +334,13 @@ func TestGaugesReturnToZero(t *testing.T) {
 			s.during(counts{"waiting": 2, "held": 1, "acquire_seconds_count": 2, "lost": 1})
 			cancel()
 		}, counts{"acquire_seconds_count": 2, "lost": 1, "canceled": 2}},
+		"a leader whose function lost another lock": {func(s *scene) {
+			ctx, cancel := context.WithCancel(background)
+			_ = s.Lead(ctx, "order:1", func(ctx context.Context) error {
+				defer cancel()
+				return holdfast.ErrLost
+			})
+		}, counts{"acquire_seconds_count": 1}},
 		"Shutdown": {func(s *scene) {
 			lock := s.takes(s.Locker)
 			s.waits(background)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +51,7 @@ func (t *tally) trace() *holdfast.Trace {
 			}
 		},
 		Ended: func(e holdfast.Event) {
-			if errors.Is(e.Err, holdfast.ErrLost) {
+			if e.Lost {
 				t.lost.Add(1)
 			}
 		},

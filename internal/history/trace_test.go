@@ -1,6 +1,7 @@
 package history
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,19 +25,16 @@ func hear(w *world) (unheard func()) {
 	over := make(chan struct{})
 	var hearing sync.WaitGroup
 	hearing.Go(func() {
-		for last := false; ; {
+		for last := false; !last; {
 			n, err := tr.Check()
+			select {
+			case <-over:
+				last, err = true, errors.Join(err, tr.Finish())
+			case <-time.After(time.Duration(max(0, 5-n)) * time.Millisecond):
+			}
 			if err != nil {
 				w.t.Errorf("SEED=%d: %v", w.seed, err)
 				return
-			}
-			if last && n == 0 {
-				return
-			}
-			select {
-			case <-over:
-				last = true
-			case <-time.After(time.Duration(max(0, 5-n)) * time.Millisecond):
 			}
 		}
 	})

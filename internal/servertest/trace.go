@@ -2,6 +2,8 @@ package servertest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/model/trace"
@@ -16,6 +18,27 @@ type Trace struct {
 
 	first   string // of those that were checked and may still be on the list
 	checked int    // how many
+}
+
+// Finish checks what is left. It returns an error if the server knows of more events than were checked: then some were lost,
+// or the scripts write them elsewhere. A server that does not answer any more says nothing.
+func (tr *Trace) Finish() error {
+	for {
+		n, err := tr.Check()
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			continue
+		}
+		had, err := tr.Client.Get(context.Background(), trace.List+":n").Int64()
+		if err != nil || had == tr.Last() {
+			return nil
+		}
+		if n, err = tr.Check(); n == 0 { // none came in between
+			return errors.Join(err, fmt.Errorf("the scripts have written %d events, and %d were checked", had, tr.Last()))
+		}
+	}
 }
 
 // drop takes events off the list, unless the server has forgotten them since.

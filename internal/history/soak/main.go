@@ -105,7 +105,7 @@ func failure(p *part, seed uint64, turn time.Duration, log string, err error) er
 	text, _ := os.ReadFile(log)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	fmt.Println(strings.Join(lines[max(0, len(lines)-250):], "\n"))
-	fmt.Printf("All it said is in %s. Where it names no seed of its own, repeat it with\n\tcd %s && GOWORK=off HOLDFAST_SOAK=1 DURATION=%v SEED=%d go test -count=1 -timeout 0 -v -run '%s' .\n",
-		log, p.dir, turn, seed, p.tests)
+	fmt.Printf("All it said is in %s. Where it names no seed of its own, repeat it with\n\tcd %s && GOWORK=off HOLDFAST_SOAK=1 DURATION=%v SEED=%d go test -tags '%s' -count=1 -timeout 0 -v -run '%s' .\n",
+		log, p.dir, turn, seed, p.tags, p.tests)
 	return fmt.Errorf("%s: %w", p.name, err)
 }

@@ -32,11 +32,6 @@ func (c *Checker) Feed(text string) error {
 	if err != nil {
 		return err
 	}
-	return c.Check(e)
-}
-
-// Check is Feed for an event that was read.
-func (c *Checker) Check(e *Event) error {
 	if e.Call == "outside" {
 		c.outside = append(c.outside, e)
 		return nil
@@ -61,10 +56,13 @@ func (c *Checker) Check(e *Event) error {
 			c.Needed[r] = e.String()
 		}
 	}
-	err := c.explain(e, "")
+	err = c.explain(e, "")
 	c.store(e)
 	return err
 }
+
+// Last is the number of the last event of a script.
+func (c *Checker) Last() int64 { return c.n }
 
 // aged is what the last event of the lock left, at the time of e; sure says that this is known.
 func (c *Checker) aged(e *Event, without Rule) (s *State, sure bool) {
@@ -155,25 +153,7 @@ func (c *Checker) store(e *Event) {
 	if !sure {
 		after.vague = e.Till + minute
 	}
-	if c.locks[e.Lock] = after; len(c.locks) > 10_000 {
-		c.sweep(e.At)
-	}
-}
-
-// sweep drops the locks of which nothing is left.
-func (c *Checker) sweep(now int64) {
-	for lock, s := range c.locks {
-		if s == nil {
-			continue
-		}
-		left := false
-		for _, f := range s.facts() {
-			left = left || f.end == Never || f.end >= now-hiccup
-		}
-		if !left {
-			delete(c.locks, lock)
-		}
-	}
+	c.locks[e.Lock] = after
 }
 
 // differ says what is not the same. Ends in the second state may be later by took.
